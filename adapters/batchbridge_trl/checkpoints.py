@@ -21,6 +21,7 @@ from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, Resumed
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.shares import Shares
 
 FOLDER = "batchbridge"
 _NATIVE_STATE = "trainer_state.json"
@@ -28,13 +29,20 @@ _NATIVE_STATE = "trainer_state.json"
 
 
 class Checkpoints:
-    """Saves and loads the rows of `rollouts`, and the state of `terms`, which belong to the enforcer of `trainer`."""
+    """Saves and loads the rows of `rollouts`, and the state of `shares` and `terms`, which belong to the enforcer of
+    `trainer`."""
 
     def __init__(
-        self, trainer: Any, request: Request, plan: Plan, rollouts: dict[int, RolloutRows], terms: LossTerms
+        self,
+        trainer: Any,
+        request: Request,
+        plan: Plan,
+        rollouts: dict[int, RolloutRows],
+        shares: Shares,
+        terms: LossTerms,
     ) -> None:
         self._trainer, self._request, self._plan, self._rollouts = trainer, request, plan, rollouts
-        self._terms = terms
+        self._shares, self._terms = shares, terms
         self._accelerator = trainer.accelerator
         self._found: tuple[Path, Resumed, dict[int, list[Mapping[str, Any]]], bool] | None = None
 
@@ -50,7 +58,7 @@ class Checkpoints:
         target.parent.mkdir(parents=True, exist_ok=True)
         live = self._plan.seek(step).live_rollouts
         rows = {"world_size": ranks, "rollouts": [self._rollouts[index].state() for index in live]}
-        rows["terms"] = self._terms.state()
+        rows |= {"terms": self._terms.state(), "shares": self._shares.state()}
         torch.save(rows, target.with_suffix(".partial"))
         target.with_suffix(".partial").replace(target)
         self._accelerator.wait_for_everyone()
@@ -75,7 +83,10 @@ class Checkpoints:
             held=stored,
             reading=self._request.reading,
         )
-        everyone = wrote != ranks or any(path.startswith(("micro_batch.", "horizon.")) for path in resumed.changed)
+        cut_anew = any(path.startswith(("micro_batch.", "horizon.")) for path in resumed.changed)
+        # Before shares were saved, too, a step was cut by tokens otherwise than now.
+        everyone = wrote != ranks or cut_anew
+        everyone = everyone or not self._shares.cut_alike(_read_rows(_rows_file(folder, rank)).get("shares"))
         if everyone:
             if each_node and wrote > 1:
                 raise CannotAttach({"resume": f"{folder}: {ON_EACH_NODE}"})
@@ -102,9 +113,10 @@ class Checkpoints:
             self.check(folder)
         assert self._found is not None, "check finds it, or raises"
         folder, resumed, stored, everyone = self._found
-        self._terms.load(
-            _read_rows(_rows_file(folder, 0 if everyone else self._accelerator.process_index)).get("terms", {})
-        )
+        own = _read_rows(_rows_file(folder, 0 if everyone else self._accelerator.process_index))
+        self._terms.load(own.get("terms", {}))
+        if not everyone:
+            self._shares.load(own["shares"])
         self._found = None
         ranks, device = self._accelerator.num_processes, self._accelerator.device
         for index in sorted(stored.keys() & set(resumed.position.live_rollouts)):  # in the same order on every rank

@@ -81,7 +81,7 @@ class Enforcer:
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
         self._tap = RewardTap(trainer, patches)
         self._terms = watch.terms = LossTerms(trainer)
-        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts, self._terms)
+        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts, self._shares, self._terms)
         self._dataset = trainer.train_dataset
         self._reads_images = reads_images(trainer)
         self._pad_token = getattr(trainer.processing_class, "tokenizer", trainer.processing_class).pad_token_id
@@ -279,6 +279,7 @@ class Enforcer:
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._shares.forget(step)
+        self._log.compute_seconds = self._shares.pace.seconds
         return loss
 
     def _train(
@@ -299,7 +300,8 @@ class Enforcer:
                 known = [0.0 if row is None else row.facts["advantage"] for row in rows]
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
-                with self._turn(model, last=number == len(share) - 1), attending_to(self._free):
+                turn = self._turn(model, last=number == len(share) - 1)
+                with turn, attending_to(self._free), self._shares.turn(step, batch, micro):
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss

@@ -129,6 +129,8 @@ class StepLog:
         self.learning_rate = math.nan
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
+        self.compute_seconds: float | None = None
+        """What this rank computed in the step's micro-batches, where a clock can tell; see `ledger.StepRecord`."""
         self.padding: Callable[[], Padding | None] = lambda: None
         """See `Recorder.padding`."""
         self.failed: Callable[[int], None] = lambda step: None
@@ -204,6 +206,7 @@ class StepLog:
             skipped=skipped,
             generated_at_step=[row.generated_at_step for row in rows],
             epoch=int(self._trainer.state.epoch or 0),
+            compute_seconds=self.compute_seconds,
         )
 
 

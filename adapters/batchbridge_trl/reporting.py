@@ -78,7 +78,7 @@ class Reporter:
         ids, masks = (
             torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
         )
-        return PackedRows.of(ids, masks, inputs["completion_ids"].shape[1]).token_ids.numel()
+        return int(PackedRows.of(ids, masks, inputs["completion_ids"].shape[1]).token_ids.numel())
 
     def _padding(self) -> Padding:
         """What this rank's micro-batches took since the last call."""

@@ -5,7 +5,8 @@ Every rank computes every rank's share, of lengths that all of them know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -15,13 +16,14 @@ from batchbridge.kit import (
     Length,
     MicroBatches,
     StepPlan,
-    linear,
+    micro_batch_terms,
+    packed_terms,
     partition,
-    partition_by_tokens,
+    partition_by_cost,
     partition_packed,
-    with_attention,
 )
-from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.pace import Pace
+from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
 
@@ -34,10 +36,26 @@ class Shares:
         self._trainer, self._plan, self._rollouts = trainer, plan, rollouts
         self._accelerator = trainer.accelerator
         self._shares: dict[int, list[MicroBatches]] = {}
+        self.pace = Pace(trainer, sharded=self._sharded)
+        """What a micro-batch costs, as far as it was measured."""
 
     def clear(self) -> None:
         """Forgets every step."""
         self._shares.clear()
+        self.pace.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores, plain values: by which shares ranks keep their rows, and the cost model."""
+        return {"steps": dict(self._shares), "pace": self.pace.state(), "packed": self._packed}
+
+    def cut_alike(self, state: Mapping[str, Any] | None) -> bool:
+        """Whether `state` is there, and of shares as these are cut."""
+        return state is not None and state.get("packed", False) == self._packed
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the shares that a checkpoint of equally many ranks stored."""
+        self._shares.update(state["steps"])
+        self.pace.load(state["pace"])
 
     def completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
         """Every completion of the step, by its rollout and its position there."""
@@ -74,35 +92,42 @@ class Shares:
     def _cut(self, step: StepPlan, lengths: list[Length]) -> list[MicroBatches]:
         """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
         micro, ranks = self._plan.spec.micro_batch, self._accelerator.num_processes
-        hidden = getattr(self._trainer.model.config.get_text_config(), "hidden_size", None)
-        cost = with_attention(hidden) if hidden else linear
         size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
+        budget, cost, soft = micro.tokens_per_device, self.pace.cost, micro.cap == "soft"
         if self._packed:
             return partition_packed(
                 lengths,
-                [(member.rollout, member.prompt) for member in step.members],
+                [_prompt(member) for member in step.members],
                 ranks=ranks,
-                tokens_per_device=micro.tokens_per_device,
-                completions_per_device=size if micro.tokens_per_device is None else None,
-                soft=micro.cap == "soft",
-                cost=cost,
+                tokens_per_device=budget,
+                completions_per_device=size if budget is None else None,
+                soft=soft,
+                cost=lambda tokens: cost.token * tokens + cost.pair * tokens * tokens,
+                slowness=cost.slowness,
             )
-        if micro.tokens_per_device is None:
+        if budget is None:
             return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
-        return partition_by_tokens(
-            lengths,
-            ranks=ranks,
-            tokens_per_device=micro.tokens_per_device,
-            soft=micro.cap == "soft",
-            cost=cost,
-        )
+        return partition_by_cost(lengths, ranks=ranks, tokens_per_device=budget, cost=cost, soft=soft)
+
+    def turn(self, step: StepPlan, batch: Sequence[int | None], micro: MicroBatch) -> AbstractContextManager[None]:
+        """While a micro-batch of this rank runs forward and backward, which is timed."""
+        if not self._packed:
+            rows, width = micro["completion_ids"].shape
+            return self.pace.turn(micro_batch_terms([Length(micro["prompt_ids"].shape[1], width)] * rows))
+        items, completions = [item for item in batch if item is not None], self.completions(step)
+        lengths = [completions[item][0].length(completions[item][1]) for item in items]
+        return self.pace.turn(packed_terms(lengths, [_prompt(step.members[item]) for item in items]))
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether ranks put the model, or its gradients, together in every pass."""
+        trainer = self._trainer
+        return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer))
 
     def most(self, passes: int) -> int:
         """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
         this rank's own otherwise. Collective."""
-        trainer, accelerator = self._trainer, self._accelerator
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer)
-        if accelerator.num_processes == 1 or not sharded:
+        if self._accelerator.num_processes == 1 or not self._sharded:
             return passes
         # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
         return int(max(gather_object([passes])))
@@ -132,9 +157,16 @@ class Shares:
         rollout.share_out(wanted, later, rank, self._accelerator.device)
 
     def forget(self, step: StepPlan) -> None:
-        """Forgets a step that was taken, and the rollouts that no later one uses."""
+        """Forgets a step that was taken, and the rollouts that no later one uses. Collective."""
+        budget = self._plan.spec.micro_batch.tokens_per_device
+        self.pace.step_done(by_tokens=self._packed or budget is not None)
         self._shares.pop(step.index, None)
         # After the last step, too: a longer run may go on from its checkpoint.
         first = self._plan.step(step.index + 1).members[0].rollout
         for index in [index for index in self._rollouts if index < first]:
             del self._rollouts[index]
+
+
+def _prompt(member: Any) -> tuple[int, int]:
+    """What tells prompts apart that are read once."""
+    return member.rollout, member.prompt

@@ -192,6 +192,7 @@ def _code(headers: list[dict[str, Any]]) -> str | None:
 
 def _line(record: dict[str, Any]) -> str:
     """One optimizer step for a person."""
+    from batchbridge.ledger.summary import slowest_rank
     from batchbridge.render.text import one_line
 
     tokens = sum(record["response_tokens"])
@@ -205,4 +206,6 @@ def _line(record: dict[str, Any]) -> str:
         f"learning rate {one_line(record['learning_rate'])}",
         f"gradient norm {one_line(record['gradient_norm'])}",
     ]
+    if (straggler := slowest_rank(record)) is not None:
+        words.append(f"slowest rank {straggler[0]}, {straggler[1]:.2f} of the mean")
     return "  ".join(words + ["skipped"] * bool(record["skipped"]))

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from batchbridge.contract.outside import SharedSetting
     from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
     from batchbridge.kit.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
+    from batchbridge.kit.step_cost import (
+        Observed,
+        StepCost,
+        Terms,
+        fit_cost,
+        micro_batch_terms,
+        packed_terms,
+        partition_by_cost,
+    )
     from batchbridge.ledger import digest_floats, fingerprint, read_steps
     from batchbridge.meaning.advantages import RULED, group_advantages
     from batchbridge.meaning.candidates import CandidatePlan
@@ -75,6 +84,7 @@ __all__ = [
     "Normaliser",
     "Numbers",
     "Objective",
+    "Observed",
     "OptimizerStep",
     "Order",
     "Package",
@@ -85,8 +95,10 @@ __all__ = [
     "Row",
     "Severity",
     "SharedSetting",
+    "StepCost",
     "StepPlan",
     "Surrogate",
+    "Terms",
     "Topology",
     "Variable",
     "call_after_import",
@@ -94,18 +106,22 @@ __all__ = [
     "current_launch",
     "digest_floats",
     "fingerprint",
+    "fit_cost",
     "follow",
     "follow_before",
     "group_advantages",
     "launched_world_size",
     "linear",
     "load_source",
+    "micro_batch_terms",
     "near_file",
     "nearest_numbers",
     "neighbours",
+    "packed_terms",
     "parse_arguments",
     "parse_scalar",
     "partition",
+    "partition_by_cost",
     "partition_by_tokens",
     "partition_packed",
     "reach_workers",
@@ -184,6 +200,15 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "Rollout",
                 "Topology",
                 "walk",
+            ),
+            "kit.step_cost": (
+                "Observed",
+                "StepCost",
+                "Terms",
+                "fit_cost",
+                "micro_batch_terms",
+                "packed_terms",
+                "partition_by_cost",
             ),
             "meaning.weights": (
                 "Normaliser",

@@ -261,13 +261,14 @@ class Recorder:
         generated_at_step: Sequence[int] | None = None,
         epoch: int = 0,
         skips_tick: bool = False,
+        compute_seconds: float | None = None,
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
         facts: of each row, see `StepRecord`. generated_at_step: of each row, as seen; None: the plan's, or of a native
         step what rollouts of one number of steps have. epoch: the native one, where there is no plan. skips_tick: the
-        schedule does not advance in a skipped step.
+        schedule does not advance in a skipped step. compute_seconds: of this rank, see `StepRecord`.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
@@ -292,6 +293,7 @@ class Recorder:
             response_tokens=[row.tokens for row in rows],
             generated_at_step=generated if generated_at_step is None else list(generated_at_step),
             weights=[row.applied_weight for row in rows],
+            compute_seconds=compute_seconds,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
         if self._orders.ledger is not None:

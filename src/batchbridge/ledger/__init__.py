@@ -14,6 +14,7 @@ from batchbridge.ledger.records import (
     KEY,
     SCALARS,
     SCHEMA,
+    TIMES,
     Header,
     StepRecord,
     Writer,
@@ -31,6 +32,7 @@ __all__ = [
     "KEY",
     "SCALARS",
     "SCHEMA",
+    "TIMES",
     "Header",
     "StepRecord",
     "Writer",
@@ -54,7 +56,8 @@ def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
 
     Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again), "rank" (a
     column: where the row was trained), "ranks" (the world size at that step) and "disagreeing": scalars on which the
-    ranks differ, with each rank's value; the merged value is rank 0's. Of a step that was recorded again after a resume
+    ranks differ, with each rank's value; the merged value is rank 0's. "compute_seconds" has each rank's, None where it
+    is unknown, and is None where it is of all. Of a step that was recorded again after a resume
     the last record that all ranks have is taken. A ledger that ends inside a step (killed) ends before that step, and
     `StepStream.incomplete` says so. Raises `LedgerError`, naming file and line.
     """

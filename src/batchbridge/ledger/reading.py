@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import speedups
-from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, is_json
+from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, TIMES, is_json
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
@@ -206,8 +206,8 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", part.file, part.number)
     wanted = {"record", *SCALARS, *COLUMNS}
-    if set(record) != wanted:
-        odd = sorted(wanted - set(record)) or sorted(set(record) - wanted)
+    if (named := set(record) - TIMES.keys()) != wanted:
+        odd = sorted(wanted - named) or sorted(named - wanted)
         raise LedgerError(f"step record lacks or has too much: {', '.join(odd)}", part.file, part.number)
     rows = len(record["rollout"]) if isinstance(record["rollout"], list) else 0
     for name in COLUMNS:
@@ -226,6 +226,9 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
         record[name] = _number(record[name])
     if not (record["normaliser"] is None or isinstance(record["normaliser"], dict)):
         raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
+    for name in TIMES.keys() & record.keys():
+        if type(record[name]) not in (float, int) or not 0 <= record[name] < math.inf:
+            raise LedgerError(f"{name} is no number of seconds", part.file, part.number)
     return record
 
 
@@ -245,6 +248,9 @@ def merge(parts: Sequence[Part]) -> dict[str, Any]:
     order = sorted(range(len(rows)), key=rows.__getitem__)
     merged |= dict.fromkeys(COLUMNS) | {name: [values[i] for i in order] for name, values in columns.items()}
     merged["ranks"] = len(records)
+    for name in TIMES:
+        seconds = [record.get(name) for record in records]
+        merged[name] = None if all(one is None for one in seconds) else seconds
     merged["disagreeing"] = {
         name: [record[name] for record in records]
         for name in SCALARS

@@ -56,6 +56,13 @@ COLUMNS = {
 }
 """Every column of a step record, in the order of the line, with its unit."""
 
+TIMES = {
+    "compute_seconds": "seconds that this rank took for the step's forward and backward passes, without what it waited "
+    "for other ranks; missing: unknown",
+}
+"""What a step record may have at its line's end. Time is no part of what was trained: `diff` and certificates leave it
+out."""
+
 KEY = ("rollout", "pass", "prompt", "sample")
 """The columns that say which completion a row is."""
 
@@ -139,6 +146,7 @@ class StepRecord:
     old_logprobs: Sequence[str | None]
     generated_at_step: Sequence[int]
     weights: Sequence[float | None] | None = None
+    compute_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The step record, JSON types, in the order of the line; non-finite floats as "nan", "inf", "-inf"."""
@@ -155,13 +163,19 @@ class StepRecord:
         lengths = {name: len(record[name]) for name in COLUMNS if record[name] is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
-        return record
+        return record | self._times()
+
+    def _times(self) -> dict[str, float]:
+        seconds = self.compute_seconds
+        return {} if seconds is None or not math.isfinite(seconds) else {"compute_seconds": round(seconds, 6)}
 
     def to_line(self) -> bytes:
         """The record as its line in the file, newline included."""
-        record = self.to_dict()
+        record, times = self.to_dict(), b""
+        for name in TIMES.keys() & record.keys():
+            times += b',"%s":%s' % (name.encode(), _json(record.pop(name)))
         columns = [b',"%s":%s' % (name.encode(), _column(name, record.pop(name))) for name in COLUMNS]
-        return _json(record)[:-1] + b"".join(columns) + b"}\n"
+        return _json(record)[:-1] + b"".join(columns) + times + b"}\n"
 
 
 class Writer:

@@ -54,6 +54,16 @@ def _denominators(step: _Step, planned: int | None) -> Iterable[float]:
         return []
 
 
+def slowest_rank(step: Mapping[str, Any]) -> tuple[int, float] | None:
+    """The rank that computed longest in a merged step, and its seconds over the ranks' mean; None where not every
+    rank's seconds are known, where there is one rank, and where nothing was computed."""
+    seconds = step["compute_seconds"] or ()
+    if len(seconds) < 2 or None in seconds or not sum(seconds):
+        return None
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    return slowest, seconds[slowest] * len(seconds) / sum(seconds)
+
+
 FIGURES = {
     "response_tokens": Figure("Response tokens", "tokens in a step", lambda step, _: [sum(step["response_tokens"])]),
     "completions": Figure("Completions, B", "completions in a step", lambda step, _: [len(step["prompt"])]),
@@ -72,6 +82,11 @@ FIGURES = {
         "Dropped completions",
         "planned completions that the step did not train",
         lambda step, planned: [] if planned is None else [max(planned - len(step["prompt"]), 0)],
+    ),
+    "slowest_rank": Figure(
+        "Slowest rank",
+        "seconds of the slowest rank / the ranks' mean",
+        lambda step, _: [] if (straggler := slowest_rank(step)) is None else [straggler[1]],
     ),
 }
 """Every figure, in the order in which they are shown."""
@@ -102,10 +117,13 @@ class Bin:
 
 @dataclass(kw_only=True)
 class Rank:
-    """What one rank trained: completions, and their response tokens."""
+    """What one rank trained: completions, and their response tokens. seconds: that it computed, None where no step says
+    it. slowest: steps in which it was the slowest rank."""
 
     completions: int = 0
     response_tokens: int = 0
+    seconds: float | None = None
+    slowest: int = 0
 
 
 @dataclass(kw_only=True)
@@ -115,7 +133,8 @@ class Summary:
     first, last: optimizer steps (None: none is complete). response_tokens, completions, masked: of all steps. skipped:
     steps in which the optimizer did not step. starts: rank 0's headers, in order. drift: steps whose completions are
     not those of the plan; None where there is none to hold them against, and `no_plan` says why. incomplete: what the
-    ledger's end lacks.
+    ledger's end lacks. timed: steps in which every rank's seconds are known, and there are several; ratios:
+    the sum over them of the slowest rank's seconds over the mean's.
     """
 
     folder: str
@@ -130,9 +149,18 @@ class Summary:
     skipped: int = 0
     drift: int | None = None
     first_drift: int | None = None
+    timed: int = 0
+    ratios: float = 0.0
     no_plan: str | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)
     bins: list[Bin] = field(default_factory=list)
+
+    @property
+    def straggler(self) -> tuple[int, Rank] | None:
+        """The rank that was the slowest in most steps; None where the ranks' seconds are not known."""
+        if not self.timed:
+            return None
+        return max(self.ranks.items(), key=lambda one: (one[1].slowest, one[1].seconds or 0.0, -one[0]))
 
     @property
     def resumed(self) -> list[dict[str, Any]]:
@@ -168,6 +196,14 @@ def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
         of_rank = found.ranks.setdefault(rank, Rank())
         of_rank.completions += 1
         of_rank.response_tokens += count
+    for rank, seconds in enumerate(step["compute_seconds"] or ()):
+        if seconds is not None:
+            of_rank = found.ranks.setdefault(rank, Rank())
+            of_rank.seconds = (of_rank.seconds or 0.0) + seconds
+    if (straggler := slowest_rank(step)) is not None:
+        found.ranks[straggler[0]].slowest += 1
+        found.timed += 1
+        found.ratios += straggler[1]
     planned = None
     if plan is not None and found.drift is not None:
         members = plan.step(number).members

@@ -153,10 +153,7 @@ def ledger(found: Summary) -> str:
         for name, figure in FIGURES.items()
         if (points := list(series(found.bins, name)))
     ]
-    ranks = [
-        {"rank": rank, "completions": number(one.completions), "response_tokens": number(one.response_tokens)}
-        for rank, one in sorted(found.ranks.items())
-    ]
+    titles, ranks = render.ranks(found)
     values = {
         "name": found.folder,
         "short_name": found.folder.rstrip("/").rpartition("/")[2] or found.folder,
@@ -168,6 +165,7 @@ def ledger(found: Summary) -> str:
         "meaning": spec is not None,
         "figures": _figures(_derived(derived)),
         "lanes": None if spec is None else _lanes(spec, derived),
+        "rank_titles": titles,
         "ranks": ranks,
         "starts": found.starts,
     }

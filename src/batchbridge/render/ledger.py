@@ -31,14 +31,24 @@ def summary(found: Summary) -> str:
     if rows:
         lines += ["", *plain_table(("figure", "first", "last", "least", "most", "unit"), rows).splitlines()]
     if found.ranks:
-        by_rank = [
-            (str(rank), number(one.completions), number(one.response_tokens))
-            for rank, one in sorted(found.ranks.items())[:_RANKS]
-        ]
-        lines += ["", *plain_table(("rank", "completions", "response tokens"), by_rank).splitlines()]
+        titles, by_rank = ranks(found)
+        lines += ["", *plain_table(titles, by_rank[:_RANKS]).splitlines()]
         if (more := len(found.ranks) - _RANKS) > 0:
             lines.append(f"and {number(more)} ranks more")
     return clean("\n".join(lines))
+
+
+def ranks(found: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What each rank trained, and how long it took where that is known: titles and rows of a table."""
+    titles = ["rank", "completions", "response tokens"]
+    rows = [
+        [str(rank), number(one.completions), number(one.response_tokens)] for rank, one in sorted(found.ranks.items())
+    ]
+    if any(one.seconds is not None for one in found.ranks.values()):
+        titles += ["seconds", "slowest in steps"]
+        for row, (_, one) in zip(rows, sorted(found.ranks.items()), strict=True):
+            row += [number(one.seconds), number(one.slowest)]
+    return tuple(titles), [tuple(row) for row in rows]
 
 
 def run(found: Summary) -> str:
@@ -67,6 +77,13 @@ def facts(found: Summary) -> Iterator[tuple[str, str]]:
                 "drift",
                 f"{number(found.drift)} steps trained other completions than planned, from {found.first_drift}",
             )
+    if (straggler := found.straggler) is not None:
+        rank, of_rank = straggler
+        yield (
+            "slowest rank",
+            f"{rank}, in {number(of_rank.slowest)} of {number(found.timed)} steps; the slowest of a step computes "
+            f"{found.ratios / found.timed:.2f} times the ranks' mean",
+        )
     resumed = [f"at step {header['at_step']} on {header['world_size']} ranks" for header in found.resumed]
     yield "resumed", one_line(", ".join(resumed) or "never")
     if found.incomplete:

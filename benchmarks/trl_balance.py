@@ -1,0 +1,206 @@
+"""Where several ranks of a wrapped GRPOTrainer lose time: CPU seconds of every micro-batch on every rank, by cut.
+
+    python benchmarks/trl_balance.py [--processes 2] [--completions 64] [--steps 4] [--write]
+
+The completions, lengths and model are those of `trl_step_time.py`. Ranks exchange metrics in every micro-batch, so that
+a turn (one micro-batch of each) takes as long as its slowest rank. A step is cut in three ways: by a constant cost of a
+micro-batch and the ranks' sums alone (`partition_by_tokens`), by a constant and turn by turn, and turn by turn by the
+cost that the run fitted to its first steps. Time is the CPU time of the training thread, which waits for nobody: no
+other process on the machine is in it. --write writes trl_balance.json and .md beside this file. A report, never a gate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from trl_step_time import GROUP, PROMPT, SHAPES, build, machine, say, script_of
+
+import batchbridge_trl.shares
+from batchbridge import wrap
+from batchbridge.kit import partition_by_tokens, with_attention
+from batchbridge.kit.step_cost import ASSUMED_OVERHEAD_TOKENS
+from batchbridge.kit.versions import installed
+from batchbridge_trl.pace import Clock, Pace
+from batchbridge_trl.shares import Shares
+
+NAMES = {
+    "native": "unwrapped",
+    "sums": "constant, sums of ranks balanced",
+    "turns": "constant, turns balanced",
+    "fitted": "fitted, turns balanced",
+}
+"""The ways to cut a step, in words."""
+FIXED = {"device": "cpu", "lengths": "lognormal", "micro": 4, "passes": 1, "sharded": None}
+"""Options of `trl_step_time.py` that are always the same here."""
+
+
+def by_sums(lengths: Any, *, cost: Any, **options: Any) -> Any:
+    """The cut before costs were fitted."""
+    return partition_by_tokens(lengths, cost=with_attention(SHAPES["cpu"]["hidden_size"]), **options)
+
+
+def native(folder: Path, options: argparse.Namespace) -> list[list[float]]:
+    """CPU seconds of this rank by optimizer step and micro-batch, generation left out."""
+    trainer = build(folder, options)
+    found: list[float] = []
+    generating = [0.0]
+    generate, step = trainer._generate, trainer.training_step
+
+    def generated(*arguments: Any, **keywords: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return generate(*arguments, **keywords)
+        finally:
+            generating[0] += time.thread_time() - began
+
+    def stepped(*arguments: Any) -> Any:
+        began, generating[0] = time.thread_time(), 0.0
+        loss = step(*arguments)
+        found.append(time.thread_time() - began - generating[0])
+        return loss
+
+    trainer._generate, trainer.training_step = generated, stepped
+    trainer.train()
+    turns = trainer.args.gradient_accumulation_steps
+    return [found[start : start + turns] for start in range(0, len(found), turns)]
+
+
+def wrapped(cut: str, folder: Path, options: argparse.Namespace) -> tuple[list[list[float]], dict[str, Any]]:
+    """CPU seconds of this rank by optimizer step and micro-batch, and what is known of the last step."""
+    if cut == "sums":
+        batchbridge_trl.shares.partition_by_cost = by_sums
+    if cut != "fitted":
+        Pace.fits = property(lambda pace: False)  # type: ignore[assignment,method-assign]  # in a process of its own
+    trainer = wrap(build(folder, options), tokens_per_device=options.tokens_per_device)
+    found: list[list[float]] = []
+    said: dict[str, Any] = {}
+    forget = Shares.forget
+
+    def forgotten(shares: Shares, step: Any) -> None:
+        clocks, cost = shares.pace._clocks, shares.pace.cost
+        seconds = [clock.seconds() for _, clock in clocks]
+        found.append(seconds)
+        said["cost"] = vars(cost)
+        said["off"] = [cost.of(one.terms) / took - 1 for (one, _), took in zip(clocks, seconds, strict=True)]
+        said["positions"] = sum(one.terms[1] for one, _ in clocks)
+        said["tokens"] = sum(rows.length(place).tokens for rows, place in shares.completions(step))
+        forget(shares, step)
+
+    Shares.forget = forgotten  # type: ignore[method-assign]  # in a process of its own
+    trainer.train()
+    return found, said
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One way to cut, on every rank; what rank 0 makes of it."""
+    # Waiting costs a thread no CPU time, and other processes' work is none of its own.
+    Clock.moment = staticmethod(time.thread_time)
+    with tempfile.TemporaryDirectory() as name:
+        if options.only == "native":
+            seconds, said = native(Path(name), options), {}
+        else:
+            seconds, said = wrapped(options.only, Path(name), options)
+    # The first step is warming up. Every rank has as many turns in a step as the others.
+    everyone = gather_object([(seconds[1:], said)])
+    steps = list(zip(*(rank for rank, _ in everyone), strict=True))
+    sums = [[sum(rank) for rank in step] for step in steps]
+    slowest = [sum(map(max, zip(*step, strict=True))) for step in steps]
+    result: dict[str, Any] = {
+        "turns": [len(step[0]) for step in steps],
+        "mean_seconds": statistics.median(map(statistics.mean, sums)),
+        "largest_sum_seconds": statistics.median(map(max, sums)),
+        "turns_seconds": statistics.median(slowest),
+    }
+    if options.only != "native":
+        result["padded"] = sum(said["positions"] for _, said in everyone) / everyone[0][1]["tokens"]
+        result["model_off"] = statistics.median(abs(value) for _, said in everyone for value in said["off"])
+        result["cost"] = everyone[0][1]["cost"]
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=2, help="data-parallel processes on this machine")
+    parser.add_argument("--completions", type=int, default=64, help=f"per optimizer step, groups of {GROUP}")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of a wrapped run, after one more")
+    parser.add_argument("--write", action="store_true", help="write the table")
+    parser.add_argument("--only", choices=tuple(NAMES), help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    vars(options).update(FIXED)
+    options.tokens_per_device = options.micro * (PROMPT + script_of(options).longest_of(options.completions))
+    if options.only:
+        if options.only == "native":
+            options.steps = 1  # it does the same in every step
+        torch.set_num_threads(1)
+        found = measure(options)
+        if Accelerator().is_main_process:
+            options.json.write_text(json.dumps(found), encoding="utf-8")
+        return
+    script = script_of(options)
+    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // GROUP) for sample in range(GROUP)]
+    results: dict[str, Any] = {"machine": machine(options), "command": " ".join(sys.argv[1:]), "ways": {}}
+    results["width"] = PROMPT + statistics.mean(drawn)
+    results["versions"] = {name: installed(name) or "not installed" for name in ("trl", "accelerate", "torch")}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
+    for name in NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "found.json"
+            words = [*sys.argv[1:], "--only", name, "--json", str(file)]
+            environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+            subprocess.run([sys.executable, *launcher, __file__, *words], check=True, env=environment)
+            results["ways"][name] = json.loads(file.read_text(encoding="utf-8"))
+        say(f"{name}: {results['ways'][name]}")
+    text = "\n".join(page(results)) + "\n"
+    print(text)
+    if options.write:
+        here = Path(__file__)
+        here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        here.with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def page(results: dict[str, Any]) -> Iterator[str]:
+    """The table, a line at a time."""
+    versions = ", ".join(f"{name} {said}" for name, said in results["versions"].items())
+    yield "# Balance of an optimizer step over ranks in TRL\n"
+    yield f"Written by `python benchmarks/trl_balance.py {results['command']}`: {results['machine']}; {versions}."
+    yield "CPU seconds of the training threads in one optimizer step, which waiting and other processes are no part of."
+    yield "Turn by turn: of each turn its slowest rank, added up, as ranks wait for each other in every turn. Padded:"
+    yield "tokens that are computed for each one that there is. Off: median deviation of the cost model from what was"
+    yield "measured.\n"
+    yield "| cut | micro-batches | padded | ranks' mean | the rank with most | turn by turn | of unwrapped | off |"
+    yield "|---|---|---|---|---|---|---|---|"
+    base = results["ways"]["native"]["turns_seconds"]
+    for name, found in results["ways"].items():
+        fitted = "cost" in found and name == "fitted"
+        cells = (
+            NAMES[name],
+            f"{found['turns'][-1]}",
+            f"{found['padded']:.2f}" if "padded" in found else "",
+            *(f"{found[key]:.2f}" for key in ("mean_seconds", "largest_sum_seconds", "turns_seconds")),
+            f"{found['turns_seconds'] / base:.3f}",
+            f"{found['model_off']:.1%}" if fitted else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+    cost = results["ways"]["fitted"]["cost"]
+    width = results["width"]
+    overhead = cost["micro_batch"] / (cost["token"] + cost["response"] + cost["pair"] * width)
+    yield f"\nFitted: one more micro-batch costs as much as {overhead:.0f} tokens of it; {ASSUMED_OVERHEAD_TOKENS} are"
+    yield "assumed before."
+
+
+if __name__ == "__main__":
+    main()
