@@ -98,7 +98,7 @@ def own_cut(folder: Path, cuts: Cuts) -> dict[str, Any]:
     """Rank 1 takes the share of rank 0 for its own."""
     cut = Shares._cut
     if RANK == 1:
-        Shares._cut = lambda shares, lengths: cut(shares, lengths)[::-1]
+        Shares._cut = lambda shares, step, lengths: cut(shares, step, lengths)[::-1]
     built = wrap(build(folder / "out"), tokens_per_device=BUDGET)
     before = flat_parameters(built.model)
     try:
