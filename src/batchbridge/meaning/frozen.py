@@ -8,6 +8,7 @@ command: those that a run makes by the thousand are the standard library's own. 
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +24,22 @@ else:
             return dataclasses.dataclass(cls, frozen=frozen, kw_only=kw_only, repr=repr)
         made = dataclasses.dataclass(cls, eq=False, repr=False, kw_only=kw_only)
         made.__dataclass_params__.frozen = made.__dataclass_params__.eq = True
+        compared = [each.name for each in dataclasses.fields(made) if each.compare]
+        made._compared = attrgetter(*compared or ["__class__"])
         for name, function in _SHARED.items():
             if made.__dict__.get(name) is None and (repr or name != "__repr__"):
                 setattr(made, name, function)
         return made
 
 
-def _compared(record: Any) -> tuple[Any, ...]:
-    return tuple([getattr(record, each.name) for each in dataclasses.fields(record) if each.compare])
-
-
 def _equal(self: Any, other: Any) -> bool:
-    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return bool(self._compared(self) == self._compared(other))
 
 
 def _hash(self: Any) -> int:
-    return hash(_compared(self))
+    return hash(self._compared(self))
 
 
 @recursive_repr()
@@ -49,10 +50,10 @@ def _repr(self: Any) -> str:
 
 def _set(self: Any, name: str, value: Any) -> None:
     """Sets a field once, as `__init__` does."""
-    own = "__dataclass_fields__" in type(self).__dict__
-    if name in self.__dict__ if name in self.__dataclass_fields__ else own:
+    values = self.__dict__
+    if name in values if name in self.__dataclass_fields__ else "__dataclass_fields__" in type(self).__dict__:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-    object.__setattr__(self, name, value)
+    values[name] = value
 
 
 def _delete(self: Any, name: str) -> None:
