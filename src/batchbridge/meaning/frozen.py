@@ -34,7 +34,7 @@ else:
 
 def _equal(self: Any, other: Any) -> bool:
     if other.__class__ is not self.__class__:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]  # as every __eq__ may
     return bool(self._compared(self) == self._compared(other))
 
 
