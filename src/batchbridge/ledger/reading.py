@@ -39,6 +39,7 @@ _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are clo
 _LEAST_BYTES = 1 << 14
 _SCANNED_BYTES = 1 << 20
 _STEP_START = STEP_PREFIX + b"%d,"
+_HEADER_START = b'{"record":"header",'
 
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -136,15 +137,17 @@ class Ledger:
         scanned = (_scan(path, int(match[1]), names.get(path, path)) for match, path in named)
         self.files = sorted(scanned, key=lambda file: file.rank)
         self._by_rank = {file.rank: file for file in self.files}
+        said: dict[int, Path | str] = {}  # world size -> the first file that says it
         for file in self.files:
             for header in file.headers:
-                world_size = header["world_size"]  # what a broken header says may be far more than there are files
-                absent = (rank for rank in range(world_size) if rank not in self._by_rank)
-                if missing := list(itertools.islice(absent, _LISTED)):
-                    count = world_size - sum(rank < world_size for rank in self._by_rank)
-                    raise LedgerError(
-                        f"world_size = {world_size}, but there is no file of rank {_list(missing, count)}", file.path
-                    )
+                said.setdefault(header["world_size"], file.path)
+        for world_size, path in said.items():  # what a broken header says may be far more than there are files
+            absent = (rank for rank in range(world_size) if rank not in self._by_rank)
+            if missing := list(itertools.islice(absent, _LISTED)):
+                count = world_size - sum(rank < world_size for rank in self._by_rank)
+                raise LedgerError(
+                    f"world_size = {world_size}, but there is no file of rank {_list(missing, count)}", path
+                )
         self._spans = self._choose()
         self.headers = [header for file in self.files[:1] for header in file.headers]
         at_step = self.headers[0]["at_step"] if self.headers else 0
@@ -342,6 +345,8 @@ def _step_of(line: bytes, path: Path | str, number: int) -> int | None:
         digits = line[len(STEP_PREFIX) : line.find(b",", len(STEP_PREFIX))]
         if digits.isdigit() and len(digits) < 20:  # Python reads no number of thousands of digits
             return int(digits)
+    if line.startswith(_HEADER_START):
+        return None
     record = _parse(line, path, number)  # a line that some other program wrote, spaced otherwise
     kind, step = record.get("record"), record.get("step")
     if kind == "header":
