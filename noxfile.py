@@ -193,7 +193,7 @@ def pages(session: nox.Session) -> None:
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
-    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ON_CPU, ".[hydra,speed,html,parquet]")
+    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ON_CPU, ".[hydra,speed,html,parquet,remote]")
     pytest(session, "-n", "2", "-m", "not by_hand")
 
 

@@ -3,10 +3,13 @@
 CPU seconds (user and system), with the extra `speed` (orjson) and with the standard library alone. Writing:
 `Writer.append` of one rank's record. Comparing: `ledger.diff`, each in a process of its own that has imported what it
 needs, where a step's completions count once for both ledgers; its memory is the process's largest resident set.
-`--large` adds comparisons of 10^3 and 10^4 steps, 3 GB of files under `--place`. `--write` puts tables and figures into
-`ledger_speed.md` and `ledger_speed.json` beside this file. Goals: a record of 1024 completions within 1 ms (1 % of a
-step of 100 ms); 10^6 completions per second compared where both runs have as many ranks and wrote the same lines, else
-0.15 * 10^6, and 0.22 * 10^6 with the extra; constant memory. A report, never a gate.
+Ledgers of 4,096 ranks are compared with hard links to themselves, and a rank's lines there are those of another.
+`--large` adds comparisons of 10^3 and 10^4 steps, and of 10^3 steps on 4,096 ranks: 4 GB of files under `--place`.
+`--write` puts tables and figures into `ledger_speed.md` and `ledger_speed.json` beside this file. Goals: a record of
+1024 completions within 1 ms (1 % of a step of 100 ms); 10^6 completions per second compared where both runs have as
+many ranks and wrote the same lines (on 4,096 ranks from about a completion for each rank on: every rank writes a line
+of a step that it trained nothing of), else 0.15 * 10^6, and 0.22 * 10^6 with the extra; constant memory. A report,
+never a gate.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ DIFFERENT_STEPS = 20
 """Steps whose values are drawn; later ones repeat them, with their own number. Nothing is remembered between steps."""
 NOISE = 1e-8
 LARGE_STEPS = 10_000
+FEW_STEPS = 10
+MANY_RANKS = 4096
 
 COMPARE = """
 import json, sys, time
@@ -126,6 +131,56 @@ def write(folder: Path, steps: int, completions: int, world_size: int, noise: fl
     return folder
 
 
+def write_many(folder: Path, steps: int, completions: int, ranks: int, noise: float = 0.0) -> Path:
+    """A ledger of many ranks, of whose lines only as many are made as there are different numbers of rows."""
+    bodies: dict[int, bytes] = {}
+    for rank in range(ranks):
+        rows = len(range(rank, completions, ranks))
+        if rows not in bodies:
+            made = write(folder.with_name("made"), steps, max(rows, 1), 1, noise) / "rank-00000.jsonl"
+            lines = made.read_bytes().splitlines(keepends=True)[1:]
+            if not rows:
+                lines = [record(step, [], completions, noise).to_line() for step in range(steps)]
+            bodies[rows] = b"".join(lines)
+            shutil.rmtree(made.parent)
+        with Writer(folder, header(completions, ranks, rank)) as writer:
+            path = writer.path
+        with path.open("ab") as file:
+            file.write(bodies[rows])
+    return folder
+
+
+def linked(folder: Path, name: str) -> Path:
+    """The same ledger under another name; the files take no more space."""
+    other = folder.with_name(name)
+    other.mkdir()
+    for path in folder.iterdir():
+        os.link(path, other / path.name)
+    return other
+
+
+def many_ranks(base: Path, steps: int, ranks: int, repetitions: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Comparisons of ledgers of many ranks, a completion for one rank of four, and four for each: what is compared, and
+    the figures."""
+    for completions in (ranks // 4, 4 * ranks):
+        a = write_many(base / "a", steps, completions, ranks)
+        yield (
+            f"{steps} steps of {completions} completions, the same lines",
+            _of(a, linked(a, "b"), completions, repetitions),
+        )
+        shutil.rmtree(base / "b")
+        shutil.rmtree(a)
+    steps = min(steps, FEW_STEPS)
+    a, b = (write_many(base / name, steps, 4 * ranks, ranks, noise) for name, noise in (("a", 0.0), ("b", NOISE)))
+    name = f"{steps} steps of {4 * ranks} completions, advantages differ by {NOISE}"
+    yield name, _of(a, b, 4 * ranks, repetitions)
+
+
+def _of(a: Path, b: Path, completions: int, repetitions: int) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in a.iterdir())
+    return {"ledger_bytes": size, **rates(compare("fast", a, b, repetitions), completions)}
+
+
 @contextmanager
 def standard_library() -> Iterator[None]:
     """As where the extra is not installed."""
@@ -169,7 +224,7 @@ def rates(found: dict[str, Any], completions: int) -> dict[str, float]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     completions, steps, repetitions = options.completions, options.steps, options.repetitions
-    result: dict[str, Any] = {"milliseconds": {}, "comparing": {}, "large": {}}
+    result: dict[str, Any] = {"milliseconds": {}, "comparing": {}, "large": {}, "many": {}}
     ids, values = list(range(TOKENS)), [0.5] * TOKENS
     with tempfile.TemporaryDirectory(dir=options.place) as place:
         base = Path(place)
@@ -194,6 +249,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             plain = rates(compare("plain", a, b, repetitions), completions)
             result["comparing"][f"{name}, standard library"] = plain
         result["comparing"]["`read_steps`, 64 ranks merged"] = rates(compare("read", a, a, repetitions), completions)
+    for count in (options.many_steps, *([LARGE_STEPS // 10] if options.large else [])):
+        with tempfile.TemporaryDirectory(dir=options.place) as place:
+            result["many"] |= dict(many_ranks(Path(place), count, options.many_ranks, repetitions))
     if options.large:
         with tempfile.TemporaryDirectory(dir=options.place) as place:
             base = Path(place)
@@ -235,6 +293,14 @@ def page(result: dict[str, Any]) -> str:
             for name, row in result["comparing"].items()
         ),
     ]
+    lines += [
+        f"\n| {result['ranks']:,} ranks | one ledger, MB | best, completions/s | peak memory, MiB |\n|---|---|---|---|",
+        *(
+            f"| {name} | {row['ledger_bytes'] / 1e6:,.0f} | {row['best_completions_per_second']:,.0f} "
+            f"| {row['peak_mebibytes']:.0f} |"
+            for name, row in result["many"].items()
+        ),
+    ]
     if result["large"]:
         lines += [
             f"\n| 64 ranks, advantages differ by {NOISE} | one ledger, MB | completions/s, once "
@@ -252,6 +318,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--completions", type=int, default=1024, help="completions per optimizer step")
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps per ledger")
+    parser.add_argument("--many-steps", type=int, default=100, help="optimizer steps on many ranks")
+    parser.add_argument("--many-ranks", type=int, default=MANY_RANKS)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--large", action="store_true", help=f"also {LARGE_STEPS} steps, once")
     parser.add_argument("--place", type=Path, help="where ledgers are written for the time being")
@@ -266,6 +334,7 @@ def main() -> None:
         "versions": {"Python": platform.python_version(), **{name: installed(name) for name in ("orjson",)}},
         "completions": options.completions,
         "steps": options.steps,
+        "ranks": options.many_ranks,
         **measure(options),
     }
     print(page(result))

@@ -9,9 +9,9 @@ Trainer, read; docs/trl.md says on which of them trainers ran.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version as installed_version
 from typing import Any, NamedTuple
 
+from batchbridge.kit.versions import version as installed_version
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.metadata import version as installed_version
 from typing import Any
 
 from batchbridge import Spec
@@ -26,6 +25,7 @@ from batchbridge.kit.refusals import (
     setting,
 )
 from batchbridge.kit.versions import holds
+from batchbridge.kit.versions import version as installed_version
 from batchbridge_trl import releases, sharding
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.configured import (

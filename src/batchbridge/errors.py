@@ -95,7 +95,7 @@ class TooLong(BatchBridgeError, ValueError):
 class LedgerError(BatchBridgeError, ValueError):
     """A ledger that cannot be read or written: what, in which file, at which line."""
 
-    def __init__(self, what: str, file: Path, line: int | None = None) -> None:
+    def __init__(self, what: str, file: Path | str, line: int | None = None) -> None:
         super().__init__(f"{file if line is None else f'{file}:{line}'}: {what}")
         self.what, self.file, self.line = what, file, line
 

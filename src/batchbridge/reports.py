@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Fix, Verdict
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
-"""`check` stays within 300 ms of CPU on what users have, launch scripts and recipes; goal and measurement: 250 ms.
+"""`check` stays within 220 ms of CPU on what users have, launch scripts and recipes; the goal is 150 ms.
 
-The bars are for a processor on which `calibration_ms` of the benchmark takes `REFERENCE_MS`, and grow with it on a
-slower one, or on one that others slow down."""
+What a command imports is held exactly: kilobytes of BatchBridge's own source, which decide how long it takes where no
+bytecode is cached, and modules that cost more than they give. The bars in milliseconds are for a processor on which
+`calibration_ms` of the benchmark takes `REFERENCE_MS`, and grow with it on a slower one, or on one that others slow
+down."""
 
 from __future__ import annotations
 
@@ -13,13 +15,38 @@ from types import ModuleType
 import pytest
 
 REFERENCE_MS = 100
-LIMIT_MS = 300
+LIMIT_MS = 220
 """User and system time of the process, interpreter included, with cached bytecode."""
-CONVERT_MS = 450
-EVERY_MS = 800
+CONVERT_MS = 280
+EVERY_MS = 450
 """A recipe under every known version of TRL."""
-SCRIPT_MS = 300
-"""A script of a folder, under every known version of verl: 200 in 30 s on two cores."""
+SCRIPT_MS = 150
+"""A script of a folder, under every known version of verl: 200 in 15 s on two cores."""
+OWN_KB = {
+    "trl, YAML": 750,
+    "open_r1, script and recipe": 870,
+    "verl, script": 1000,
+    "easyr1, script": 890,
+    "openrlhf, script": 890,
+    "open_instruct, script": 880,
+    "trl, mostly bash": 870,
+    "trl, YAML, no framework named": 1070,
+    "convert: trl, YAML, to verl": 1000,
+    "convert: verl, script, to trl": 1090,
+}
+"""BatchBridge's own source that a command imports, in thousands of bytes: 5 % above what it is."""
+NEVER = {
+    "batchbridge.ledger.reading",
+    "batchbridge.testing",
+    "email",
+    "importlib.metadata",
+    "pydantic",
+    "rich",
+    "socket",
+}
+"""Modules that none of these commands imports."""
+OPENRLHF = {"email", "importlib.metadata", "socket"}
+"""The adapter's running side asks `importlib.metadata` for a version, and belongs to the record of its runs."""
 NAMES = (
     "trl, YAML",
     "open_r1, script and recipe",
@@ -79,16 +106,45 @@ def within(bar: float, command: list[str], folder: Path) -> None:
     raise AssertionError(f"{min(spent):.0f} ms, and {bar * min(scale):.0f} are allowed")
 
 
+def command(name: str, folder: Path) -> list[str]:
+    """The arguments of a command of the benchmark."""
+    commands: dict[str, list[str]] = {**benchmark().lay(folder), **benchmark().conversions()}
+    return commands[name]
+
+
+@pytest.mark.parametrize("name", OWN_KB)
+def test_a_command_imports_what_it_needs(name: str, folder: Path) -> None:
+    sources = benchmark().sources(command(name, folder), folder)
+    own = sum(size for module, size in sources.items() if module.startswith(("batchbridge", "bashread")))
+    assert own / 1000 <= OWN_KB[name], sorted(sources)
+    assert not sources.keys() & (NEVER - (OPENRLHF if name.startswith("openrlhf") else set()))
+
+
+@pytest.mark.parametrize("name", ["trl, YAML", "verl, script"])
+def test_checking_one_framework_imports_no_other_and_no_other_command(name: str, folder: Path) -> None:
+    sources = benchmark().sources(command(name, folder), folder)
+    parts = {module.split(".")[0] for module in sources if module.startswith("batchbridge_") and "." in module}
+    assert parts == {f"batchbridge_{name.split(',')[0]}"}
+    rooms = {module.split(".")[1] for module in sources if module.startswith("batchbridge.")}
+    assert not rooms & {"comparing", "diagnosis", "rule_page", "testing"}
+
+
+def test_a_module_that_is_imported_is_counted(folder: Path) -> None:
+    said = benchmark().sources(["rule", "BB-TRL-021"], folder)
+    assert "batchbridge.rule_page" in said
+    assert said["batchbridge.rule_page"] > 1000
+
+
 @pytest.mark.parametrize("name", [*NAMES, DETECTED])
-def test_check_takes_at_most_300_ms_of_cpu(name: str, folder: Path) -> None:
+def test_check_takes_at_most_220_ms_of_cpu(name: str, folder: Path) -> None:
     within(LIMIT_MS, benchmark().lay(folder)[name], folder)
 
 
-def test_every_version_of_trl_is_judged_within_800_ms(folder: Path) -> None:
+def test_every_version_of_trl_is_judged_within_450_ms(folder: Path) -> None:
     within(EVERY_MS, benchmark().lay(folder)[benchmark().EVERY], folder)
 
 
-def test_200_scripts_take_30_s_on_two_cores(folder: Path) -> None:
+def test_200_scripts_take_15_s_on_two_cores(folder: Path) -> None:
     within(SCRIPT_MS * benchmark().SCRIPTS, benchmark().lay(folder)[benchmark().FOLDER], folder)
 
 
@@ -98,7 +154,7 @@ def test_a_bar_that_is_missed_fails(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)
-def test_convert_takes_at_most_450_ms_of_cpu(name: str, folder: Path) -> None:
+def test_convert_takes_at_most_280_ms_of_cpu(name: str, folder: Path) -> None:
     benchmark().lay(folder)
     within(CONVERT_MS, benchmark().conversions()[name], folder)
 

@@ -22,11 +22,14 @@ def measured(name: str, folder: Path, *options: str) -> Any:
 def test_the_ledgers_benchmark_measures_every_row_of_its_table(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     pytest.importorskip("orjson")
-    found = measured("ledger_speed.py", tmp_path, "--steps", "2", "--repetitions", "1")
+    few = ("--steps", "2", "--repetitions", "1", "--many-steps", "2", "--many-ranks", "8")
+    found = measured("ledger_speed.py", tmp_path, *few)
     kept = json.loads((BENCHMARKS / "ledger_speed.json").read_text(encoding="utf-8"))
     for table in ("milliseconds", "comparing"):
         assert found[table].keys() == kept[table].keys()
     assert min(min(row.values()) for row in found["milliseconds"].values()) > 0
+    assert [name.partition("completions, ")[2][:8] for name in found["many"]] == ["the same", "the same", "advantag"]
+    assert min(min(row.values()) for row in found["many"].values()) > 0
 
 
 def test_the_plans_benchmark_measures_every_row_of_its_table(tmp_path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+
+from batchbridge.meaning.frozen import dataclass
 
 FAIL_ON = ("error", "undecided", "warning")
 """What makes the exit code of `check` other than 0; each includes those before it."""
@@ -104,6 +105,8 @@ def _checked(table: Any, kinds: Mapping[str, type], place: str) -> dict[str, Any
         _wrong(f"{place}: expected a table")
     for key, value in table.items():
         if key not in kinds:
+            import difflib  # most projects have no wrong key
+
             near = difflib.get_close_matches(key, kinds, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
             _wrong(f"{place}.{key}: there is no such setting; {hint}")

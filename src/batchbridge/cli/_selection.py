@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +14,7 @@ from batchbridge.cli._input import ARGUMENTS, EXIT_CODES
 from batchbridge.cli._project import Project
 from batchbridge.cli.main import FINE
 from batchbridge.meaning.findings import Finding, Verdict
+from batchbridge.meaning.frozen import dataclass
 
 _CODE = re.compile(r"BB(?:\d{0,3}|-[A-Z0-9-]*)")
 _UNREAD = re.compile(r"BB00\d")

@@ -52,8 +52,8 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
 
 @click.command("verify", short_help="Hold a certificate against a ledger.")
 @click.argument("file", metavar="CERTIFICATE", type=click.Path(path_type=Path))
-@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
-def verify(file: Path, folder: Path | None) -> int:
+@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=str))
+def verify(file: Path, folder: str | None) -> int:
     """Compare a CERTIFICATE with the ledger in the folder RUN, by default the certificate's own folder.
 
     Each claim, and each record of the ledger, that does not agree is named; exit code 3 if any, 4 where there is no
@@ -68,7 +68,7 @@ def verify(file: Path, folder: Path | None) -> int:
     except (OSError, ValueError, RecursionError) as error:
         return _refuse("verify", f"{file} is no certificate: {one_line(error)}")
     if folder is None and next(iter(_ledgers(file)), None) is not None:
-        folder = file.parent
+        folder = str(file.parent)
     try:
         found = verified(document, folder)
     except LedgerError as error:

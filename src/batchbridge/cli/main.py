@@ -177,8 +177,16 @@ would look for them again and again."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; the entry point of the distribution."""
-    if arguments is None:
-        gc.set_threshold(_COLLECTED_AFTER)  # the process is the command's own
+    if arguments is not None:
+        return _run(arguments)
+    gc.set_threshold(_COLLECTED_AFTER)  # the process is the command's own
+    try:
+        return _run(None)
+    finally:
+        gc.freeze()  # Python would look for cycles once more, among all there is, only to end
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a pipe in an ASCII locale must not crash on a user's text
             stream.reconfigure(errors="backslashreplace")

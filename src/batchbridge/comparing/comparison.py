@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.frozen import dataclass
 
 Kind = Literal["differs", "unknown", "same"]
 """differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Comparison
@@ -24,6 +23,7 @@ from batchbridge.errors import Problem
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat

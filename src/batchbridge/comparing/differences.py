@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.comparing.comparison import Comparison, Difference, Kind
@@ -18,6 +17,7 @@ from batchbridge.comparing.outside import Said, said_by
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.meaning.derived import UNITS
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import Spec, every_field
 from batchbridge.reading.read import read
 
@@ -79,8 +79,10 @@ def outside_of(reading: Reading) -> dict[str, str]:
     used = {key for origin in reading.provenance.values() for key in origin.keys}
     found = {}
     for key in {**reading.given, **reading.native}:
+        if key in used:
+            continue
         what = None if adapter is None else adapter.decides(key)
-        if key not in used and (what or (what is None and key not in reading.native)):
+        if what or (what is None and key not in reading.native):
             found[key] = what or ""
     return found
 

@@ -8,9 +8,9 @@ setting; within each, the reach of one wrong number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import Loss, LossTerm, Spec, walk
 
 Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.contract.outside import SharedSetting
@@ -137,10 +138,14 @@ class Adapter(ABC):
         patterns: Mapping[str, str | SharedSetting] = _named(self.outside) if self.outside else {}
         return patterns
 
+    @cached_property
+    def _outside_rows(self) -> tuple[tuple[Callable[[str], bool], str | SharedSetting], ...]:
+        return tuple((_fitting(pattern), what) for pattern, what in self._patterns().items())
+
     def _outside(self, key: str) -> str | SharedSetting | None:
         """The first row of `outside` that fits."""
         key = key.lstrip("+~")
-        return next((what for pattern, what in self._patterns().items() if fnmatchcase(key, pattern)), None)
+        return next((what for fits, what in self._outside_rows if fits(key)), None)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -264,6 +269,19 @@ class Adapter(ABC):
     def _runtime(self) -> Any:
         """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""
         return _named(self.runtime)
+
+
+def _fitting(pattern: str) -> Callable[[str], bool]:
+    """Whether a key fits: `fnmatchcase(key, pattern)`, which compiles a regular expression for every pattern."""
+    head, star, tail = pattern.partition("*")
+    if any(mark in head or mark in tail for mark in "*?["):
+        middle = tail.removesuffix("*")
+        if head or len(middle) + 1 != len(tail) or any(mark in middle for mark in "*?["):
+            return lambda key: fnmatchcase(key, pattern)
+        return lambda key: middle in key
+    if not star:
+        return pattern.__eq__
+    return lambda key: len(key) >= len(head) + len(tail) and key.startswith(head) and key.endswith(tail)
 
 
 def _named(place: str) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.candidates import CandidatePlan
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.frozen import dataclass
 
 Foreseen = Literal["enforced", "with_allow", "refused", "unknown"]
 

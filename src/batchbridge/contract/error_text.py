@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from batchbridge.meaning.findings import Fix, Phase, Severity
+from batchbridge.meaning.frozen import dataclass
 
 Numbers = Mapping[str, int]
 """What a text says or the user adds: name to whole number, each in the unit that its question names."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from batchbridge.contract.fingerprints import Functions, digests
+from batchbridge.meaning.frozen import dataclass
 
 NAMED = 4
 """Functions that a message names."""
@@ -50,11 +51,12 @@ class Package:
         files = [*self.control, *self.loss]
         return {file: (*self.control.get(file, ()), *self.loss.get(file, ())) for file in files}
 
-    def digests(self, folder: Path | None) -> dict[str, str]:
-        """`file: function` -> digest, empty where it is missing; see `batchbridge.contract.fingerprints`."""
+    def digests(self, folder: Path | None, known: Mapping[str, Container[str]] | None = None) -> dict[str, str]:
+        """`file: function` -> digest, empty where it is missing; known: those on record; see
+        `batchbridge.contract.fingerprints`."""
         if folder is None:
             return {f"{file}: {name}": "" for file, names in self.functions.items() for name in names}
-        return digests(folder, self.functions)
+        return digests(folder, self.functions, known or {})
 
     def decides_control(self, key: str) -> bool:
         """Whether `file: function` is part of the control flow."""

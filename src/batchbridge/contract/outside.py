@@ -7,8 +7,9 @@ with a `SharedSetting` how `convert` reads and writes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from batchbridge.meaning.frozen import dataclass
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading

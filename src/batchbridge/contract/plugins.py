@@ -10,20 +10,25 @@ is first needed, so that a command on one framework does not import the adapters
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from batchbridge.contract import hookspecs
+from batchbridge.contract import distributions, hookspecs
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.error_text import RuleRow
 from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.frozen import dataclass
+
+if TYPE_CHECKING:
+    import importlib.metadata
+
+    _Point = distributions.EntryPoint | importlib.metadata.EntryPoint
 
 GROUP = "batchbridge"
 
@@ -265,11 +270,11 @@ class Registry:
                     )
 
 
-def load(entry_points: Iterable[importlib.metadata.EntryPoint]) -> Registry:
+def load(entry_points: Iterable[_Point]) -> Registry:
     """A registry of these entry points. Never raises for a broken one."""
     registry = Registry(pluggy.PluginManager(GROUP))
     registry.manager.add_hookspecs(hookspecs)
-    by_name: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    by_name: dict[str, list[_Point]] = {}
     for point in entry_points:
         by_name.setdefault(point.name, []).append(point)
     for name, points in sorted(by_name.items()):
@@ -286,7 +291,7 @@ def load(entry_points: Iterable[importlib.metadata.EntryPoint]) -> Registry:
 
 @cache
 def _installed() -> Registry:
-    return load(importlib.metadata.entry_points(group=GROUP))
+    return load(distributions.entry_points(GROUP))
 
 
 def _register(registry: Registry, name: str, get_plugin: Callable[[], object]) -> None:
@@ -338,12 +343,12 @@ def _broken(code: str, message: str, *, undecided: bool = False) -> Finding:
     return Finding(code, "error", "config", message, undecided=undecided)
 
 
-def _distribution(point: importlib.metadata.EntryPoint) -> str:
+def _distribution(point: _Point) -> str:
     return "no distribution" if point.dist is None else _name_and_version(point.dist)
 
 
 @cache
-def _name_and_version(distribution: importlib.metadata.Distribution) -> str:
+def _name_and_version(distribution: distributions.Distribution | importlib.metadata.Distribution) -> str:
     metadata = distribution.metadata  # a file that is parsed whenever it is asked for
     return f"{metadata['Name']} {metadata['Version']}"
 

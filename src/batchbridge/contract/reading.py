@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from batchbridge.contract.attachment import Attachment, Request
@@ -22,6 +22,7 @@ from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import graded
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.running.wrap import shared
 
 

@@ -6,7 +6,7 @@ Files and mappings, `key=value` words, what was set on top of these; then interp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.arguments import parse_arguments
 
 

@@ -24,8 +24,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
+from pkgutil import get_data
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +47,7 @@ _DECORATORS = ("torch", "ray", "contextlib", "functools")
 @lru_cache(maxsize=16)
 def records(home: str) -> Mapping[str, Record]:
     """Package to its recorded releases: `proven.json` of the adapter `home`."""
-    return parse(json.loads(resources.files(home).joinpath("proven.json").read_text(encoding="utf-8")))
+    return parse(json.loads(get_data(home, "proven.json") or b""))
 
 
 def parse(made: Mapping[str, Any]) -> dict[str, Record]:
@@ -83,7 +83,7 @@ def evidence(
     labels: dict[str, str | None] = {}
     for package in code.packages:
         record = known.get(package.name, Record({}, {}))
-        found = package.digests(folders.get(package.name))
+        found = package.digests(folders.get(package.name), record.functions)
         missing = frozenset(key for key, digest in found.items() if not digest)
         misses_as_known = record.lacks_as_known(missing)
         for key, digest in found.items():

@@ -5,13 +5,13 @@ stays different. Knows no framework.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import BatchBridgeError, CannotAttach
 from batchbridge.kit.proven import UNPROVEN
+from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import Spec, walk
 
 PLANNED = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +15,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.reading import Defect
 from batchbridge.kit.versions import holds
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.meaning.frozen import dataclass
 
 F = TypeVar("F")
 

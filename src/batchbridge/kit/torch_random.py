@@ -7,8 +7,6 @@ Source: torch 2.13.0, ATen/core/MT19937RNGEngine.h, ATen/native/TensorFactories.
 
 from __future__ import annotations
 
-import random
-
 _WORDS, _FACTOR, _MASK = 624, 1812433253, 0xFFFFFFFF
 LARGEST = _MASK // 20 - 1
 """Longest permutation: above, PyTorch takes 64-bit numbers."""
@@ -18,6 +16,8 @@ class TorchGenerator:
     """`torch.Generator().manual_seed(seed)`, or the process's own generator after `torch.manual_seed(seed)`."""
 
     def __init__(self, seed: int) -> None:
+        import random  # few runs are predicted
+
         state = [seed & _MASK]
         for index in range(1, _WORDS):
             previous = state[-1]

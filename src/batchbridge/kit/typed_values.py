@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.omegaconf import number
 
 LARGEST = 1 << 62
 """Integers beyond this are no sizes, seeds or counts."""
@@ -47,6 +46,13 @@ def _float(value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
         return float(value) if math.isfinite(value) else _refuse("a finite number")
     raise WrongValue("a finite number")
+
+
+def number(text: str) -> float | None:
+    """See `batchbridge.kit.omegaconf.number`, whose module reads whole files and is imported for text alone."""
+    from batchbridge.kit import omegaconf
+
+    return omegaconf.number(text)
 
 
 def _refuse(expected: str) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from batchbridge.contract import distributions
+from batchbridge.contract.distributions import version as version
 from batchbridge.meaning.findings import Finding, Fix, Where
 
 
@@ -75,10 +76,7 @@ def is_release(version: str) -> bool:
 
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
-    try:
-        return None if distribution is None else importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None if distribution is None else distributions.installed(distribution)
 
 
 def readable(version: str, newest: str) -> str:

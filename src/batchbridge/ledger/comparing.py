@@ -1,7 +1,7 @@
 """Comparing two ledgers: the first optimizer step that differs, and in what.
 
-Two runs on equally many ranks that train the same write the same lines, so lines are compared first. A step whose lines
-differ is decoded, its ranks are merged, and only then is it decided whether it differs.
+Two runs on equally many ranks that train the same write the same bytes, so bytes are compared first, rank by rank; then
+lines. A step whose lines differ is decoded, its ranks are merged, and only then is it decided whether it differs.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import Any, Literal, get_args
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, Watch, decode, merge, unwatched
+from batchbridge.ledger.reading import Ledger, StepLines, Watch, decode, merge, unwatched
 from batchbridge.ledger.records import KEY
+from batchbridge.ledger.same_bytes import same_until
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.weights import Normaliser
 
@@ -108,8 +109,11 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
     start = max(a.first_step, b.first_step)
     compared, step = 0, start
     differences: dict[Aspect, str] = {}
-    pairs = zip_longest(ledger_a.steps(start), ledger_b.steps(start))
-    for one, other in watch(pairs, max(a.stop_step, b.stop_step) - start):
+    for pair in watch(_pairs(ledger_a, ledger_b, start), max(a.stop_step, b.stop_step) - start):
+        if pair is None:
+            compared += 1
+            continue
+        one, other = pair
         if one is None or other is None:
             step, which = (one or other).step, "a" if one is None else "b"
             short = (a if one is None else b).incomplete
@@ -144,6 +148,16 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
 def _untimed(lines: Sequence[bytes]) -> list[bytes]:
     """Each rank's line without the time that it took, which stands at the end."""
     return [_TIME.sub(b"}\n", line, count=1) if line.find(_TIMED, -_LONGEST) >= 0 else line for line in lines]
+
+
+def _pairs(
+    a: Ledger, b: Ledger, start: int
+) -> Iterator[tuple[StepLines, StepLines] | tuple[None, StepLines] | tuple[StepLines, None] | None]:
+    """The steps of two ledgers; None for one that is the same bytes in both."""
+    while (same := same_until(a, b, start)) > start:
+        yield from repeat(None, same - start)
+        start = same
+    yield from zip_longest(a.steps(start), b.steps(start))
 
 
 class _Comparison:

@@ -10,14 +10,14 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import speedups
+from batchbridge.ledger import remote, speedups
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, TIMES, is_json
 
 _ALLOWED: dict[str, set[type]] = {
@@ -36,9 +36,10 @@ _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 _LISTED = 8  # ranks that a message names
 _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are closed in between, whatever the world size
-_LEAST_BYTES = 1 << 16
+_LEAST_BYTES = 1 << 14
 _SCANNED_BYTES = 1 << 20
 _STEP_START = STEP_PREFIX + b"%d,"
+_HEADER_START = b'{"record":"header",'
 
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -66,7 +67,7 @@ class Part(NamedTuple):
 
     line: bytes
     rank: int
-    file: Path
+    file: Path | str
     number: int
 
 
@@ -84,7 +85,9 @@ class _Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class _RankFile:
-    path: Path
+    local: Path
+    path: Path | str
+    """What messages name: a URL, where `local` was fetched from one."""
     rank: int
     headers: list[dict[str, Any]]
     stretches: list[_Stretch]
@@ -106,33 +109,45 @@ class StepLines(NamedTuple):
         ]
 
 
+class Span(NamedTuple):
+    """Steps up to `stop` (exclusive) that one start recorded: file and byte offset of the first of them, by rank."""
+
+    stop: int
+    places: tuple[tuple[Path, int], ...]
+
+
 class Ledger:
-    """A ledger folder, scanned once: which starts recorded which steps, and which records count.
+    """A ledger, a folder or a URL, scanned once: which starts recorded which steps, and which records count.
 
     first_step, stop_step: the steps that all ranks have. incomplete: what is missing at the end, or None. The scan
     keeps one entry per start and rank, nothing per step.
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder: Path | str = str(folder) if remote.is_url(folder) else Path(folder)
+        self._fetched = remote.Fetched(self.folder) if isinstance(self.folder, str) else None
+        names: Mapping[Path, Path | str] = {} if self._fetched is None else self._fetched.names
         try:
-            paths = list(self.folder.glob("rank-*.jsonl"))
+            paths = list((Path(folder) if self._fetched is None else self._fetched.folder).glob("rank-*.jsonl"))
         except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
             raise LedgerError(f"the folder cannot be read: {error.args[-1]}", self.folder) from None
         named = [(match, path) for path in paths if (match := _FILE_NAME.fullmatch(path.name))]
         if not named:
             raise LedgerError("no ledger: there is no rank-*.jsonl file", self.folder)
-        self.files = sorted((_scan(path, int(match[1])) for match, path in named), key=lambda file: file.rank)
+        scanned = (_scan(path, int(match[1]), names.get(path, path)) for match, path in named)
+        self.files = sorted(scanned, key=lambda file: file.rank)
         self._by_rank = {file.rank: file for file in self.files}
+        said: dict[int, Path | str] = {}  # world size -> the first file that says it
         for file in self.files:
             for header in file.headers:
-                world_size = header["world_size"]  # what a broken header says may be far more than there are files
-                absent = (rank for rank in range(world_size) if rank not in self._by_rank)
-                if missing := list(itertools.islice(absent, _LISTED)):
-                    count = world_size - sum(rank < world_size for rank in self._by_rank)
-                    raise LedgerError(
-                        f"world_size = {world_size}, but there is no file of rank {_list(missing, count)}", file.path
-                    )
+                said.setdefault(header["world_size"], file.path)
+        for world_size, path in said.items():  # what a broken header says may be far more than there are files
+            absent = (rank for rank in range(world_size) if rank not in self._by_rank)
+            if missing := list(itertools.islice(absent, _LISTED)):
+                count = world_size - sum(rank < world_size for rank in self._by_rank)
+                raise LedgerError(
+                    f"world_size = {world_size}, but there is no file of rank {_list(missing, count)}", path
+                )
         self._spans = self._choose()
         self.headers = [header for file in self.files[:1] for header in file.headers]
         at_step = self.headers[0]["at_step"] if self.headers else 0
@@ -151,6 +166,15 @@ class Ledger:
             ranks = _lines_of_ranks([_blocks(file, stretch, first, block) for file, stretch in sources])
             for step, lines in zip(range(first, stop), ranks, strict=False):
                 yield StepLines(step, lines, sources)
+
+    def span_at(self, step: int) -> Span | None:
+        """The steps from `step` on that one start recorded, and where they begin in each rank's file; None where the
+        start's records begin before."""
+        for first, stop, stretches in self._spans:
+            if first == step and all(stretch.first == step for stretch in stretches):
+                places = [(self._by_rank[rank].local, stretch.offset) for rank, stretch in enumerate(stretches)]
+                return Span(stop, tuple(places))
+        return None
 
     def _choose(self) -> list[tuple[int, int, tuple[_Stretch, ...]]]:
         """(first, stop, each rank's stretch): the last start that has the step on all of its ranks."""
@@ -187,7 +211,7 @@ class Ledger:
 
     def _missing_at_end(self) -> str | None:
         beyond = [file.rank for file in self.files if any(s.stop > self.stop_step for s in file.stretches)]
-        notes = [f"{file.path.name} ends in a torn line, which is ignored" for file in self.files if file.torn]
+        notes = [f"{file.local.name} ends in a torn line, which is ignored" for file in self.files if file.torn]
         if beyond:
             notes.insert(0, f"step {self.stop_step} is recorded by rank {_list(beyond)} only, and not read")
         return "; ".join(notes) or None
@@ -276,7 +300,7 @@ def _list(numbers: Sequence[int], count: int | None = None) -> str:
     return ", ".join(map(str, numbers[:_LISTED])) + (f" and {more} more" if more > 0 else "")
 
 
-def _parse(line: bytes, file: Path, number: int) -> dict[str, Any]:
+def _parse(line: bytes, file: Path | str, number: int) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -286,12 +310,12 @@ def _parse(line: bytes, file: Path, number: int) -> dict[str, Any]:
     return record
 
 
-def _scan(path: Path, rank: int) -> _RankFile:
-    """Reads a file once, looking at each line's kind and step only."""
+def _scan(local: Path, rank: int, path: Path | str) -> _RankFile:
+    """Reads a file once, looking at each line's kind and step only. path: its name in messages."""
     headers: list[dict[str, Any]] = []
     stretches: list[_Stretch] = []
     torn, expected, number, offset = False, 0, 0, 0
-    for lines in _blocks_of_lines(path):
+    for lines in _blocks_of_lines(local):
         following = map(_STEP_START.__mod__, itertools.count(expected))
         if headers and lines[-1].endswith(b"\n") and all(map(bytes.startswith, lines, following)):
             expected += len(lines)  # nearly every block holds the next steps
@@ -318,15 +342,17 @@ def _scan(path: Path, rank: int) -> _RankFile:
                 raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
             expected += 1
     stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
-    return _RankFile(path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
+    return _RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
 
 
-def _step_of(line: bytes, path: Path, number: int) -> int | None:
+def _step_of(line: bytes, path: Path | str, number: int) -> int | None:
     """The line's optimizer step; None for a header."""
     if line.startswith(STEP_PREFIX):
         digits = line[len(STEP_PREFIX) : line.find(b",", len(STEP_PREFIX))]
         if digits.isdigit() and len(digits) < 20:  # Python reads no number of thousands of digits
             return int(digits)
+    if line.startswith(_HEADER_START):
+        return None
     record = _parse(line, path, number)  # a line that some other program wrote, spaced otherwise
     kind, step = record.get("record"), record.get("step")
     if kind == "header":
@@ -338,7 +364,7 @@ def _step_of(line: bytes, path: Path, number: int) -> int | None:
     return step
 
 
-def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) -> dict[str, Any]:
+def _checked_header(header: dict[str, Any], rank: int, path: Path | str, number: int) -> dict[str, Any]:
     if header.get("schema") != SCHEMA:
         raise LedgerError(f"schema {header.get('schema')!r} is not {SCHEMA!r}", path, number)
     for name, kind in _HEADER.items():
@@ -386,7 +412,7 @@ def _blocks(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) ->
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
     step, offset, wanted = stretch.first, stretch.offset, block_bytes
     while True:
-        with file.path.open("rb") as opened:
+        with file.local.open("rb") as opened:
             opened.seek(offset)
             block = opened.read(wanted)
         if not block:

@@ -9,7 +9,6 @@ Here: the format, and writing. The standard library is enough; lines are written
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -273,6 +272,8 @@ def _packed(values: Any, code: str) -> bytes | memoryview:
 
 
 def _digest(data: bytes | memoryview) -> str:
+    import hashlib  # it loads OpenSSL, and most commands write no ledger
+
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from batchbridge.meaning.frozen import dataclass
 
 Severity = Literal["error", "warning", "note"]
 """How bad a finding is: only an error makes a configuration invalid."""

@@ -10,10 +10,12 @@ codes; constructing a `Spec` never raises.
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from batchbridge.meaning.frozen import dataclass
 
 SCHEMA = "batchbridge/1"
 
