@@ -126,9 +126,7 @@ def _padding(name: str) -> Any:
     if name == "index_first_axis":
         return lambda values, indices: values[indices]
     if name == "rearrange":
-        import einops
-
-        return einops.rearrange
+        return lambda values, pattern: values.flatten(0, 1)  # "b s ... -> (b s) ...", the only one
     import transformers.modeling_flash_attention_utils as flash
 
     return {"unpad_input": flash._unpad_input, "pad_input": flash._pad_input}[name]
