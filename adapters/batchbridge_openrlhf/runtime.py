@@ -190,15 +190,6 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: settings_in(reading)["ds.param_dtype"] == "fp16",
     ),
     Refusal(
-        "packing",
-        "packed samples (ds.packing_samples, which dynamic batches turn on) need flash attention and so a GPU; their "
-        'forward pass was not run: allow=("packing",) accepts it as openrlhf computes it',
-        lambda args, request: bool(args.ds.packing_samples),
-        allowable=True,
-        configured=lambda reading: settings_in(reading).packs,
-        remedy="leave ds.packing_samples and train.dynamic_batch_enable out",
-    ),
-    Refusal(
         "router_loss",
         "actor.aux_loss_coef: the router's loss is a mean per micro-batch and depends on the split; "
         'allow=("router_loss",) accepts that',

@@ -12,7 +12,7 @@ from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR
+from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER
 from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES, TORCH_SEED
 
 ENGINE_FORMULAS = {
@@ -91,6 +91,8 @@ def _membership(run: Run) -> str:
     )
     if run.v1:
         return f"completions stand in the order of their arrival, are balanced by length over the replicas; {cut}"
+    if run["trainer.balance_batch"] and run[PREFIX_GROUPER]:
+        return f"whole groups are balanced by length over the replicas (Karmarkar-Karp), an equal number to each; {cut}"
     if run["trainer.balance_batch"]:
         return (
             "completions are balanced by length over the replicas (Karmarkar-Karp), and inside each ordered by length, "

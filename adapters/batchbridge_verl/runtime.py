@@ -332,13 +332,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
         lambda trainer, request: own_spec(request).carried.precision == "fp16",
     ),
-    Refusal(
-        "prefix_grouper",
-        "use_prefix_grouper trains groups as a whole; not proven yet",
-        lambda trainer, request: bool(_actor(trainer).get("use_prefix_grouper", False)),
-        configured=lambda reading: is_on(setting(reading, f"{ACTOR}use_prefix_grouper")),
-        remedy="actor_rollout_ref.actor.use_prefix_grouper=False",
-    ),
 )
 
 ALWAYS = ("critic", "engine", "distillation", "asynchronous", "initialised")

@@ -50,6 +50,8 @@ ROLLOUT = "actor_rollout_ref.rollout."
 REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 SQUARES = f"{ACTOR}calculate_sum_pi_squared"
+PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
+"""Shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
 
 
 SHUFFLES = {True: "epoch_permutation", False: "none"}
@@ -152,6 +154,8 @@ SETTINGS = (
     Key("data.filter_overlong_prompts", BOOL, False),
     Key("data.train_max_samples", INT, -1),
     Key(f"{ACTOR}strategy", TEXT, "fsdp"),
+    Key(PREFIX_GROUPER, BOOL, False),
+    Key("actor_rollout_ref.model.use_fused_kernels", BOOL, False),
     Key(f"{ACTOR}ppo_micro_batch_size", OPTIONAL_INT),
     Key(f"{ACTOR}data_loader_seed", OPTIONAL_INT),
     Key(f"{ACTOR}clip_ratio", FLOAT, 0.2),

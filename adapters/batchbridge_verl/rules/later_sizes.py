@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import STARTING, UPDATING
+from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
+    either,
     fix,
     mini_fixes,
     near,
@@ -27,7 +28,7 @@ from batchbridge_verl.run import (
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import CRITIC
+from batchbridge_verl.settings import CRITIC, PREFIX_GROUPER
 
 _CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
 
@@ -98,6 +99,22 @@ def _dynamic_smaller_than_mini(run: Run) -> str | None:
     )
 
 
+def _groups_over_replicas(run: Run) -> str | None:
+    if run.v1 or not run[PREFIX_GROUPER] or not run["trainer.balance_batch"] or not run.plain or not run.replicas:
+        return None
+    if run[PROMPTS] % run.replicas == 0:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} groups are no multiple of {run.replicas} replicas, to which balancing deals an "
+        f"equal number of whole groups where {PREFIX_GROUPER} is on"
+    )
+
+
+def _group_fixes(run: Run) -> tuple[Fix, ...]:
+    others = either((PREFIX_GROUPER, False), ("trainer.balance_batch", False))(run)
+    return (*near(run, ("prompts",), lambda v: v["prompts"] % (run.replicas or 1) == 0), *others)
+
+
 def _over_budget(run: Run, key: str) -> str | None:
     longest = run["data.max_prompt_length"] + run["data.max_response_length"]
     held = run[key] * run.parallel[2]
@@ -156,6 +173,15 @@ LATER_SIZES = (
         "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
         "verl 0.9.1 engine_workers.py:267",
         whole_shares,
+    ),
+    GENERATING(
+        "BB-VERL-092",
+        _groups_over_replicas,
+        (PROMPTS, PREFIX_GROUPER, "trainer.balance_batch", *DEVICES),
+        "ValueError: PrefixGrouper with balance_batch requires num_uid_groups (...) % dp_size (...) == 0",
+        "verl 0.7.1 to 0.9.1 ray_trainer.py RayPPOTrainer._balance_batch",
+        _group_fixes,
+        ">=0.7.1",
     ),
     STARTING(
         "BB-VERL-020",

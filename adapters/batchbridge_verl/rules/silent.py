@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
-from batchbridge.kit.rule_table import OPEN, SILENT, STANDING, WRONG
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG
 from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.row import (
     AGGREGATION,
@@ -16,7 +16,7 @@ from batchbridge_verl.rules.row import (
     setting,
 )
 from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, Run
-from batchbridge_verl.settings import ACTOR, holds
+from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES
 
 _FACTOR = f"{ACTOR}loss_scale_factor"
@@ -179,6 +179,24 @@ def _mixed_precision(run: Run) -> tuple[Fix, ...]:
     if run[_DTYPE] not in ("float32", "fp32"):
         return (fix({f"{_MIXED}.param_dtype": run[_DTYPE]}),)
     return (fix({f"{_MIXED}.{part}_dtype": "fp32" for part in ("param", "reduce", "buffer")}),)
+
+
+_PACKED, _FUSED = "actor_rollout_ref.model.use_remove_padding", "actor_rollout_ref.model.use_fused_kernels"
+
+
+def _prefix_grouper_unread(run: Run) -> str | None:
+    """Source: verl 0.7.1 dp_actor.DataParallelPPOActor._forward_micro_batch; 0.8.0 to 0.9.1 FSDPEngine._build_module,
+    which hands use_prefix_grouper to no model, and RayPPOTrainer._balance_batch."""
+    if not run[PREFIX_GROUPER]:
+        return None
+    if run.legacy and run.engine == "fsdp":
+        beside = [key for key in (_PACKED, _FUSED, DYNAMIC) if run[key]]
+        beside += [run.context_key] if run.parallel[2] > 1 else []
+        return f"{PREFIX_GROUPER} is left out beside {' and '.join(beside)}" if beside else None
+    said = f"{PREFIX_GROUPER} is read by no worker: the prompt is computed once for each completion of a group"
+    if not run.v1 and run["trainer.balance_batch"]:
+        said += "; balancing alone reads it, and deals whole groups to the replicas"
+    return said
 
 
 # ---- what runs, and has no canonical words
@@ -345,6 +363,15 @@ UNREPORTED = (
         "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_fsdp_module",
         _mixed_precision,
         OF_V1,
+    ),
+    NOTE(
+        "BB-VERL-091",
+        _prefix_grouper_unread,
+        (PREFIX_GROUPER, _PACKED, _FUSED, DYNAMIC),
+        "nothing is said",
+        "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_module; 0.7.1 dp_actor.py:128",
+        setting(PREFIX_GROUPER, False),
+        ">=0.7.1",
     ),
     STANDING(
         "BB-VERL-078",

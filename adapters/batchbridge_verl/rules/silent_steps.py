@@ -16,7 +16,7 @@ from batchbridge_verl.rules.row import (
 )
 from batchbridge_verl.rules.silent import OF_V1
 from batchbridge_verl.run import EPOCHS, GROUP, MINI, PROMPTS, TRAINER_MODE, Run
-from batchbridge_verl.settings import ACTOR, CRITIC, holds
+from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
 
 _FILTERED = "algorithm.filter_groups.enable"
 
@@ -143,7 +143,7 @@ def _arrival_order(run: Run) -> str | None:
 
 
 def _ordered_by_length(run: Run) -> str | None:
-    if run.v1 or not run["trainer.balance_batch"] or not _several_steps(run):
+    if run.v1 or not run["trainer.balance_batch"] or run[PREFIX_GROUPER] or not _several_steps(run):
         return None
     return (
         "balancing orders each replica's rows by length, up and down again: the optimizer steps of a rollout differ in "

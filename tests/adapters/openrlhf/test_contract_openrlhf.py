@@ -134,7 +134,6 @@ REFUSED = {
     "sequence_parallel": {"ds.ring_attn_size": 2, "actor.num_gpus_per_node": 2},
     "tensor_parallel": {"ds.tensor_parallel_size": 2, "actor.num_gpus_per_node": 2},
     "fp16": {"ds.param_dtype": "fp16"},
-    "packing": {"ds.packing_samples": True},
     "router_loss": {"actor.aux_loss_coef": 0.01},
     "sampler_correction": {"algo.advantage.is_correction_level": "token"},
     "kl_estimator": {"algo.kl.use_loss": True, "algo.kl.estimator": "k3", "algo.kl.unbiased_gradient": True},

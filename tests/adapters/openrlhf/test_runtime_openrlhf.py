@@ -109,7 +109,6 @@ def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
         ("sequence_parallel", {"ds__ring_attn_size": 2}),
         ("tensor_parallel", {"ds__tensor_parallel_size": 2}),
         ("fp16", {"ds__param_dtype": "fp16"}),
-        ("packing", {"ds__packing_samples": True}),
         ("router_loss", {"actor__aux_loss_coef": 0.01}),
         ("sampler_correction", {"algo__advantage__is_correction_level": "token"}),
         ("group_size", {"rollout__n_samples_per_prompt": 4}),

@@ -114,7 +114,6 @@ REFUSED = {
     "sampler_correction": {f"{CORRECTION}rollout_is": "token"},
     "kl_estimator": {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "full", **REFERENCE},
     "engine": {f"{ACTOR}strategy": "megatron"},
-    "prefix_grouper": {f"{ACTOR}use_prefix_grouper": True},
 }
 """Refusal to settings whose trainer is refused by it."""
 

@@ -30,6 +30,9 @@ RUN = {
 }
 MEGATRON = {"model_engine": "megatron"}
 CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
+GROUPER = {f"{ACTOR}use_prefix_grouper": True}
+UNEVEN = {"data.train_batch_size": 36, f"{ACTOR}ppo_mini_batch_size": 36, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}
+"""36 groups on 8 replicas."""
 NO_MICRO = "BB-VERL-013"
 PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 
@@ -173,6 +176,11 @@ CASES = [
     ({"data.filter_overlong_prompts": True}, "0.9.1", "BB-VERL-071"),
     ({f"{ACTOR}shuffle": True}, "0.9.1", "BB-VERL-076"),
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
+    (GROUPER, "0.9.1", "BB-VERL-091"),
+    ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
+    ({**GROUPER, f"{ACTOR}use_dynamic_bsz": True}, "0.7.1", "BB-VERL-091"),
+    ({**GROUPER, "trainer.use_v1": False, **UNEVEN}, "0.9.1", "BB-VERL-092"),
+    ({**GROUPER, **UNEVEN}, "0.7.1", "BB-VERL-092"),
     ({f"{ROLLOUT}log_prob_micro_batch_size": 8, PER_GPU: None}, "0.9.1", "BB-VERL-050"),
     ({"data.gen_batch_size": 2, "trainer.v1.sampler.sync_refill_failed_groups": True}, "0.9.1", "BB-VERL-040"),
     (
@@ -281,6 +289,29 @@ def test_every_row_names_its_source_what_verl_does_and_a_way_out():
         for finding in judge(values, version=version):
             if finding.code == code and code not in without:
                 assert finding.fixes, (code, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "said"),
+    [
+        (GROUPER, "0.9.1", "is read by no worker: the prompt is computed once for each completion of a group"),
+        ({**GROUPER, "trainer.use_v1": False}, "0.9.1", "of a group; balancing alone reads it, and deals whole groups"),
+        (GROUPER, "0.7.1", "is left out beside actor_rollout_ref.model.use_remove_padding"),
+        ({**GROUPER, "actor_rollout_ref.model.use_remove_padding": False}, "0.7.1", ""),
+    ],
+)
+def test_the_prefix_grouper_is_used_by_the_workers_of_0_7_1_alone_and_there_beside_padded_rows(values, version, said):
+    found = [finding.message for finding in judge(values, version=version) if finding.code == "BB-VERL-091"]
+    assert said in found[0] if said else found == []
+
+
+def test_the_prefix_grouper_balances_whole_groups_and_so_as_many_on_each_replica():
+    values = {**GROUPER, **UNEVEN, "trainer.use_v1": False}
+    assert "BB-VERL-092" not in codes({**values, "trainer.balance_batch": False})
+    assert "BB-VERL-092" not in codes({**values, "data.train_batch_size": 40, f"{ACTOR}ppo_mini_batch_size": 40})
+    reading = VerlAdapter().read(load_source({**RUN, **values}), Context(framework_version="0.9.1"))
+    assert "whole groups are balanced" in reading.behaviour.membership
+    assert "BB-VERL-074" not in [defect.code for defect in reading.behaviour.defects]
 
 
 def test_the_default_estimator_trains_a_critic():

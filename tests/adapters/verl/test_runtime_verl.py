@@ -360,7 +360,6 @@ ASKED = {
     "group_size": Asked(spec={"rollout.completions_per_prompt": 8}, trainer=V0_TRAINER),
     "engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
     "fp16": Asked((f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp16",)),
-    "prefix_grouper": Asked(settings={f"{ACTOR}use_prefix_grouper": True}),
 }
 """Refusal -> a run that it refuses."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,18 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
     bench.send(samples, members, 1, SPLITS["fixed 2"])
     remove(bench.worker)
     return {"untouched": untouched}
+
+
+def read_of(bench: Bench) -> dict[str, bool]:
+    """What verl made of `use_prefix_grouper`: whether its loss's configuration has it, the package was imported, and
+    transformers' attention functions were patched for it."""
+    from verl.models.transformers import monkey_patch
+
+    return {
+        "configured": bool(bench.worker.loss_fn.keywords["config"].use_prefix_grouper),
+        "imported": "prefix_grouper" in sys.modules,
+        "patched": bool(monkey_patch._PREFIX_GROUPER_PATCHED),
+    }
 
 
 PACKED = tuple(case for case in CASES if case.name in ("vanilla", "vanilla, k3", "gspo"))

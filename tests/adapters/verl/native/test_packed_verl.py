@@ -1,6 +1,6 @@
 """L2 of packed rows (`use_remove_padding`, verl's default), whole and on two ranks each (Ulysses): verl's real engine
-on gloo against the float64 oracle. The attention kernel is a stand-in (`batchbridge_on_cpu.verl.packed`): what stands
-around it is verl's own.
+on gloo against the float64 oracle. The attention kernel is a stand-in (`batchbridge_on_cpu.verl.packed`), and for whole
+rows torch's own as well (`sdpa`, which transformers gives a mask by position numbers): what stands around it is verl's.
 
 The processes run `processes.py`; this one compares.
 """
@@ -17,8 +17,14 @@ import torch
 
 from batchbridge.ledger import diff, read_steps
 
-LAYOUTS = {"rows whole": (1, 1), "one sequence group of two": (2, 2), "two sequence groups of two": (4, 2)}
-"""Processes, and ranks that a row is on."""
+LAYOUTS = {
+    "rows whole": (1, "1"),
+    "rows whole, sdpa": (1, "sdpa"),
+    "rows whole, sdpa, two ranks": (2, "sdpa"),
+    "one sequence group of two": (2, "2"),
+    "two sequence groups of two": (4, "2"),
+}
+"""Processes, and what `processes.py` is told: ranks that a row is on, or the attention of whole rows."""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +34,7 @@ def measured(folder: Callable[..., Path]) -> Callable[[str], dict[str, Any]]:
 
 
 def left(folder: Callable[..., Path], layout: str) -> Path:
-    processes, sequence = LAYOUTS[layout]
-    return folder(processes, str(sequence))
+    return folder(*LAYOUTS[layout])
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -102,8 +107,9 @@ def test_a_step_of_packed_rows_that_nothing_else_has_a_hand_in_is_trained(
 
 
 def test_ranks_that_share_a_row_write_it_down_once(folder: Callable[..., Path]) -> None:
-    whole, two, four = (left(folder, layout) / "empty_ledger" for layout in LAYOUTS)
-    for ledger, ranks in ((whole, 1), (two, 1), (four, 2)):
+    ledgers = [left(folder, layout) / "empty_ledger" for layout in LAYOUTS]
+    whole = ledgers[0]
+    for ledger, ranks in zip(ledgers, (1, 1, 2, 1, 2), strict=True):
         assert [(step["ranks"], len(step["prompt"])) for step in read_steps(ledger)] == [(ranks, 5), (ranks, 5)]
         compared = diff(whole, ledger, rtol=1e-5)
         assert compared.equal, compared.text()

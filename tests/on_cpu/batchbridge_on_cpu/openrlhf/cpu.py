@@ -22,9 +22,12 @@ from types import ModuleType
 from typing import Any
 
 ABSENT = ("vllm", "ring_flash_attn", "flash_attn")
-"""Packages whose names OpenRLHF imports, and which decide nothing without packing, ring attention and real engines."""
+"""Packages whose names OpenRLHF imports, and which decide nothing without ring attention and real engines; with packed
+samples OpenRLHF takes padding out and in by functions of flash-attn's that need no GPU: `_padding` has them."""
 MADE = ("vllm",)
 """Whose classes are made: sampling parameters, which scripted engines do not read."""
+PADDING = "flash_attn.bert_padding"
+"""Whose functions are given, see `_padding`."""
 MISSING = "flash_attn.ops"
 """Missing even so: without it OpenRLHF takes torch's cross entropy."""
 FLOAT32, OPTIMIZER = "BATCHBRIDGE_FLOAT32", "BATCHBRIDGE_OPTIMIZER"
@@ -117,6 +120,18 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
 }
 
 
+def _padding(name: str) -> Any:
+    """A function of flash-attn's bert_padding, which is plain torch: transformers' own, for where flash-attn is not
+    installed. Raises `KeyError` for any other name."""
+    if name == "index_first_axis":
+        return lambda values, indices: values[indices]
+    if name == "rearrange":
+        return lambda values, pattern: values.flatten(0, 1)  # "b s ... -> (b s) ...", the only one
+    import transformers.modeling_flash_attention_utils as flash
+
+    return {"unpad_input": flash._unpad_input, "pad_input": flash._pad_input}[name]
+
+
 # ---- finders
 
 
@@ -166,9 +181,11 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = ModuleType(spec.name)
 
-        def missing(name: str) -> type:
+        def missing(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
+            if spec.name == PADDING:
+                return _padding(name)
 
             def made(self: Any, *arguments: Any, **named: Any) -> None:
                 if spec.name.partition(".")[0] not in MADE:

@@ -59,12 +59,13 @@ def float32(config: str) -> list[str]:
     return [f"{config}.model_dtype=fp32", f"{config}.dtype=float32", f"+{config}.mixed_precision={mixed}"]
 
 
-def packed(sequence: int = 1) -> list[str]:
-    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`."""
+def packed(sequence: int = 1, attention: str = "packed_cpu") -> list[str]:
+    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`. attention:
+    transformers' name of it; its `sdpa` keeps rows apart by their position numbers, on one rank each."""
     actor = "actor_rollout_ref.actor."
     return [
         "actor_rollout_ref.model.use_remove_padding=True",
-        "++actor_rollout_ref.model.override_config.attn_implementation=packed_cpu",
+        f"++actor_rollout_ref.model.override_config.attn_implementation={attention}",
         f"{actor}ulysses_sequence_parallel_size={sequence}",
         f"{actor}fsdp_config.ulysses_sequence_parallel_size={sequence}",
     ]
