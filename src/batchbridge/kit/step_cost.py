@@ -98,7 +98,7 @@ class Observed(NamedTuple):
 LEAST_OBSERVED = 4
 """Micro-batches below which nothing is fitted."""
 _SLOWEST = 2.0
-"""What a rank's slowness is at most, and its inverse at least: measurements so far off say little about the next step."""
+"""What a rank's slowness is at most, and its inverse at least: what is farther off says little of the next step."""
 LEAST_OF_RANK = 16
 """Micro-batches of each rank below which no rank is called slow: one that had the small ones only would be."""
 _PULL = 0.1
