@@ -8,6 +8,7 @@ for them before the step is over.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,28 +32,36 @@ class Pace:
     what it found. sharded: whether ranks wait for each other inside of the model, where no clock tells them apart."""
 
     def __init__(self, trainer: Any, *, sharded: bool) -> None:
-        config = trainer.model.config.get_text_config()
         self._trainer, self._accelerator = trainer, trainer.accelerator
-        self._assumed = StepCost.assumed(getattr(config, "hidden_size", None))
-        self._sharded = sharded
-        self.cost = self._assumed
+        self._timed = not sharded and self._accelerator.device.type in ("cpu", "cuda")
+        self._fitted: StepCost | None = None
         self.seconds: float | None = None
-        """What this rank computed in the micro-batches of the last step; None: not known, as the model is sharded."""
+        """What this rank computed in the micro-batches of the last step; None: no clock can tell."""
         self._clocks: list[tuple[Observed, Clock]] = []
         self._observed: deque[Observed] = deque(maxlen=_KEPT)
         self._steps = 0
         self._warm = False
 
     @property
+    def cost(self) -> StepCost:
+        """What a micro-batch costs: as fitted, or as assumed before."""
+        return self._fitted or self._assumed
+
+    @functools.cached_property
+    def _assumed(self) -> StepCost:
+        config = self._trainer.model.config.get_text_config()
+        return StepCost.assumed(getattr(config, "hidden_size", None))
+
+    @property
     def fits(self) -> bool:
         """Whether times decide how a step is cut; not in a run that is to be the same bit for bit every time."""
         exact = self._trainer.args.full_determinism or torch.are_deterministic_algorithms_enabled()
-        return not (self._sharded or exact)
+        return self._timed and not exact
 
     @contextlib.contextmanager
     def turn(self, terms: Terms) -> Iterator[None]:
         """While one micro-batch runs forward and backward. terms: its size."""
-        if self._sharded:
+        if not self._timed:
             yield
             return
         accelerator, clock = self._accelerator, Clock(self._accelerator.device)
@@ -76,7 +85,7 @@ class Pace:
         by_tokens: whether steps are cut by the model."""
         found = [one._replace(seconds=clock.seconds()) for one, clock in self._clocks]
         self._clocks.clear()
-        self.seconds = None if self._sharded else sum(one.seconds for one in found)
+        self.seconds = sum(one.seconds for one in found) if self._timed else None
         self._steps += 1
         if not (by_tokens and self.fits):
             return
@@ -95,26 +104,27 @@ class Pace:
         ranks = self._accelerator.num_processes
         mine = _spread(list(self._observed), max(_SENT // ranks, _LEAST_SENT))
         if ranks == 1:
-            self.cost = fit_cost(mine, self._assumed, ranks=1)
+            self._fitted = fit_cost(mine, self._assumed, ranks=1)
             return
         everyone = [Observed(*one) for one in gather_object([tuple(one) for one in mine])]
         fitted = fit_cost(everyone, self._assumed, ranks=ranks) if self._accelerator.is_main_process else None
         # Ranks that computed it each by itself could differ in a last bit, and then in who trains what.
-        (self.cost,) = broadcast_object_list([fitted])
+        (self._fitted,) = broadcast_object_list([fitted])
 
     def clear(self) -> None:
         """Forgets the model and every time."""
-        self.cost, self._steps = self._assumed, 0
+        self._fitted, self._steps = None, 0
         self._clocks.clear()
         self._observed.clear()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores: plain values."""
-        return {"cost": dict(vars(self.cost)), "steps": self._steps}
+        return {"cost": None if self._fitted is None else dict(vars(self._fitted)), "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes on with what a checkpoint stored."""
-        self.cost, self._steps = StepCost(**state["cost"]), state["steps"]
+        cost, self._steps = state["cost"], state["steps"]
+        self._fitted = None if cost is None else StepCost(**cost)
 
 
 class Clock:

@@ -119,7 +119,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """What one rank trained in one optimizer step. Units: `SCALARS` and `COLUMNS`; `pass_index` is column "pass".
+    """What one rank trained in one optimizer step. Units: `SCALARS`, `COLUMNS`, `TIMES`; `pass_index` is column "pass".
 
     Columns hold this rank's completions only, in any order, and all have the same length; a rank that trained nothing
     in the step has empty ones. `weights` may be None as a whole where `normaliser` says what was applied; a run whose
