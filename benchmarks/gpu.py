@@ -24,6 +24,7 @@ import contextlib
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -87,7 +88,8 @@ def rows() -> Iterator[Measurement]:
 
     for stage in ("zero2", "zero3"):
         name = f"0.5B, 64 completions, DeepSpeed ZeRO-{stage[-1]}"
-        yield step(name, 60, usual | {"sharded": stage}, "deepspeed", group=stage)
+        options = usual | {"sharded": stage, "pairs": 1, "steps": 4}  # DeepSpeed keeps some memory of every run
+        yield step(name, 60, options, "deepspeed", group=stage)
 
     needs, options = (*TRL, "vllm"), drawn | {"vllm": True}
     yield Measurement(name="drawn by vLLM", group="vllm", seconds=90, needs=needs, kind="drawn", options=options)
@@ -131,13 +133,20 @@ ROWS = tuple(rows())
 
 def process(options: argparse.Namespace, results: slices.Results) -> int:
     """What a process does that measures: its rows, one after the other. Returns its exit code."""
-    import torch
+    by_name = {row.name: row for row in ROWS}
+    try:
+        import gpu_rows
+        import torch
+
+        if any("trl" in by_name[name].needs for name in options.process):
+            from trl import GRPOTrainer  # noqa: F401 - its names are imported when they are asked for
+    except Exception:  # no row's fault: none of them could begin
+        traceback.print_exc()
+        return slices.WRONG_PLACE
 
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch finds no CUDA device: --device cpu --tiny --out FOLDER tries the command without one")
         return slices.WRONG_PLACE
-    import gpu_rows
-
     if options.device == "cpu":
         torch.set_num_threads(1)
     names = ("peft", "deepspeed", "vllm", "flash_attn", "verl")
@@ -149,7 +158,6 @@ def process(options: argparse.Namespace, results: slices.Results) -> int:
     if (why := results.refuse(where)) is not None:
         print(why)
         return slices.WRONG_PLACE
-    by_name = {row.name: row for row in ROWS}
 
     def of(name: str) -> dict[str, Any]:
         row = by_name[name]

@@ -66,8 +66,8 @@ TABLES: Mapping[str, tuple[str, str, Columns]] = {
         "A step's time and memory",
         "Wrapped with a budget of what a native micro-batch holds, over native, in pairs within one process; "
         "generation left out. Pairs of figures are wrapped, native. Padding: share of what the policy reads. "
-        "Gradients: the first step's, wrapped minus native, over native; bar: three times what the native one moves with "
-        "micro-batches half the size; control: other completions of one prompt, which must miss it.",
+        "Gradients: the first step's, wrapped minus native, over native; bar: three times what the native one moves "
+        "with micro-batches half the size; control: other completions of one prompt, which must miss it.",
         {
             "wrapped / native (spread)": ratio,
             "step, s": lambda record: f"{record['wrapped_step_seconds']:.3f}, {record['native_step_seconds']:.3f}",

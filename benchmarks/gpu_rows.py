@@ -249,7 +249,7 @@ def step(options: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
 
 def cost(options: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
     """The shares of a step that its checks and its ledger take, and a wrapped step with the native split over a native
-    one: all that wrapping costs. The control is a check that takes a fiftieth of a step more, of which half must be seen."""
+    one: all that wrapping costs. The control: a check takes a fiftieth of a step more, of which half must be seen."""
     sizes = {"policy": "tiny", "completions": 8, "tokens": 8} if tiny else options
     as_trained = dict.fromkeys(("bf16", "checkpointing"), device == "cuda")
     fixed = {"budget": 8 * (runs.PROMPT + sizes["tokens"]), "device": device, "ledger": True, **as_trained}

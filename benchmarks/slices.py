@@ -86,12 +86,12 @@ def missing(rows: Iterable[Row], records: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def expected(row: Row, rows: Iterable[Row], records: Mapping[str, Mapping[str, Any]]) -> float:
-    """Seconds that a row will take: as listed, times how much slower or faster the rows that are done were here; of one
-    that was cut off at least half as much again as it had."""
+    """Seconds that a row will take: as listed, times what the rows that are done took here of what is listed of them,
+    half of it at least; of one that was cut off at least half as much again as it had."""
     done = [each for each in rows if records.get(each.name, {}).get("status") == DONE]
     pace = sum(records[each.name]["seconds"] for each in done) / sum(each.seconds for each in done) if done else 1.0
     earlier = records.get(row.name, {})
-    return max(row.seconds * pace, 1.5 * earlier["seconds"] if earlier.get("status") == CUT_OFF else 0.0)
+    return max(row.seconds * max(pace, 0.5), 1.5 * earlier["seconds"] if earlier.get("status") == CUT_OFF else 0.0)
 
 
 @dataclass(kw_only=True)

@@ -253,7 +253,7 @@ def forget(device: str) -> None:
 class Measured:
     """What a run came to: seconds of each optimizer step, generation left out; places (tokens and padding) that the
     policy read in each, with gradients; the first step's gradient, on the CPU; the device's largest memory in bytes,
-    after the first step, on a GPU."""
+    after the first step, beyond what it had before the run, on a GPU."""
 
     seconds: list[float] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
@@ -264,6 +264,7 @@ class Measured:
 def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True) -> Measured:
     """One run, native or wrapped. gradient: whether the first step's is kept."""
     forget(setting.device)
+    before = torch.cuda.memory_allocated() if setting.device == "cuda" else 0
     trainer = build(folder, setting)
     spent, found = {"step": 0.0, "generation": 0.0, "places": 0.0}, Measured()
 
@@ -306,7 +307,11 @@ def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True)
         kind = type(trainer.model_wrapped)
         assert any(one.__name__ in ("FSDPModule", "DeepSpeedEngine") for one in kind.__mro__), kind
     if setting.device == "cuda":
-        found.peak_bytes = int(torch.cuda.max_memory_allocated())
+        found.peak_bytes = int(torch.cuda.max_memory_allocated()) - before
+    if setting.sharded in ZERO:  # DeepSpeed's hooks keep the engine, in circles that Python does not see
+        trainer.model_wrapped.destroy()
+        for parameter in trainer.model.parameters():
+            parameter.data, parameter.grad = torch.empty(0), None
     return found
 
 
