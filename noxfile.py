@@ -270,6 +270,12 @@ def trl_sharded(session: nox.Session) -> None:
     pytest(session, f"{folder}/test_deepspeed.py", *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """By name: what needs a GPU, in the environment that nox is called in; nothing is installed. See docs/trl.md."""
+    session.run("python", "benchmarks/gpu.py", *session.posargs, external=True)
+
+
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""

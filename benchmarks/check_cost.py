@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +60,23 @@ EVERYWHERE: tuple[tuple[Any, str], ...] = (
 @dataclass(frozen=True)
 class Work:
     """A step that is measured: completions, tokens per micro-batch (budget), tokens of every completion; of what policy
-    (see `trl_runs.SHAPES`), on what device."""
+    (see `trl_runs.SHAPES`), on what device. Of TRL alone: whether a ledger is written, precision, checkpointing."""
 
     completions: int
     budget: int
     tokens: int
     policy: str = "small"
     device: str = "cpu"
+    ledger: bool = False
+    bf16: bool = False
+    checkpointing: bool = False
 
     @property
     def setting(self) -> runs.Setting:
         """The same for TRL."""
-        sizes = {"completions": self.completions, "tokens_per_device": self.budget, "mean": self.tokens}
-        return runs.Setting(**sizes, device=self.device, policy=self.policy, lengths="equal", steps=STEPS)
+        names = ("completions", "policy", "device", "bf16", "checkpointing")
+        made = runs.Setting(**{name: getattr(self, name) for name in names}, lengths="equal", steps=STEPS)
+        return replace(made, tokens_per_device=self.budget, mean=self.tokens)
 
     def clock(self) -> float:
         """Processor time on a CPU; elsewhere a clock that waits for the device, so that its work counts."""
@@ -142,7 +146,7 @@ def _found(place: str) -> Any:
 def trl(folder: Path, work: Work) -> Callable[[Spent], float]:
     """A wrapped `GRPOTrainer`."""
     trainer = runs.build(folder, work.setting)
-    wrap(trainer, tokens_per_device=work.budget)
+    wrap(trainer, tokens_per_device=work.budget, ledger=folder / "ledger" if work.ledger else None)
     return lambda spent: step_seconds(trainer, spent, work)
 
 

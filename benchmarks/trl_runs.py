@@ -61,10 +61,13 @@ MEAN, SIGMA = 150, 0.9
 """Mean of the lognormal lengths (tokens) and deviation of their logarithm."""
 
 SHAPES: dict[str, dict[str, Any]] = {
-    # The shapes of Qwen2-0.5B and Qwen2-1.5B: their published config.json.
+    # 0.5B, 1.5B: the shapes of Qwen2-0.5B and Qwen2-1.5B, of their published config.json.
     "small": {"vocab_size": 8192, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
     | {"num_attention_heads": 4, "tie_word_embeddings": False},
     "tiny": {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    | {"num_attention_heads": 4, "tie_word_embeddings": False},
+    # Every token is a word of the tokenizer: for engines that draw.
+    "words": {"vocab_size": FIRST_WORD + WORDS, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
     | {"num_attention_heads": 4, "tie_word_embeddings": False},
     "0.5B": {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
     | {"num_attention_heads": 14, "tie_word_embeddings": True},
@@ -205,29 +208,28 @@ def sharding(kind: str | None) -> dict[str, Any]:
 
 
 def build(folder: Path, setting: Setting, **arguments: Any) -> Any:
-    """A trainer that is not wrapped; `arguments` of `GRPOConfig`."""
+    """A trainer that is not wrapped; `arguments` of `scripted_trainer` and `GRPOConfig`."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    trainer: Any = scripted_trainer(
-        folder,
-        script=setting.script,
-        prompts=setting.completions // GROUP,
-        policy=policy(setting),
-        peft_config=adapters(setting),
-        use_cpu=setting.device == "cpu",
-        bf16=setting.bf16,
-        tf32=setting.tf32 if setting.device == "cuda" else None,
-        per_device_train_batch_size=setting.micro,
-        gradient_accumulation_steps=setting.completions // (setting.micro * processes),
-        num_generations=GROUP,
-        num_iterations=setting.passes,
-        max_completion_length=setting.cap,
-        gradient_checkpointing=setting.checkpointing,
-        max_steps=setting.steps + 1,
-        loss_type=setting.loss_type,
-        shuffle_dataset=False,
-        learning_rate=1e-4,
-        **sharding(setting.sharded) | arguments,
-    )
+    made: dict[str, Any] = {
+        "script": setting.script,
+        "prompts": setting.completions // GROUP,
+        "policy": arguments.pop("policy", None) or policy(setting),
+        "peft_config": adapters(setting),
+        "use_cpu": setting.device == "cpu",
+        "bf16": setting.bf16,
+        "tf32": setting.tf32 if setting.device == "cuda" else None,
+        "per_device_train_batch_size": setting.micro,
+        "gradient_accumulation_steps": setting.completions // (setting.micro * processes),
+        "num_generations": GROUP,
+        "num_iterations": setting.passes,
+        "max_completion_length": setting.cap,
+        "gradient_checkpointing": setting.checkpointing,
+        "max_steps": setting.steps + 1,
+        "loss_type": setting.loss_type,
+        "shuffle_dataset": False,
+        "learning_rate": 1e-4,
+    }
+    trainer: Any = scripted_trainer(folder, **made | sharding(setting.sharded) | arguments)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -251,7 +253,7 @@ def forget(device: str) -> None:
 class Measured:
     """What a run came to: seconds of each optimizer step, generation left out; places (tokens and padding) that the
     policy read in each, with gradients; the first step's gradient, on the CPU; the device's largest memory in bytes,
-    after the first step, on a GPU."""
+    after the first step, beyond what it had before the run, on a GPU."""
 
     seconds: list[float] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
@@ -262,6 +264,7 @@ class Measured:
 def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True) -> Measured:
     """One run, native or wrapped. gradient: whether the first step's is kept."""
     forget(setting.device)
+    before = torch.cuda.memory_allocated() if setting.device == "cuda" else 0
     trainer = build(folder, setting)
     spent, found = {"step": 0.0, "generation": 0.0, "places": 0.0}, Measured()
 
@@ -304,7 +307,11 @@ def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True)
         kind = type(trainer.model_wrapped)
         assert any(one.__name__ in ("FSDPModule", "DeepSpeedEngine") for one in kind.__mro__), kind
     if setting.device == "cuda":
-        found.peak_bytes = int(torch.cuda.max_memory_allocated())
+        found.peak_bytes = int(torch.cuda.max_memory_allocated()) - before
+    if setting.sharded in ZERO:  # DeepSpeed's hooks keep the engine, in circles that Python does not see
+        trainer.model_wrapped.destroy()
+        for parameter in trainer.model.parameters():
+            parameter.data, parameter.grad = torch.empty(0), None
     return found
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import uuid
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,7 +156,6 @@ class StepLog:
             gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
         )
         self._recorder.padding = self.padding
-        weakref.finalize(self, self._recorder.close)  # a run that raises never comes to on_train_end
 
     def close(self) -> None:
         """Ends the ledger file."""

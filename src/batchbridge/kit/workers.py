@@ -11,6 +11,7 @@ import math
 import os
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -300,6 +301,8 @@ class Recorder:
         if self._orders.ledger is not None:
             if self._writer is None:
                 self._writer = Writer(self._orders.ledger, self._header(step))
+                # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
+                weakref.finalize(self, self._writer.close)
             self._writer.append(record)
         if self._orders.report:
             mine = [(row.rollout, row.prompt, row.tokens, row.applied_weight) for row in rows]

@@ -60,7 +60,8 @@ def training_worker(policy: Path, *overrides: str) -> Any:
     from verl.workers.engine_workers import TrainingWorker
     from verl.workers.utils.losses import ppo_loss
 
-    import batchbridge_on_cpu.verl.cpu  # noqa: F401 - registers the platform
+    if not torch.cuda.is_available():  # benchmarks/gpu.py has a row for one that is
+        import batchbridge_on_cpu.verl.cpu  # noqa: F401 - registers the platform
 
     config = compose(f"actor_rollout_ref.model.path={policy}", *overrides)
     with open_dict(config):
