@@ -24,7 +24,8 @@ ROWS = {"identified_rows": "kit/identified_rows.py"}
 WITH_ROWS = ("verl", "easyr1")
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
-PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "loss_terms", "images")
+PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
+PARTS += ("images",)
 """Names of the modules of an adapter that act on a run, where it has them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
