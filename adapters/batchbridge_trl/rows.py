@@ -215,6 +215,10 @@ def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     for name, tensor in columns.items():
         if len(tensor) != rows:
             raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")
+    # What scores by tokens leaves zeros where nothing is read.
+    if (reference := columns.get("ref_per_token_logps")) is not None:
+        padding = COLUMNS["ref_per_token_logps"][1]
+        columns["ref_per_token_logps"] = reference.masked_fill(columns["completion_mask"] == 0, padding)
     return columns
 
 
