@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a wrapped run, after one more")
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--only", choices=tuple(NAMES), help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="also write the result here")
     options = parser.parse_args()
     vars(options).update(FIXED)
     options.tokens_per_device = options.micro * (PROMPT + script_of(options).longest_of(options.completions))
@@ -166,6 +166,8 @@ def main() -> None:
         say(f"{name}: {results['ways'][name]}")
     text = "\n".join(page(results)) + "\n"
     print(text)
+    if options.json:
+        options.json.write_text(json.dumps(results), encoding="utf-8")
     if options.write:
         here = Path(__file__)
         here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -198,8 +200,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     cost = results["ways"]["fitted"]["cost"]
     width = results["width"]
     overhead = cost["micro_batch"] / (cost["token"] + cost["response"] + cost["pair"] * width)
-    yield f"\nFitted: one more micro-batch costs as much as {overhead:.0f} tokens of it; {ASSUMED_OVERHEAD_TOKENS} are"
-    yield "assumed before."
+    yield f"\nFitted: a micro-batch costs what {overhead:.0f} tokens do (assumed before: {ASSUMED_OVERHEAD_TOKENS})."
 
 
 if __name__ == "__main__":

@@ -23,6 +23,16 @@ def test_a_wrapped_step_of_the_benchmark_has_the_native_gradient(tmp_path: Path)
     assert min(found["native_step_seconds"], found["wrapped_step_seconds"]) > 1e-3
 
 
+def test_the_balance_of_two_ranks_is_measured(tmp_path: Path) -> None:
+    file, few = tmp_path / "figures.json", ("--completions", "8", "--steps", "1")
+    benchmark = BENCHMARK.with_name("trl_balance.py")
+    subprocess.run([sys.executable, str(benchmark), *few, "--json", str(file)], check=True)
+    found = json.loads(file.read_text(encoding="utf-8"))["ways"]
+    assert found["turns"]["padded"] <= found["sums"]["padded"]
+    for way in found.values():
+        assert 0 < way["mean_seconds"] <= way["largest_sum_seconds"] <= way["turns_seconds"]
+
+
 def test_the_cost_of_the_checks_is_measured(tmp_path: Path) -> None:
     file, rows = tmp_path / "figures.json", ("16 completions of 8 tokens",)
     benchmark = BENCHMARK.with_name("check_cost.py")
