@@ -83,8 +83,8 @@ TABLES: Mapping[str, tuple[str, str, Columns]] = {
     "cost": (
         "What checks and the ledger cost",
         "Shares of a wrapped step of equal lengths, each measured function by a clock that waits for the device; aims: "
-        "2 % and 1 %. Last: a wrapped step with the native split over a native one, in pairs. Control: a "
-        "check made slower by a fiftieth of a step, of which at least half must be seen.",
+        "2 % and 1 %. Last: a wrapped step with the native split over a native one, in pairs. Control: "
+        "one check, alone, made slower by a fiftieth of a step: 2 % must be seen.",
         {
             "step, ms": lambda record: f"{record['step_milliseconds']:.1f}",
             "checks": lambda record: share(record["checks_share"]),

@@ -61,7 +61,7 @@ def test_the_environment_is_bare(bare: dict[str, str]) -> None:
 
 
 def test_every_row_is_measured_and_the_next_call_has_nothing_left(gpu: Any, tmp_path: Path) -> None:
-    _, found = gpu()
+    _, found = gpu("--slice-minutes", "60")
     rows = found["rows"]
     states = {name: record["status"] for name, record in rows.items()}
     assert set(states.values()) == {"done", "not there"}, rows
