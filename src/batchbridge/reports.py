@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Fix, Verdict
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:

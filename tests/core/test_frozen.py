@@ -1,4 +1,4 @@
-"""Frozen records made by `batchbridge.meaning.frozen` behave as those of `dataclasses`."""
+"""Frozen records made by `batchbridge.frozen` behave as those of `dataclasses`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 
 def record(decorator: Any, **options: Any) -> Any:

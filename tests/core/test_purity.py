@@ -29,7 +29,14 @@ def imported_by(module: str) -> set[str]:
 
 @pytest.mark.parametrize("module", MEANING)
 def test_the_meaning_imports_the_standard_library_and_itself(module: str) -> None:
-    own = {"batchbridge", "batchbridge.lazily", "batchbridge.errors", "batchbridge.meaning", *MEANING}
+    own = {
+        "batchbridge",
+        "batchbridge.lazily",
+        "batchbridge.frozen",
+        "batchbridge.errors",
+        "batchbridge.meaning",
+        *MEANING,
+    }
     foreign = {name for name in imported_by(module) - own if name.split(".")[0] not in sys.stdlib_module_names}
     assert foreign == set()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.contract import distributions
+from batchbridge import distributions
 
 
 def every(group: str) -> set[tuple[str, str, str, str]]:
@@ -82,7 +82,7 @@ def test_an_entry_point_loads_what_it_names() -> None:
 
 def test_looking_does_not_import_the_metadata() -> None:
     code = (
-        "import sys; from batchbridge.contract import distributions as d; "
+        "import sys; from batchbridge import distributions as d; "
         "print(len(list(d.entry_points('batchbridge'))), d.installed('pluggy'), 'importlib.metadata' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

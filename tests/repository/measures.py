@@ -108,9 +108,11 @@ def arrows() -> dict[str, set[str]]:
     return {name: imports(file, known) for name, file in known.items()}
 
 
+TOOLS = ("batchbridge.lazily", "batchbridge.frozen", "batchbridge.distributions")
+"""Modules of the standard library alone, which know nothing of our field and stand in no picture."""
 ROOMS = (
     "bashread",
-    "batchbridge.lazily",
+    *TOOLS,
     "batchbridge.errors",
     "batchbridge.meaning",
     "batchbridge.contract",
@@ -146,7 +148,7 @@ def picture() -> str:
     No cross stands right of the diagonal: nothing imports from a room that comes later.
     """
     crosses = {(room(name), room(to)) for name, found in arrows().items() for to in found}
-    shown = [name for name in ROOMS if name not in ("batchbridge.lazily", "batchbridge.__main__")]
+    shown = [name for name in ROOMS if name not in (*TOOLS, "batchbridge.__main__")]
     count = dict.fromkeys(ROOMS, 0)
     for name, file in every_module().items():
         if (there := room(name)) is not None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 FAIL_ON = ("error", "undecided", "warning")
 """What makes the exit code of `check` other than 0; each includes those before it."""

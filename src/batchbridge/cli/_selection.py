@@ -13,8 +13,8 @@ import click
 from batchbridge.cli._input import ARGUMENTS, EXIT_CODES
 from batchbridge.cli._project import Project
 from batchbridge.cli.main import FINE
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Verdict
-from batchbridge.meaning.frozen import dataclass
 
 _CODE = re.compile(r"BB(?:\d{0,3}|-[A-Z0-9-]*)")
 _UNREAD = re.compile(r"BB00\d")

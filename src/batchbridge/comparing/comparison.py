@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, Literal
 
 from batchbridge.contract.reading import Reading
+from batchbridge.frozen import dataclass
 from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.frozen import dataclass
 
 Kind = Literal["differs", "unknown", "same"]
 """differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""

@@ -20,10 +20,10 @@ from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import Problem
+from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat

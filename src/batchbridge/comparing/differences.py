@@ -16,8 +16,8 @@ from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect
 from batchbridge.comparing.outside import Said, said_by
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.derived import UNITS
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import Spec, every_field
 from batchbridge.reading.read import read
 

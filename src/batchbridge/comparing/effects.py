@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.spec import Loss, LossTerm, Spec, walk
 
 Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]

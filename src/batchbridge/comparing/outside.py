@@ -14,8 +14,8 @@ from typing import Any, Literal
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Reading, Written
+from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import holds
-from batchbridge.meaning.frozen import dataclass
 
 Status = Literal["mapped", "fill in", "left"]
 """mapped: the target has such a setting, and it is written. fill in: a variable stands there. left: it is in the source

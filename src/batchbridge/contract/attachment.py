@@ -9,9 +9,9 @@ from pathlib import Path
 
 from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.candidates import CandidatePlan
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from batchbridge.contract.reading import Mode, Reading
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding
-from batchbridge.meaning.frozen import dataclass
 
 Foreseen = Literal["enforced", "with_allow", "refused", "unknown"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Fix, Phase, Severity
-from batchbridge.meaning.frozen import dataclass
 
 Numbers = Mapping[str, int]
 """What a text says or the user adds: name to whole number, each in the unit that its question names."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from batchbridge.contract.fingerprints import Functions, digests
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 NAMED = 4
 """Functions that a message names."""

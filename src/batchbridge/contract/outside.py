@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading

@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from batchbridge.contract import distributions, hookspecs
+from batchbridge.contract import hookspecs
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.error_text import RuleRow
+from batchbridge.distributions import Distribution, EntryPoint
+from batchbridge.distributions import entry_points as installed_points
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding
-from batchbridge.meaning.frozen import dataclass
 
 if TYPE_CHECKING:
     import importlib.metadata
 
-    _Point = distributions.EntryPoint | importlib.metadata.EntryPoint
+    _Point = EntryPoint | importlib.metadata.EntryPoint
 
 GROUP = "batchbridge"
 
@@ -291,7 +293,7 @@ def load(entry_points: Iterable[_Point]) -> Registry:
 
 @cache
 def _installed() -> Registry:
-    return load(distributions.entry_points(GROUP))
+    return load(installed_points(GROUP))
 
 
 def _register(registry: Registry, name: str, get_plugin: Callable[[], object]) -> None:
@@ -348,7 +350,7 @@ def _distribution(point: _Point) -> str:
 
 
 @cache
-def _name_and_version(distribution: distributions.Distribution | importlib.metadata.Distribution) -> str:
+def _name_and_version(distribution: Distribution | importlib.metadata.Distribution) -> str:
     metadata = distribution.metadata  # a file that is parsed whenever it is asked for
     return f"{metadata['Name']} {metadata['Version']}"
 

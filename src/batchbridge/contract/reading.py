@@ -9,10 +9,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+from batchbridge.frozen import dataclass
 from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Source
+from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import NotRead, Override, parse_override
 from batchbridge.kit.omegaconf_said import Said, place_of
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.files import load_source, near_file
 
 _TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name", "--config-dir": "path"}

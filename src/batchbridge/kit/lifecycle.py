@@ -18,11 +18,11 @@ from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.evidence import Code
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
+from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import graded
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.running.wrap import shared
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Context, Source
+from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import Operation
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.reading.arguments import parse_arguments
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import BatchBridgeError, CannotAttach
+from batchbridge.frozen import dataclass
 from batchbridge.kit.proven import UNPROVEN
-from batchbridge.meaning.frozen import dataclass
 from batchbridge.meaning.spec import Spec, walk
 
 PLANNED = (

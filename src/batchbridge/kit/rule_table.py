@@ -13,9 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Defect
+from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import holds
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.meaning.frozen import dataclass
 
 F = TypeVar("F")
 

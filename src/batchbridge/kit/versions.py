@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from batchbridge.contract import distributions
-from batchbridge.contract.distributions import version as version
+from batchbridge.distributions import installed as found_installed
+from batchbridge.distributions import version as version
 from batchbridge.meaning.findings import Finding, Fix, Where
 
 
@@ -76,7 +76,7 @@ def is_release(version: str) -> bool:
 
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
-    return None if distribution is None else distributions.installed(distribution)
+    return None if distribution is None else found_installed(distribution)
 
 
 def readable(version: str, newest: str) -> str:

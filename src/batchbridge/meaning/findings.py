@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 Severity = Literal["error", "warning", "note"]
 """How bad a finding is: only an error makes a configuration invalid."""

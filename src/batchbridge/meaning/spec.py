@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 SCHEMA = "batchbridge/1"
 

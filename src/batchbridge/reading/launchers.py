@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 
 if TYPE_CHECKING:
     from bashread import Argument

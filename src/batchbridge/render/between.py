@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.comparing.outside import FILES, in_words, plain_text
-from batchbridge.meaning.frozen import dataclass
+from batchbridge.frozen import dataclass
 from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
