@@ -182,9 +182,9 @@ def prompts_of(completions: int) -> int:
     return (STEPS + 1) * completions // steps.GROUP
 
 
-def trained(plan: Plan, step: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
-    """A step's completions, and of each its rollout, prompt, position and sample."""
-    script, planned = steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=True), plan.step(step)
+def trained(plan: Plan, step: int, *, equal: bool = True) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
+    """A step's completions, and of each its rollout, prompt, position and sample. equal: all of one length."""
+    script, planned = steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=equal), plan.step(step)
     samples, members = [], []
     for member, position in zip(planned.members, planned.positions, strict=True):
         completion = script.completion(member.prompt, member.sample)
