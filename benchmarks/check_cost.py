@@ -206,14 +206,14 @@ def prompts_of(completions: int) -> int:
     return (STEPS + 1) * completions // runs.GROUP
 
 
-def trained(plan: Plan, step: int, work: Work) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
+def trained(plan: Plan, step: int, script: runs.Lengths) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
     """A step's completions, and of each its rollout, prompt, position and sample."""
-    script, planned = work.setting.script, plan.step(step)
+    planned = plan.step(step)
     samples, members = [], []
     for member, position in zip(planned.members, planned.positions, strict=True):
         completion = script.completion(member.prompt, member.sample)
         sample = Sample(
-            prompt=[5] * runs.PROMPT,
+            prompt=[5] * script.prompt_tokens,
             completion=completion,
             loss_mask=[1] * len(completion),
             group=member.prompt,
@@ -284,7 +284,7 @@ def verl(folder: Path, work: Work) -> Callable[[Spent], float]:
     plan = Plan(spec, prompts_of(work.completions))
 
     def train(index: int) -> Callable[[], Any]:
-        samples, members = trained(plan, index, work)
+        samples, members = trained(plan, index, work.setting.script)
         cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": work.budget}
         sizes = {"mini_batch_size": work.completions, "global_batch_size": work.completions}
         rows = batch(samples, members, step=index, **cut, **sizes)
@@ -315,7 +315,7 @@ def easyr1(folder: Path, work: Work) -> Callable[[Spent], float]:
     plan = Plan(spec, prompts_of(work.completions))
 
     def train(index: int) -> Callable[[], Any]:
-        rows = workers.batch(*trained(plan, index, work), step=index)
+        rows = workers.batch(*trained(plan, index, work.setting.script), step=index)
         return lambda: worker.update_actor(rows)
 
     return stepped(train, work)
@@ -344,7 +344,7 @@ def openrlhf(folder: Path, work: Work) -> Callable[[Spent], float]:
 
     def train(index: int) -> Callable[[], Any]:
         trainer.replay_buffer.clear()
-        for sample, member in zip(*trained(plan, index, work), strict=True):
+        for sample, member in zip(*trained(plan, index, work.setting.script), strict=True):
             trainer.replay_buffer.append(experience(sample, member))
         return lambda: trainer.ppo_train(0.0)
 
