@@ -187,6 +187,13 @@ def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
     assert runtime.ticks_of(request_of(horizon__lr_tick="rollout")) == 2
 
 
+def pretend_installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Makes OpenRLHF's adapter believe that a release of it is installed, beside a DeepSpeed."""
+    versions = {"openrlhf": version, "deepspeed": "0.19.6"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    monkeypatch.setattr("batchbridge.kit.versions.installed", versions.get)
+
+
 @pytest.mark.parametrize(
     ("version", "name", "reason"),
     [("0.10.3", "version", "openrlhf 0.10.3 is older than 0.10.4"), ("0.11.2", "unproven_code", "openrlhf trainer/")],
@@ -194,14 +201,14 @@ def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
 def test_an_old_release_and_unknown_code_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, version: str, name: str, reason: str
 ) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": version, "deepspeed": "0.19.6"}.__getitem__)
+    pretend_installed(monkeypatch, version)
     with pytest.raises(CannotAttach, match=reason) as caught:  # neither package is installed: every function is missing
         runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request_of())
     assert set(caught.value.reasons) == {name}
 
 
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
+    pretend_installed(monkeypatch, "0.11.2")
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
     with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
         runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request)
@@ -221,7 +228,7 @@ BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
 def test_that_generation_runs_ahead_hides_no_other_reason(
     monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
 ) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
+    pretend_installed(monkeypatch, "0.11.2")
     changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
     given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
     context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
