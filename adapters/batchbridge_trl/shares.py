@@ -5,13 +5,15 @@ Every rank computes every rank's share, of lengths that all of them know.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from accelerate.utils import gather_object
+import torch
+from accelerate.utils import gather, gather_object
 
-from batchbridge import Plan
+from batchbridge import BatchDrift, Plan
 from batchbridge.kit import (
     Length,
     MicroBatches,
@@ -154,7 +156,17 @@ class Shares:
                 each |= {step.positions[item] for item in own}
                 if travels and None in items:
                     each.add(copied)
+        self._require_alike(wanted)
         rollout.share_out(wanted, later, rank, self._accelerator.device)
+
+    def _require_alike(self, wanted: Sequence[set[int]]) -> None:
+        """Raises `BatchDrift` on every rank where ranks share rows out each in its own way: what one sends, another
+        would not wait for. Collective."""
+        if len(wanted) == 1:
+            return
+        told = zlib.crc32(repr([sorted(each) for each in wanted]).encode())
+        if len(set(gather(torch.tensor([told], device=self._accelerator.device)).tolist())) > 1:
+            raise BatchDrift(self._trainer.state.global_step, "ranks", "each shares the step out in its own way")
 
     def forget(self, step: StepPlan) -> None:
         """Forgets a step that was taken, and the rollouts that no later one uses. Collective."""
