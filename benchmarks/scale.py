@@ -58,7 +58,7 @@ from batchbridge_trl.shares import Shares
 
 RESULTS = Path(__file__).with_suffix(".md")
 PAGE = Path(__file__).parents[1] / "docs" / "trl.md"
-BLOCK = re.compile(r"(?<=<!-- written by benchmarks/scale.py --write -->\n).*?(?=<!-- end of what it writes -->)", re.S)
+BLOCK = re.compile(r"(?<=<!-- written by benchmarks/scale.py --write -->\n).*?(?=<!-- end -->)", re.S)
 GROUP = 8
 """Completions of a prompt."""
 STEPS = 8
@@ -67,8 +67,15 @@ PROMPT, MEDIAN, SIGMA, CAP = (64, 512), 512, 1.0, 4096
 """Tokens: prompts evenly between two lengths; completions lognormal (median, deviation of the logarithm, most)."""
 HIDDEN = 896
 """Width of the model, by which attention is weighed against dense layers: Qwen2-0.5B's."""
-NAMES = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "old_per_token_logps")
-NAMES += ("ref_per_token_logps",)
+NAMES = (
+    "prompt_ids",
+    "prompt_mask",
+    "completion_ids",
+    "completion_mask",
+    "advantages",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+)
 """Columns of the rollout: several steps train a rollout, with a KL term."""
 
 

@@ -153,6 +153,7 @@ def main() -> None:
     script = script_of(options)
     drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // GROUP) for sample in range(GROUP)]
     results: dict[str, Any] = {"machine": machine(options), "command": " ".join(sys.argv[1:]), "ways": {}}
+    results["assumed"] = ASSUMED_OVERHEAD_TOKENS
     results["width"] = PROMPT + statistics.mean(drawn)
     results["versions"] = {name: installed(name) or "not installed" for name in ("trl", "accelerate", "torch")}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
@@ -200,7 +201,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     cost = results["ways"]["fitted"]["cost"]
     width = results["width"]
     overhead = cost["micro_batch"] / (cost["token"] + cost["response"] + cost["pair"] * width)
-    yield f"\nFitted: a micro-batch costs what {overhead:.0f} tokens do (assumed before: {ASSUMED_OVERHEAD_TOKENS})."
+    yield f"\nFitted: a micro-batch costs what {overhead:.0f} tokens do (assumed before: {results['assumed']})."
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.errors import TooLong
+from batchbridge.kit.packed_batches import partition_packed
 from batchbridge.meaning.micro_batches import Length, MicroBatches, with_attention
-from batchbridge.meaning.packing import partition_packed
 
 groups = st.lists(
     st.tuples(st.integers(1, 40), st.lists(st.integers(0, 300), min_size=1, max_size=8)), min_size=1, max_size=8

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.outside import SharedSetting
     from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
     from batchbridge.kit.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
+    from batchbridge.kit.packed_batches import partition_packed
     from batchbridge.kit.step_cost import (
         Observed,
         StepCost,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         partition_by_tokens,
         with_attention,
     )
-    from batchbridge.meaning.packing import partition_packed
     from batchbridge.meaning.plan import RolloutPlan, StepPlan
     from batchbridge.meaning.spec import (
         Advantage,
@@ -181,7 +181,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "Surrogate",
                 "clip_bounds",
             ),
-            "meaning.packing": ("partition_packed",),
+            "kit.packed_batches": ("partition_packed",),
             "meaning.plan": (
                 "RolloutPlan",
                 "StepPlan",
