@@ -40,6 +40,8 @@ NEEDS = ("torch", "transformers", "accelerate", "pluggy")
 TRL = ("trl", "datasets")
 WHOLE_MINUTES = 25
 """What all rows may take together on an H100: a test adds them up."""
+FREE: dict[str, Any] = {"wrap": {"padding": "free"}}
+"""Completions end to end, each prompt once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ def rows() -> Iterator[Measurement]:
     yield gradient("bf16, gradient checkpointing", 12, small | {"bf16": True, "checkpointing": True})
     yield gradient("bf16, LoRA", 12, small | {"bf16": True, "lora": True}, "peft")
     yield gradient("bf16, prompts of 256 tokens", 15, small | {"bf16": True, "prompt_tokens": 256})
+    yield gradient("bf16, prompts of 256 tokens, no padding", 15, small | {"bf16": True, "prompt_tokens": 256} | FREE)
     yield gradient("bf16, flash attention", 12, small | flash, "flash_attn")
     drawn = {"policy": "words", "completions": 16, "cap": 64}
     yield Measurement(name="drawn by TRL", group="gradients", seconds=15, needs=TRL, kind="drawn", options=drawn)
@@ -79,6 +82,8 @@ def rows() -> Iterator[Measurement]:
     yield step("0.5B, 256 completions", 95, usual | {"completions": 256})
     yield step("0.5B, 64 completions, prompts of 256 tokens", 45, usual | {"prompt_tokens": 256})
     yield step("0.5B, 64 completions, prompts of 512 tokens", 55, usual | {"prompt_tokens": 512})
+    yield step("0.5B, 64 completions, prompts of 256 tokens, no padding", 35, usual | {"prompt_tokens": 256} | FREE)
+    yield step("0.5B, 64 completions, prompts of 512 tokens, no padding", 40, usual | {"prompt_tokens": 512} | FREE)
     yield step("0.5B, 64 completions, two passes", 70, usual | {"passes": 2})
     yield step("0.5B, 64 completions, no checkpointing", 35, usual | {"checkpointing": False})
     yield step("0.5B, 64 completions, LoRA", 40, usual | {"lora": True}, "peft")
