@@ -177,14 +177,14 @@ def trl() -> str:
     """docs/trl.md: what was measured."""
     rows = [*suite("trl"), *kernels("trl")]
     for file in sorted((ROOT / "benchmarks").glob("trl_step_time*.json")):
-        for row in read(file):
+        for row in filter(None, read(file)):  # some may not be measured yet
             command = re.sub(r"--(?:pairs|steps) \d+ ?|--memory ?", "", row["command"]).strip()
             low, high = row["ratio_spread"]
             peak = row.get("peak_bytes")
             memory = f"; peak memory {peak['wrapped'] / peak['native']:.2f} of native" if peak else ""
             rows.append(
                 Row(
-                    f"an optimizer step with a token budget: `trl_step_time.py {command}`",
+                    f"an optimizer step: `trl_step_time.py {command}`",
                     setting(row),
                     f"{row['ratio_median']:.3f} ({low:.3f} to {high:.3f}) of the native step's time{memory}",
                     "",

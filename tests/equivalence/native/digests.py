@@ -22,10 +22,12 @@ CORE = {name: f"meaning/{name}.py" for name in ("plan", "weights", "order")} | {
 ROWS = {"identified_rows": "kit/identified_rows.py"}
 """A module of the core that two frameworks' adapters hand rows to workers with."""
 WITH_ROWS = ("verl", "easyr1")
+CUT = {name: f"kit/{name}.py" for name in ("step_cost", "packed_batches", "packing")}
+"""Modules of the core that TRL's adapter cuts and lays out micro-batches with."""
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
-PARTS += ("images",)
+PARTS += ("images", "pace", "padding_free")
 """Names of the modules of an adapter that act on a run, where it has them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
@@ -33,7 +35,7 @@ FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 def files(framework: str) -> dict[str, Path]:
     """The modules of a framework's digest, by name, as this interpreter would import them."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
-    parts = {**CORE, **(ROWS if framework in WITH_ROWS else {})}
+    parts = {**CORE, **(ROWS if framework in WITH_ROWS else {}), **(CUT if framework == "trl" else {})}
     found = {f"batchbridge.{name}": core / file for name, file in parts.items()}
     for part in PARTS:
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
