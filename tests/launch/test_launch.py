@@ -111,7 +111,9 @@ def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.M
 
 
 def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Launch(framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"], report_to="trainer")
+    launch = Launch(
+        framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"], report_to="trainer", padding="auto"
+    )
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
     given: list[Any] = []
 
@@ -121,7 +123,8 @@ def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: py
 
     monkeypatch.setattr(wrap, "wrap", noted)
     follow(SimpleNamespace())
-    assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"], "report_to": "trainer"})]
+    told = {"tokens_per_device": 64, "allow": ["vllm"], "report_to": "trainer", "padding": "auto"}
+    assert given == [((None, "enforce", None), told)]
 
 
 # ---- Ray, as far as it can be said without it

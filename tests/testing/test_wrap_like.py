@@ -190,14 +190,15 @@ def test_ranks_that_ask_for_different_things_are_refused_by_what_differs(monkeyp
     monkeypatch.setattr(plugins, "adapters", lambda: {"toy": OnTwoRanks()})
 
     def other(mine: Any) -> Any:
-        same, spec, size, mode, _ = mine
-        return same, spec.replace(**{"order.seed": 9}), size - 1, mode, "trainer"
+        same, spec, size, mode, _, _ = mine
+        return same, spec.replace(**{"order.seed": 9}), size - 1, mode, "trainer", "free"
 
     with pytest.raises(CannotAttach) as caught:
         wrap(Trainer(answers=[lambda mine: mine, other]))
     (reason,) = caught.value.reasons.values()
     assert "dataset_size is 16 on rank 0, 15 on rank 1; order.seed is 5 on rank 0, 9 on rank 1" in reason
     assert "report_to is None on rank 0, trainer on rank 1" in reason, "ranks gather what they report"
+    assert "padding is padded on rank 0, free on rank 1" in reason, "each would cut a step in its own way"
 
 
 OURS = (EasyR1Adapter, OpenInstructAdapter, OpenRlhfAdapter, TrlAdapter, VerlAdapter)

@@ -183,7 +183,7 @@ class TestTrl(AdapterContract):
     refused = REFUSED_CASES
     refused_otherwise = (
         *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "unsloth", "ms_swift"),
-        *("kl_without_reference", "kl_in_reward", "kl_estimator"),
+        *("kl_without_reference", "kl_in_reward", "kl_estimator", "padding_free"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )
     valid = (
