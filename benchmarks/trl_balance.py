@@ -26,7 +26,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from trl_step_time import GROUP, PROMPT, SHAPES, build, machine, say, script_of
+from trl_runs import GROUP, PROMPT, SHAPES, Setting, build, machine
+from trl_step_time import say
 
 import batchbridge_trl.shares
 from batchbridge import wrap
@@ -43,18 +44,21 @@ NAMES = {
     "fitted": "fitted, turns balanced",
 }
 """The ways to cut a step, in words."""
-FIXED = {"device": "cpu", "lengths": "lognormal", "micro": 4, "passes": 1, "sharded": None}
-"""Options of `trl_step_time.py` that are always the same here."""
+
+
+def setting_of(options: argparse.Namespace) -> Setting:
+    """The run that the options ask for; unwrapped, it does the same in every step."""
+    return Setting(completions=options.completions, steps=1 if options.only == "native" else options.steps)
 
 
 def by_sums(lengths: Any, *, cost: Any, **options: Any) -> Any:
     """The cut before costs were fitted."""
-    return partition_by_tokens(lengths, cost=with_attention(SHAPES["cpu"]["hidden_size"]), **options)
+    return partition_by_tokens(lengths, cost=with_attention(SHAPES["small"]["hidden_size"]), **options)
 
 
 def native(folder: Path, options: argparse.Namespace) -> list[list[float]]:
     """CPU seconds of this rank by optimizer step and micro-batch, generation left out."""
-    trainer = build(folder, options)
+    trainer = build(folder, setting_of(options))
     found: list[float] = []
     generating = [0.0]
     generate, step = trainer._generate, trainer.training_step
@@ -84,7 +88,7 @@ def wrapped(cut: str, folder: Path, options: argparse.Namespace) -> tuple[list[l
         batchbridge_trl.shares.partition_by_cost = by_sums
     if cut != "fitted":
         Pace.fits = property(lambda pace: False)  # type: ignore[assignment,method-assign]  # in a process of its own
-    trainer = wrap(build(folder, options), tokens_per_device=options.tokens_per_device)
+    trainer = wrap(build(folder, setting_of(options)), tokens_per_device=setting_of(options).native_tokens)
     found: list[list[float]] = []
     said: dict[str, Any] = {}
     forget = Shares.forget
@@ -140,19 +144,14 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(NAMES), help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="also write the result here")
     options = parser.parse_args()
-    vars(options).update(FIXED)
-    options.tokens_per_device = options.micro * (PROMPT + script_of(options).longest_of(options.completions))
     if options.only:
-        if options.only == "native":
-            options.steps = 1  # it does the same in every step
         torch.set_num_threads(1)
         found = measure(options)
         if Accelerator().is_main_process:
             options.json.write_text(json.dumps(found), encoding="utf-8")
         return
-    script = script_of(options)
-    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // GROUP) for sample in range(GROUP)]
-    results: dict[str, Any] = {"machine": machine(options), "command": " ".join(sys.argv[1:]), "ways": {}}
+    drawn = setting_of(options).script.lengths(options.completions)
+    results: dict[str, Any] = {"machine": machine("cpu"), "command": " ".join(sys.argv[1:]), "ways": {}}
     results["assumed"] = ASSUMED_OVERHEAD_TOKENS
     results["width"] = PROMPT + statistics.mean(drawn)
     results["versions"] = {name: installed(name) or "not installed" for name in ("trl", "accelerate", "torch")}

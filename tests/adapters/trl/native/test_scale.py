@@ -54,9 +54,8 @@ def test_tampering_a_simulation_of_other_lengths_is_noticed(scale: ModuleType, m
     native = scale.made_up_lengths
 
     def longer(completions: int) -> list[tuple[int, int, int]]:
-        """One token more, in this process alone."""
-        (response, prompt, completion), *others = native(completions)
-        return [(response + 1, prompt, completion + 1), *others]
+        """One token more of each, in this process alone."""
+        return [(response + 1, prompt, completion + 1) for response, prompt, completion in native(completions)]
 
     monkeypatch.setattr(scale, "made_up_lengths", longer)
     assert not scale.control()["equal"]
