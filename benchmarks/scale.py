@@ -698,7 +698,7 @@ def main() -> None:
         return
     names = [str(completions) for completions in options.completions]
     result = {
-        "command": "python benchmarks/scale.py" + (" --write" if options.write else ""),
+        "command": " ".join(["python benchmarks/scale.py", *sys.argv[1:]]),
         "prompts": options.prompts,
         "ranks": options.ranks,
         "samples": options.samples,
