@@ -207,6 +207,8 @@ tried. 1 is the rule of `partition_by_tokens`; the best one depends on where the
 _SLACK = (1.0, 1.04, 1.1)
 """The others of a turn may take so many times its first one's seconds: each is tried."""
 _HALVINGS = 8
+MOST_RANKS = 256
+"""Of more ranks turns are not balanced: every rank tries for all of them, which would take seconds of each step."""
 
 
 def partition_by_cost(
@@ -223,7 +225,8 @@ def partition_by_cost(
 
     `padded`, `soft`, fillers and `TooLong` as in `partition_by_tokens`. By `step_seconds` never worse than what that
     makes of the same cost of a completion. A turn is a stretch of the completions, the longest first: each rank takes
-    neighbours until they cost what the first one's do. Deterministic; O(n log n), some twenty times over.
+    neighbours until they cost what the first one's do. Deterministic; O(n log n), some twenty times over. Above
+    `MOST_RANKS` ranks it is that of `partition_by_tokens`.
     """
     shares = partition_by_tokens(
         lengths,
@@ -233,6 +236,8 @@ def partition_by_cost(
         soft=soft,
         cost=lambda tokens: cost.token * tokens + cost.pair * tokens * tokens,
     )
+    if ranks > MOST_RANKS:
+        return shares
     order = sorted(range(len(lengths)), key=lambda item: (-lengths[item].tokens, -lengths[item].response, item))
     turns = _Turns([lengths[item] for item in order], ranks, tokens_per_device, cost, padded)
     least, best = step_seconds(shares, lengths, cost, padded=padded), None
