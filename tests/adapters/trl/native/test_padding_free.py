@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +75,7 @@ def test_it_is_the_padded_runs_gradient_with(trainer: Callable[..., Any], more: 
 def test_each_prompt_is_read_once_and_nothing_is_padded(trainer: Callable[..., Any]) -> None:
     built = trainer(policy=packable(), reference=packable(seed=1), beta=0.1, num_train_epochs=1, **TWO_PASSES)
     wrap(built, tokens_per_device=100_000, padding="free")
-    with forward_shapes(built.model) as shapes:
+    with forward_shapes(built.model) as shapes, forward_shapes(built.ref_model) as of_reference:
         train(built)
     script, plan = default_script(), built.batchbridge.plan
     tokenizer = built.processing_class
@@ -86,33 +88,61 @@ def test_each_prompt_is_read_once_and_nothing_is_padded(trainer: Callable[..., A
     trained = [rows * width for gradients, rows, width in shapes if gradients]
     assert trained == wanted
     scored = [(rows, width) for gradients, rows, width in shapes if not gradients]
-    assert {rows for rows, _ in scored} <= {1, 4}, "four rows: the first micro-batch's are held against a padded pass"
+    assert [rows for rows, _ in scored if rows > 1] == [4], "the first micro-batch is held against a padded pass, once"
+    whole = []
+    for prompts in (plan.rollout(rollout).prompts for rollout in range(plan.total_rollouts)):
+        tokens = sum(len(tokenizer(script.prompt(prompt))["input_ids"]) for prompt in prompts)
+        whole.append(tokens + sum(len(script.completion(prompt, k)) for prompt in prompts for k in range(4)))
+    assert [rows * width for _, rows, width in of_reference] == whole
+    old = Counter(width for rows, width in scored if rows == 1)
+    assert not Counter(whole) - old
+    assert (old - Counter(whole)).total() == 1, "the packed pass of that comparison"
 
 
-def leaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention over everything that lies before, whosever it is."""
+TAMPERING: dict[str, Callable[[Any], tuple[int, int]]] = {
+    # what a segment's tokens see beside their own: from where, to where
+    "everything that lies before": lambda segment: (0, segment.first),
+    "the completions of its prompt before it": lambda segment: (segment.prompt_first, segment.first),
+    "its prompt but for the first token": lambda segment: (segment.prompt_first + 1, segment.prompt_end),
+    "nothing of its prompt": lambda segment: (0, 0),
+}
 
-    def causal(rows: Any, query: Any, key: Any, value: Any, scale: Any, dropout: Any) -> Any:
+
+def tampered(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Attention in which completions see something else."""
+    seen = TAMPERING[how]
+
+    def attention(rows: Any, query: Any, key: Any, value: Any, scale: Any, dropout: Any) -> Any:
         key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (key, value))
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        mask = torch.zeros(query.shape[2], query.shape[2], dtype=torch.bool)
+        for segment in rows.segments:
+            own = slice(segment.first, segment.end)
+            mask[own, own] = torch.ones_like(mask[own, own]).tril()
+            if segment.prompt_end > segment.prompt_first or how.startswith("everything"):
+                mask[own, slice(*seen(segment))] = True
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
         return out.transpose(1, 2)
 
-    monkeypatch.setattr(packing, "_by_segment", causal)
+    monkeypatch.setattr(packing, "_by_segment", attention)
 
 
-def test_attention_that_sees_the_completion_beside_it_is_seen_before_the_first_update(
-    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("budget", [None, 100_000])
+@pytest.mark.parametrize("how", TAMPERING)
+def test_attention_that_sees_something_else_is_seen_before_the_first_update(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, how: str, budget: int | None
 ) -> None:
-    leaks(monkeypatch)
-    built = wrap(trainer(policy=packable(), num_train_epochs=1, **TWO_PASSES), padding="free")
+    tampered(monkeypatch, how)
+    built = trainer(policy=packable(), num_train_epochs=1, **TWO_PASSES)
+    built = wrap(built, tokens_per_device=budget, padding="free")
     before = [weight.detach().clone() for weight in built.model.parameters()]
     with pytest.raises(BatchDrift, match=r'in its padding: .* wrap with padding="padded"'):
         built.train()
     assert all(torch.equal(a, b) for a, b in zip(before, built.model.parameters(), strict=True))
 
 
-def test_and_its_gradient_fails_the_bar(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    leaks(monkeypatch)
+@pytest.mark.parametrize("how", TAMPERING)
+def test_and_its_gradient_fails_the_bar(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    tampered(monkeypatch, how)
     monkeypatch.setattr(padding_free.PaddingFree, "_compare", lambda *_: None)
     built = wrap(trainer(policy=packable(), num_train_epochs=1, **TWO_PASSES), padding="free")
     captured, plan = train(built), built.batchbridge.plan
@@ -182,6 +212,22 @@ def test_the_padding_that_is_saved_is_logged(trainer: Callable[..., Any]) -> Non
         prompts = [len(tokenizer(script.prompt(member.prompt))["input_ids"]) for member in members]
         completions = [len(script.completion(member.prompt, member.sample)) for member in members]
         assert found == pytest.approx(1 - tokens / (len(members) * (max(prompts) + max(completions))))
+
+
+def test_a_run_that_goes_on_with_padding_holds_its_budget_at_once(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    """What was cut without padding would take more with it."""
+    run = {"policy": packable(), "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 1, **TWO_PASSES}
+    began = wrap(trainer(folder="began", **run), tokens_per_device=40, padding="free")
+    began.train()
+    checkpoint = str(tmp_path / "began" / "checkpoint-1")
+    shares = torch.load(f"{checkpoint}/batchbridge/rank-00000.pt", weights_only=True)["shares"]
+    assert shares["steps"], "the rollout is still trained on"
+    resumed = wrap(trainer(folder="resumed", **run), tokens_per_device=40)
+    with forward_shapes(resumed.model) as shapes:
+        resumed.train(resume_from_checkpoint=checkpoint)
+    trained = [(rows, width) for gradients, rows, width in shapes if gradients]
+    assert any(rows > 1 for rows, _ in trained)
+    assert all(rows * width <= 40 or rows == 1 for rows, width in trained), trained
 
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 0], [4, 5, 6, 9, 0, 0], [0, 5, 6, 0, 0, 0]])

@@ -166,6 +166,21 @@ def test_another_number_of_ranks_goes_on_as_if_nothing_had_happened(
     assert next(iter(read_steps(folder / case / f"{ranks}" / "resumed_ledger")))["step"] == step
 
 
+@pytest.mark.skipif(not TWO_RANKS.PACKS, reason="this transformers makes masks inside of its models")
+@pytest.mark.parametrize("case", TWO_RANKS.OTHER_RANKS)
+def test_two_ranks_go_on_without_padding_as_if_nothing_had_happened(
+    ends: dict[str, torch.Tensor], folder: Path, case: str
+) -> None:
+    """Each rank holds the rows of the padded run's shares alone, and the others are cut otherwise."""
+    start, step = flat_parameters(tiny_policy()), TWO_RANKS.OTHER_RANKS[case][2]
+    apart = assert_same_end(f"trl, {case}: without padding", start, ends[f"{case}, 2, free"], ends[f"{case}, 2, False"])
+    steps = sum(1 for _ in read_steps(folder / case / "2" / "ledger"))
+    assert apart.parameters <= TRAJECTORY_BAR + FLOAT32_STORED * math.sqrt(2 * steps) / apart.moved, apart
+    compared = diff(folder / case / "2" / "ledger", folder / case / "2" / "free_ledger", rtol=1e-4)
+    assert compared.equal, compared.text()
+    assert next(iter(read_steps(folder / case / "2" / "free_ledger")))["step"] == step
+
+
 @pytest.mark.parametrize("case", TWO_RANKS.OTHER_RANKS)
 def test_negative_control_rows_of_one_rank_alone_are_refused(
     ends: dict[str, torch.Tensor], folder: Path, tmp_path: Path, case: str

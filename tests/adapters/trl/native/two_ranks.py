@@ -86,25 +86,12 @@ SPLITS: dict[str, dict[str, Any]] = {
         "beta": 0.1,
         "tokens_per_device": 24,
     },
-    "24 tokens, without padding, two passes, kl": {
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 2,
-        "steps_per_generation": 4,
-        "num_iterations": 2,
-        "beta": 0.1,
-        "tokens_per_device": 24,
-        "padding": "free",
-    },
-    "1x3, without padding, steps straddle rollouts, seven prompts": {
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 3,
-        "steps_per_generation": 4,
-        "prompts": 7,
-        "padding": "free",
-    },
 }
-if find_spec("transformers.masking_utils") is None:  # there it is refused
-    SPLITS = {name: split for name, split in SPLITS.items() if "padding" not in split}
+PACKS = find_spec("transformers.masking_utils") is not None
+"""Whether completions can lie end to end; elsewhere that is refused."""
+if PACKS:
+    for name in ("24 tokens, two passes, kl", "1x3, steps straddle rollouts, seven prompts"):
+        SPLITS[f"{name}, without padding"] = {**SPLITS[name], "padding": "free"}
 GRADIENTS = {
     f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
     for loss_type, name, _ in once(LOSSES, SPLITS)
@@ -404,14 +391,27 @@ def run_on(ranks: int, folder: Path, case: str, *, resume: bool = False) -> Any:
     return built
 
 
+def without_padding(folder: Path, case: str) -> Any:
+    """The end of a run of OTHER_RANKS that two ranks began with padding, on two ranks without; its trainer."""
+    common, own, step = OTHER_RANKS[case]
+    arguments = DESCENT | common | own[2] | {"policy": packable()}
+    budget, place = arguments.pop("tokens_per_device", None), folder / case / "2"
+    built = build(place / "free", **arguments)
+    wrap(built, ledger=place / "free_ledger", tokens_per_device=budget, padding="free")
+    built.train(resume_from_checkpoint=str(place / "whole" / f"checkpoint-{step}"))
+    return built
+
+
 def other_ranks(folder: Path) -> None:
-    """Two ranks run whole, and go on with what one rank began in the same folder."""
+    """Two ranks run whole; go on with what one rank began in the same folder; and without padding with their own."""
     ends = {}
     for case in OTHER_RANKS:
         for resume in (False, True):
             built = run_on(2, folder, case, resume=resume)
             ends[f"{case}, {resume}"] = flat_parameters(built.model)
             assert ("topology.world_size: 1 in the checkpoint, 2 now" in built.batchbridge.report()) is resume
+        if PACKS:
+            ends[f"{case}, free"] = flat_parameters(without_padding(folder, case).model)
     if os.environ["RANK"] == "0":
         torch.save(ends, folder / "two.pt")
 
