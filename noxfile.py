@@ -503,7 +503,7 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         pinned = (f"trl=={release}", f"transformers=={transformers}", f"accelerate=={TRL_WITH[release][1]}")
         needed = (f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".")
         session.install("-q", *offers, *pinned, *needed, env=ENVIRONMENT)
-        pytest(session, *TWO_PROCESSES, *trl_wrapped())
+        pytest(session, *TWO_PROCESSES, *trl_wrapped("padding_free"))
         return
     frameworks = (f"torch=={TORCH}", f"trl=={release}", f"transformers=={transformers}", "accelerate==1.15.0")
     beside = ("datasets>=4.4", "rich", "jinja2", "requests", "pluggy", "pyyaml", "packaging")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchbridge.errors import TooLong
 from batchbridge.kit.step_cost import (
     LEAST_OBSERVED,
+    MOST_RANKS,
     Observed,
     StepCost,
     fit_cost,
@@ -88,6 +89,25 @@ def test_the_slowest_rank_of_each_turn_is_close_to_the_mean(ranks: int) -> None:
     assert lockstep_excess(shares, lengths, cost) < 1.06
     before = partition_by_tokens(lengths, **made)  # type: ignore[arg-type]  # each its own type
     assert step_seconds(shares, lengths, cost) < 0.97 * step_seconds(before, lengths, cost)
+
+
+def test_on_very_many_ranks_the_sums_are_balanced_and_not_the_turns() -> None:
+    """Every rank cuts for all, so that trying turns would take seconds of each step."""
+    lengths, cost = [Length(20, 7 * k % 300) for k in range(2 * MOST_RANKS)], StepCost.assumed(64)
+
+    def both(ranks: int) -> tuple[list[MicroBatches], list[MicroBatches]]:
+        sums = partition_by_tokens(
+            lengths,
+            ranks=ranks,
+            tokens_per_device=400,
+            cost=lambda tokens: cost.token * tokens + cost.pair * tokens * tokens,
+        )
+        return sums, partition_by_cost(lengths, ranks=ranks, tokens_per_device=400, cost=cost)
+
+    sums, cut = both(MOST_RANKS + 1)
+    assert cut == sums
+    sums, cut = both(4)
+    assert step_seconds(cut, lengths, cost) < step_seconds(sums, lengths, cost)
 
 
 def test_a_slow_rank_gets_less_work() -> None:
