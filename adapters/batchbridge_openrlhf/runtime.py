@@ -19,6 +19,7 @@ from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.given import Running
+from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
 
@@ -103,11 +104,21 @@ def settings_in(reading: Reading) -> Facts:
 
 
 def started(reading: Reading) -> Reading:
-    """A trainer's order is keyed by train.seed, whatever a configuration leaves open."""
-    seed = settings_in(reading)["train.seed"]
-    if reading.spec is None or reading.spec.order.seed is not None:
+    """The reading of an enforced run: its order is keyed by train.seed, where nothing else keys it, and its steps end
+    with their rollout (`leftovers.settled`)."""
+    if reading.spec is None:
         return reading
-    return dataclasses.replace(reading, spec=reading.spec.replace(**{"order.seed": seed}))
+    spec = settled(reading.spec, reading.dataset_size)
+    if spec.order.seed is None:
+        spec = spec.replace(**{"order.seed": settings_in(reading)["train.seed"]})
+    return dataclasses.replace(reading, spec=spec)
+
+
+def assumed(reading: Reading) -> tuple[str, ...]:
+    """What becomes of leftovers, where `started` decided it: options say `none` with dynamic batches alone."""
+    assert reading.spec is not None, "what is not read is not asked"
+    decided = reading.spec.optimizer_step.step_may_span == "none" and not settings_in(reading).sizes.dynamic
+    return (SAID,) if decided else ()
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -281,8 +292,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "step_crosses_rollouts",
-        "some optimizer step would draw from two rollouts: the completions that fill none go on into the next one's "
-        "first, as openrlhf leaves it. Give sizes that divide, or a spec whose optimizer_step.step_may_span is none",
+        "some optimizer step would draw from two rollouts: no rollout fills one (rollout.batch_size x "
+        "rollout.n_samples_per_prompt completions below train.batch_size, or fewer prompts), or the specification asks "
+        "for it. Give rollouts of at least train.batch_size completions, or a specification whose "
+        "optimizer_step.step_may_span is none",
         lambda args, request: request.plan is not None and steps_cross_rollouts(request.plan),
     ),
     Refusal(
@@ -396,6 +409,7 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=OBSERVED,
     started=started,
+    assumes=assumed,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
     # Training processes are wrapped together; the driver is one.

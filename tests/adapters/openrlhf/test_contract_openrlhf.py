@@ -137,7 +137,7 @@ REFUSED = {
     "router_loss": {"actor.aux_loss_coef": 0.01},
     "sampler_correction": {"algo.advantage.is_correction_level": "token"},
     "kl_estimator": {"algo.kl.use_loss": True, "algo.kl.estimator": "k3", "algo.kl.unbiased_gradient": True},
-    "step_crosses_rollouts": {"train.batch_size": 24},
+    "step_crosses_rollouts": {"train.batch_size": 96},
 }
 """Refusal to settings whose trainer is refused by it."""
 

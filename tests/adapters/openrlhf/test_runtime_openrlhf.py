@@ -149,7 +149,7 @@ def test_kl_and_entropy_terms_with_other_weights_than_token_means_are_refused() 
     assert refused(arguments(), dataclasses.replace(own, spec=spec)) == {"loss_per_term"}
 
 
-def test_steps_that_leak_into_the_next_rollout_are_refused_unless_the_spec_says_what_becomes_of_them() -> None:
+def test_a_spec_whose_steps_draw_from_two_rollouts_is_refused() -> None:
     leaking = request_of({"train.batch_size": 8})
     assert leaking.spec.optimizer_step.step_may_span == "run"
     assert refused(arguments(), leaking) == {"step_crosses_rollouts"}
