@@ -15,7 +15,8 @@ from batchbridge import Spec
 
 SAID = (
     "completions of a rollout that fill no optimizer step are a shorter step of their own, where openrlhf trains them "
-    "in the next one's first step; a specification (--spec) may drop them (step_may_span none, last_optimizer_step drop)"
+    "in the next one's first step; a specification (--spec) may drop them (step_may_span none, last_optimizer_step "
+    "drop)"
 )
 
 

@@ -84,17 +84,20 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _corrects_sampler(advantage: Any) -> bool:
-    """Whether the loss corrects towards the sampler: a level since 0.11.2, a flag before."""
-    level: str | None = getattr(advantage, "is_correction_level", None)
-    return bool(advantage.is_correction_enable) if level is None else level != "off"
-
-
 def _kl_estimator(spec: Spec) -> str | None:
     return spec.objective.kl_estimator if spec.objective.kl_placement == "loss" else None
 
 
-CORRECTED = ("algo.advantage.is_correction_level", "algo.advantage.is_correction_enable")
+PROVEN_CORRECTIONS = (
+    *("token_truncate", "token_mask", "sequence_geometric_mask"),
+    *("sequence_binary_kl_mask", "token_tv_mask", "sequence_tv_mask"),
+)
+"""Corrections towards the sampler whose gradient is held against the oracle, by the words of `meaning`."""
+
+
+def _unproven_correction(request: Request) -> bool:
+    named = own_spec(request).objective.sampler_correction
+    return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
 def settings_in(reading: Reading) -> Facts:
@@ -211,12 +214,20 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sampler_correction",
-        "algo.advantage.is_correction_level (is_correction_enable before 0.11.2) is not proven against the oracle yet; "
+        "a correction by the binary KL divergence of single tokens leaves out tokens on which policy and engine agree: "
+        "in float32 their divergence may come out below 0, which openrlhf takes for out of bounds (0.11.2); "
         'allow=("sampler_correction",) accepts it as openrlhf computes it',
-        lambda args, request: _corrects_sampler(args.algo.advantage),
+        lambda args, request: _unproven_correction(request),
         allowable=True,
-        configured=lambda reading: any(settings_in(reading)[key] not in (False, "off") for key in CORRECTED),
-        remedy="leave the correction out",
+        remedy="algo.advantage.is_correction_level seq, or algo.advantage.is_correction_gating tv or ratio",
+    ),
+    Refusal(
+        "other_correction",
+        "the spec corrects towards the sampler otherwise than the trainer's own options do; set "
+        "algo.advantage.is_correction_* as it says (before 0.11.2 is_correction_enable, is_correction_type)",
+        lambda args, request: (
+            request.spec.objective.sampler_correction != own_spec(request).objective.sampler_correction
+        ),
     ),
     Refusal(
         "surrogate",
