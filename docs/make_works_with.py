@@ -110,6 +110,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "[yes](trl.md#images), since 1.16",
         "verl": "yes, [gradients not compared](verl.md#limits)",
         "easyr1": "no: [multi_modal](easyr1.md#what-is-refused)",
+        "openrlhf": "[yes](openrlhf.md#images), where every prompt has one",
     },
     "tools, several turns": {
         "trl": "[yes](trl.md#works-with)",
