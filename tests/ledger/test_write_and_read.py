@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps, reading
+from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps, reading, scanning
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -238,8 +238,8 @@ def test_how_much_is_read_at_a_time_changes_nothing(ledger, monkeypatch, bytes_a
         file.write(b"{")
     whole = read_steps(folder)
     expected = list(whole)
-    for name in ("_SCANNED_BYTES", "_BLOCK_BYTES", "_LEAST_BYTES"):
-        monkeypatch.setattr(reading, name, bytes_at_a_time)
+    for module, name in ((reading, "_BLOCK_BYTES"), (reading, "_LEAST_BYTES"), (scanning, "_BLOCK_BYTES")):
+        monkeypatch.setattr(module, name, bytes_at_a_time)
     steps = read_steps(folder)
     assert [step["ranks"] for step in expected] == [4] * 5 + [2] * 4
     assert (list(steps), steps.incomplete) == (expected, whole.incomplete)
