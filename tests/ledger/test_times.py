@@ -14,8 +14,8 @@ from batchbridge.cli.main import cli
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import TIMES, Writer, diff, read_steps
 from batchbridge.ledger.certificates import certificate, verify
-from batchbridge.ledger.scanning import untimed
 from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.scanning import untimed
 from batchbridge.ledger.summary import summarise
 from batchbridge.render.html import ledger as page
 from batchbridge.render.ledger import summary
