@@ -155,7 +155,7 @@ def test_any_two_ledgers_compare_as_by_lines(run_a, run_b, changes, block, chunk
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
         patch.setattr(scanning, "_BLOCK_BYTES", block)
         patch.setattr(scanning, "_CHUNK", chunk)
-        scanning._beginnings_of.cache_clear()
+        scanning._bounds_of.cache_clear()
         folders = []
         for name, (starts, has_times, start_id) in (("a", run_a), ("b", run_b or run_a)):
             folders.append(folder := Path(place, name))
@@ -173,7 +173,7 @@ def test_any_two_ledgers_compare_as_by_lines(run_a, run_b, changes, block, chunk
             "refused" if isinstance(found, str) else "equal" if found["equal"] else f"different, {len(changes)} changes"
         )
         assert found == outcome(lambda: by_lines(one, other, exact))
-    scanning._beginnings_of.cache_clear()
+    scanning._bounds_of.cache_clear()
 
 
 # ---- what is not done
@@ -200,6 +200,39 @@ def test_runs_that_were_resumed_alike_are_skipped_start_by_start(ledger) -> None
     assert [Ledger(folder, beside=a).alike_until(step) for step in (0, 1, 3, 6)] == [3, 3, 6, 6]
     assert [Ledger(folder).alike_until(step) for step in (0, 3)] == [0, 3]
     assert diff(a.folder, folder).steps_compared == 6
+
+
+def test_lines_of_a_start_that_no_longer_counts_stand_for_no_others(ledger) -> None:
+    def other_weights(step, rows, scalars):
+        rows[0]["weights"] = 0.2
+
+    a = ledger("a", world_size=2, steps=4)
+    ledger("a", world_size=2, at_step=3, steps=4, started="resumed")
+    ledger("a", world_size=2, at_step=3, steps=6, started="resumed", edit=other_weights)
+    b = ledger("b", world_size=2, steps=4)
+    ledger("b", world_size=2, at_step=3, steps=6, started="resumed")
+    for one, other in ((a, b), (b, a)):
+        assert diff(one, other).to_dict() == by_lines(one, other)
+        assert (diff(one, other).step, diff(one, other).aspect) == (3, "weights")
+
+
+def test_headers_of_ranks_are_held_once_and_each_has_its_own_rank(ledger) -> None:
+    a = Ledger(ledger("a", world_size=RANKS))
+    assert [header["rank"] for header in a.headers] == [0]
+    headers = [header for file in a.files for header in file.headers]
+    assert [header["rank"] for header in headers] == [0, 1, 2]
+    assert all(header["spec"] is a.headers[0]["spec"] for header in headers)
+
+
+@pytest.mark.parametrize(("own", "told"), [("%d", None), ("1", "rank 1 in the file of rank 2")])
+def test_a_rank_inside_of_a_header_is_not_taken_for_the_headers_own(ledger, own, told) -> None:
+    folder = ledger("a", world_size=3)
+    for rank in (1, 2):
+        path = folder / f"rank-{rank:05d}.jsonl"
+        line = '"more":{"rank":%d,"x":0},"rank": ' % rank + own.replace("%d", str(rank)) + ","
+        path.write_bytes(path.read_bytes().replace(b'"rank":%d,' % rank, line.encode(), 1))
+    with contextlib.nullcontext() if told is None else pytest.raises(LedgerError, match=told):
+        assert [header["rank"] for file in Ledger(folder).files for header in file.headers] == [0, 1, 2]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists a process's open files there")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
-from batchbridge.ledger.scanning import RankFile, Stretch, cut, parse, scan
+from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, scan
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
@@ -97,7 +97,8 @@ class Ledger:
         self._beside = beside
         ranks = sorted((int(match[1]), path) for match, path in named)
         others: Mapping[int, RankFile] = {} if beside is None else beside._by_rank
-        self.files = [scan(path, rank, names.get(path, path), others.get(rank)) for rank, path in ranks]
+        known: Known = {}
+        self.files = [scan(path, rank, names.get(path, path), known, others.get(rank)) for rank, path in ranks]
         self._by_rank: dict[int, RankFile] = {file.rank: file for file in self.files}
         said: dict[int, Path | str] = {}  # world size -> the first file that says it
         for file in self.files:

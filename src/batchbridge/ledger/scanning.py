@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO, FileIO
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
+from operator import gt, lt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +29,15 @@ _HEADER = {
 _BLOCK_BYTES = 1 << 17  # larger blocks leave the processor's cache, and take fresh memory from the system each time
 _HEADER_BYTES = 1 << 13  # a header, and few of the lines behind it
 _HEADER_START = b'{"record":"header",'
-_STEP_START = STEP_PREFIX + b"%d,"
-_CHUNK = 1 << 10  # steps whose lines' beginnings are made together; 64 such chunks are kept for the other ranks
+_CHUNK = 1 << 10  # steps whose bounds are made together; those of 64 chunks are kept for the other ranks
 _TIMED = b',"compute_seconds":'
 _NUMBER = rb"(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,17})?(?:e[+-]?[0-9]{1,3})?"
 _TIME = re.compile(_TIMED + _NUMBER + rb"\}\n\Z")
 _TIMES = re.compile(rb"(?:" + _NUMBER + rb"\}\n)*+")
+
+
+Known = dict[tuple[bytes, bytes], dict[str, Any]]
+"""Headers by their line's text before and behind the rank."""
 
 
 class Stretch(NamedTuple):
@@ -65,19 +69,21 @@ class RankFile:
     torn: bool
 
 
-def scan(local: Path, rank: int, path: Path | str, beside: RankFile | None = None) -> RankFile:
-    """Reads a file once. path: its name in messages. beside: what was found in another ledger's file of this rank."""
+def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFile | None = None) -> RankFile:
+    """Reads a file once. path: its name in messages. known: headers of other ranks, to which this one's are added.
+    beside: what was found in another ledger's file of this rank."""
     headers: list[dict[str, Any]] = []
     stretches: list[Stretch] = []
     torn, expected, number, offset = False, 0, 0, 0
     twins = iter(beside.stretches if beside else ())
-    following = _beginnings(0)
+    least, most = _bounds(0)
     with local.open("rb", buffering=0) as file:
         blocks = _blocks(file, 0, at_a_time=_HEADER_BYTES)
         while block := next(blocks, None):
             lines, end = block
-            if headers and lines[-1].endswith(b"\n") and all(map(bytes.startswith, lines, following)):
-                expected += len(lines)  # nearly every block holds the next steps
+            in_turn = headers and lines[-1].endswith(b"\n") and all(map(gt, lines, least)) and all(map(lt, lines, most))
+            if in_turn:  # nearly every block holds the next steps
+                expected += len(lines)
                 number += len(lines)
                 offset = end
                 continue
@@ -89,7 +95,7 @@ def scan(local: Path, rank: int, path: Path | str, beside: RankFile | None = Non
                 step = step_of(line, path, number)
                 if step is None:
                     stretches[-1:] = _closed(stretches, expected, offset)
-                    headers.append(_checked_header(parse(line, path, number), rank, path, number))
+                    headers.append(_header(line, rank, path, number, known))
                     start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
                     expected = start[-1]
                     offset += len(line)
@@ -108,7 +114,7 @@ def scan(local: Path, rank: int, path: Path | str, beside: RankFile | None = Non
                     raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
                 expected += 1
                 offset += len(line)
-            following = _beginnings(expected)
+            least, most = _bounds(expected)
     stretches[-1:] = _closed(stretches, expected, offset)
     return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
 
@@ -180,14 +186,20 @@ def _blocks(
         yield [b"".join(begun)], offset
 
 
-@lru_cache(maxsize=64)
-def _beginnings_of(chunk: int) -> list[bytes]:
-    return [_STEP_START % step for step in range(chunk * _CHUNK, (chunk + 1) * _CHUNK)]
+def _bounds(step: int) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """Between what the lines of this and the following steps are, as bytes are ordered: they begin with the prefix, the
+    step and a comma. Two comparisons take less than half the time of `startswith`."""
+    return _bounds_from(step, b","), _bounds_from(step, b"-")  # the byte after a comma
 
 
-def _beginnings(step: int) -> Iterator[bytes]:
-    """How the lines of this and the following steps begin."""
-    return islice(chain.from_iterable(map(_beginnings_of, count(step // _CHUNK))), step % _CHUNK, None)
+def _bounds_from(step: int, mark: bytes) -> Iterator[bytes]:
+    chunks = map(_bounds_of, count(step // _CHUNK), repeat(mark))
+    return islice(chain.from_iterable(chunks), step % _CHUNK, None)
+
+
+@lru_cache(maxsize=128)
+def _bounds_of(chunk: int, mark: bytes) -> list[bytes]:
+    return [b"%s%d%s" % (STEP_PREFIX, step, mark) for step in range(chunk * _CHUNK, (chunk + 1) * _CHUNK)]
 
 
 def _closed(stretches: Sequence[Stretch], stop: int, offset: int) -> list[Stretch]:
@@ -241,6 +253,18 @@ def _same_lines(a: Sequence[bytes], b: Sequence[bytes]) -> int:
         return length
     a, b = untimed(a), untimed(b)
     return next((i for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other), length)
+
+
+def _header(line: bytes, rank: int, path: Path | str, number: int, known: Known) -> dict[str, Any]:
+    """The header of a line, checked. What is the same but for the rank is not decoded again, nor held twice."""
+    before, own, after = line.partition(b'"rank":%d,' % rank)
+    header = known.get((before, after))
+    if header is not None and own and rank < header["world_size"]:
+        return {**header, "rank": rank}
+    header = _checked_header(parse(line, path, number), rank, path, number)
+    if own and parse(b'%s"rank":-1,%s' % (before, after), path, number)["rank"] == -1:  # and not a rank inside of it
+        known[before, after] = header
+    return header
 
 
 def _checked_header(header: dict[str, Any], rank: int, path: Path | str, number: int) -> dict[str, Any]:
