@@ -224,12 +224,12 @@ def test_headers_of_ranks_are_held_once_and_each_has_its_own_rank(ledger) -> Non
     assert all(header["spec"] is a.headers[0]["spec"] for header in headers)
 
 
-@pytest.mark.parametrize(("own", "told"), [("%d", None), ("1", "rank 1 in the file of rank 2")])
+@pytest.mark.parametrize(("own", "told"), [("{}", None), ("1", "rank 1 in the file of rank 2")])
 def test_a_rank_inside_of_a_header_is_not_taken_for_the_headers_own(ledger, own, told) -> None:
     folder = ledger("a", world_size=3)
     for rank in (1, 2):
         path = folder / f"rank-{rank:05d}.jsonl"
-        line = '"more":{"rank":%d,"x":0},"rank": ' % rank + own.replace("%d", str(rank)) + ","
+        line = f'"more":{{"rank":{rank},"x":0}},"rank": {own.format(rank)},'
         path.write_bytes(path.read_bytes().replace(b'"rank":%d,' % rank, line.encode(), 1))
     with contextlib.nullcontext() if told is None else pytest.raises(LedgerError, match=told):
         assert [header["rank"] for file in Ledger(folder).files for header in file.headers] == [0, 1, 2]
