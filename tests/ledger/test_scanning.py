@@ -154,6 +154,7 @@ def outcome(function: Callable[[], dict[str, object]]) -> dict[str, object] | st
 def test_any_two_ledgers_compare_as_by_lines(run_a, run_b, changes, block, chunk, exact) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
         patch.setattr(scanning, "_BLOCK_BYTES", block)
+        patch.setattr(scanning, "_NEAR_BYTES", block)
         patch.setattr(scanning, "_CHUNK", chunk)
         scanning._bounds_of.cache_clear()
         folders = []

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
-from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, scan
+from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
@@ -283,7 +283,8 @@ def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[by
 
 def _blocks(file: RankFile, stretch: Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
-    step, offset, wanted = stretch.first, stretch.offset, block_bytes
+    step, offset = place_of(file, stretch, first)
+    wanted = block_bytes
     while True:
         with file.local.open("rb") as opened:
             opened.seek(offset)

@@ -27,6 +27,7 @@ _HEADER = {
 }
 """What every header has, and its type; `start_id` may be missing."""
 _BLOCK_BYTES = 1 << 17  # larger blocks leave the processor's cache, and take fresh memory from the system each time
+_NEAR_BYTES = 1 << 14
 _HEADER_BYTES = 1 << 13  # a header, and few of the lines behind it
 _HEADER_START = b'{"record":"header",'
 _CHUNK = 1 << 10  # steps whose bounds are made together; those of 64 chunks are kept for the other ranks
@@ -162,6 +163,23 @@ def parse(line: bytes, file: Path | str, number: int) -> dict[str, Any]:
 def cut(block: bytes) -> list[bytes]:
     """The lines of `block`, each with its line feed; only at one: JSON of other programs may hold other line ends."""
     return BytesIO(block).readlines()
+
+
+def place_of(file: RankFile, stretch: Stretch, step: int) -> tuple[int, int]:
+    """(step, byte offset) of a line of the stretch not far before that of `step`, or that one: found by halving."""
+    first, low, high = stretch.first, stretch.offset, stretch.offset + stretch.size
+    with file.local.open("rb") as opened:
+        while first < step and high - low > _NEAR_BYTES:
+            middle = (low + high) // 2
+            opened.seek(middle)
+            opened.readline()
+            offset, line = opened.tell(), opened.readline()
+            found = step_of(line, file.path, 0) if offset < high and line.endswith(b"\n") else None
+            if found is None or found > step:
+                high = middle
+            else:
+                first, low = found, offset
+    return first, low
 
 
 # ---- helpers
