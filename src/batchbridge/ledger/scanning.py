@@ -27,7 +27,7 @@ _HEADER = {
 }
 """What every header has, and its type; `start_id` may be missing."""
 _BLOCK_BYTES = 1 << 17  # larger blocks leave the processor's cache, and take fresh memory from the system each time
-_NEAR_BYTES = 1 << 14
+_NEAR_BYTES = 1 << 14  # less than this before a step, it is read on to
 _HEADER_BYTES = 1 << 13  # a header, and few of the lines behind it
 _HEADER_START = b'{"record":"header",'
 _CHUNK = 1 << 10  # steps whose bounds are made together; those of 64 chunks are kept for the other ranks
