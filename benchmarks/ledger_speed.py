@@ -10,8 +10,8 @@ rank in four has a completion, each step others; lines are shared by ranks that 
 `--place`. Nothing is extrapolated. `--write` puts tables and figures into `ledger_speed.md` and `ledger_speed.json`
 beside this file. Goals: a record of 1024 completions within 1 ms (1 % of a step of 100 ms); 10^6 completions per second
 compared where both runs have as many ranks and wrote the same lines (on 4,096 ranks from 1,024 completions in a step
-and 1,000 steps on: opening 8,192 files takes as long for fewer), else 0.15 * 10^6, and 0.22 * 10^6 with the extra;
-memory that does not grow with the steps. A report, never a gate.
+and some thousand steps on: 8,192 files are opened and their headers read for fewer, too), else 0.15 * 10^6, and
+0.22 * 10^6 with the extra; memory that does not grow with the steps. A report, never a gate.
 """
 
 from __future__ import annotations
