@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite
+from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.values import Told
 from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version

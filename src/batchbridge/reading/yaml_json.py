@@ -7,11 +7,12 @@ depth and node count are bounded. Scalars are PyYAML's, keys are the user's own 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchbridge.errors import BatchBridgeError
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Where
 
 if TYPE_CHECKING:
