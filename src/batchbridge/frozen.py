@@ -48,7 +48,7 @@ _ABSENT = _Absent()
 def _init(made: Any) -> Any:
     """The `__init__` of a class of records."""
     known: dict[str, Any] = {"_ABSENT": _ABSENT}
-    taken, by_name, stored = ["self"], [], []
+    taken, by_name, stored = ["self"], list[str](), list[str]()
     for each in dataclasses.fields(made):
         name, default, value = each.name, "", each.name
         if each.default is not dataclasses.MISSING:

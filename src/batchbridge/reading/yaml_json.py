@@ -83,6 +83,21 @@ def parse_yaml(text: str, file: str) -> Document:
     return document
 
 
+def plain_scalar(text: str) -> Any:
+    """The value of a text that is one plain scalar of YAML: PyYAML says which, and nothing is parsed for it. Raises
+    what PyYAML does where it has none."""
+    import yaml
+
+    loader = _idle_loader()
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in the stubs
+    return loader.yaml_constructors[tag](loader, yaml.ScalarNode(tag, text))
+
+
+@cache
+def _idle_loader() -> yaml.SafeLoader:
+    return _loader_class()("")
+
+
 def _in_file(finding: Finding, file: str) -> tuple[Where, ...]:
     return tuple(replace(where, file=file or None) for where in finding.where) if file else finding.where
 
