@@ -40,12 +40,14 @@ NEVER = {
     "batchbridge.testing",
     "email",
     "importlib.metadata",
+    "importlib.resources",
     "pydantic",
     "rich",
     "socket",
+    "tempfile",
 }
 """Modules that none of these commands imports."""
-OPENRLHF = {"email", "importlib.metadata", "socket"}
+OPENRLHF = {"email", "importlib.metadata", "importlib.resources", "socket", "tempfile"}
 """The adapter's running side asks `importlib.metadata` for a version, and belongs to the record of its runs."""
 NAMES = (
     "trl, YAML",
