@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
 from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.records import dataclass
 from batchbridge_verl.ahead import own_defaults
 from batchbridge_verl.installed import package_folder
 from batchbridge_verl.settings import ENGINE, NEWEST, UNRECORDED, chosen_by_key, defaults_of

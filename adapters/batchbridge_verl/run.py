@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
+from batchbridge.kit.records import dataclass
 from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
