@@ -37,7 +37,7 @@ def _grammar() -> object:
     archives, temporary files and random numbers, for what nobody here asks it."""
     package = importlib.util.find_spec("tree_sitter_bash")
     folders = None if package is None else package.submodule_search_locations
-    found = importlib.machinery.PathFinder.find_spec("_binding", folders)
+    found = importlib.machinery.PathFinder.find_spec("tree_sitter_bash._binding", folders)
     if folders is None or found is None or found.loader is None:
         import tree_sitter_bash
 

@@ -101,6 +101,7 @@ def easyr1(reading: Reading) -> Any:
         use_critic=config.algorithm.adv_estimator == "gae",
         use_reference_policy=not config.algorithm.disable_kl,
         processor=object() if seen else None,
+        train_dataloader=SimpleNamespace(dataset=[]),  # whose columns no configuration tells
     )
 
 
