@@ -95,7 +95,7 @@ def easyr1(reading: Reading) -> Any:
     actor.setdefault("ulysses_size", 1)
     model = actor.at("model")
     model.at("lora").setdefault("rank", 0)
-    seen = "vl" in str(model.get("model_path")).lower()
+    seen = any(name in str(model.get("model_path")).lower() for name in ("vl", "llava"))
     return SimpleNamespace(
         config=config,
         use_critic=config.algorithm.adv_estimator == "gae",
