@@ -279,6 +279,22 @@ def left_alone(bench: Bench) -> bool:
     return "prepare_model_inputs" in during and set(vars(bench.worker.engine)) == before
 
 
+def beside(bench: Bench, folder: Path) -> dict[str, Any]:
+    """Tokens that a reference's engine is run on, in scoring, where a worker that shares prompts has it beside it; and
+    whether it is left as it was."""
+    other = Bench(folder, *packed(attention="sdpa")).worker
+    samples, members, spec = samples_of(bench)
+    before, seen = set(vars(other.engine)), []
+    other.engine.module.register_forward_pre_hook(
+        lambda module, given, named: seen.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    install(bench.worker, bench.orders(spec, CASE), [other.engine])
+    settings = {"calculate_entropy": False, "compute_loss": False, "use_dynamic_bsz": True}
+    other.infer_batch(batch(samples, members, step=STEP, max_token_len_per_gpu=200, **settings))
+    remove(bench.worker)
+    return {"tokens": seen, "left alone": set(vars(other.engine)) == before}
+
+
 def shared(bench: Bench, folder: Path) -> dict[str, Any]:
     bench.padding = "free"
     found: dict[str, Any] = {
@@ -295,6 +311,7 @@ def shared(bench: Bench, folder: Path) -> dict[str, Any]:
     }
     if bench.ranks == 1:
         found["tokens"] = tokens_run(bench)
+        found["beside"] = beside(bench, folder)
         found["families"] = {kind: of_family(bench, folder, name) for name, kind in FAMILIES.items()}
         found["others"] = {
             "gradient checkpointing": against_own_rows(
