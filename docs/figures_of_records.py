@@ -368,11 +368,38 @@ def easyr1() -> str:
                 "the stock entry on one rank, cut by tokens: apart by, of its change": digits(
                     ends["stock entry on one rank"]
                 ),
+                **easyr1_images(recorded / f"images_{version}.json"),
             }
         )
     commits = [f"{version} ({head['commit'][:7]})" for version, (head, *_) in versions.items()]
     runs = table(("proof", *commits), [(what, *(row[what] for row in rows)) for what in rows[0]])
     return f"{runs}\n\n{measured([*suite('easyr1'), *kernels('easyr1'), *cost('easyr1'), *published('easyr1')])}"
+
+
+def easyr1_images(file: Path) -> dict[str, str]:
+    """Of one version: what test_images_easyr1.py measured, where images are followed."""
+    if not file.exists():
+        return dict.fromkeys(easyr1_images(file.with_name("images_0.3.3.dev0.json")), "refused")
+    record = read(file)
+    results = [result for case in record["gradients"].values() for result in case["wrapped"]]
+    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
+    controls = [case["controls"] for case in record["gradients"].values()]
+    tower = min(case["a trained tower"] for case in controls if "a trained tower" in case)
+    apart = record["apart"]
+    return {
+        "test_images_easyr1.py: the same gradients of rows with no, one or two images": (
+            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
+            f"{max(of_the_bar):.2f} of the bar"
+        ),
+        "... of how many families of models": str(len({name.split(",")[0] for name in record["gradients"]}) - 2),
+        "... an oracle that is shown other pictures; that trains a frozen tower: at least, in bars": (
+            f"{min(case['other pictures'] for case in controls):,.0f}; {tower:,.0f}"
+        ),
+        "... `fit` on 1 and 2 ranks; with KL and a frozen tower: apart by, of its change": (
+            f"{digits(apart['enforced, 1'])}; {digits(apart['penalised, tower frozen, 1'])}"
+        ),
+        "... unwrapped: apart by": f"{apart['observed, 2']:.0%}",
+    }
 
 
 def easyr1_against() -> str:

@@ -26,6 +26,7 @@ from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
+from batchbridge_easyr1.images import processed
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import Given, Watch
@@ -99,6 +100,9 @@ class ActorLayer:
             if (rollout := getattr(worker, "rollout", None)) is not None:
                 what, why = "each completion by its own seed", "rollout identity"
                 self._patches.set(rollout, "generate_sequences", seeded(rollout), what=what, why=why)
+            if getattr(worker, "processor", None) is not None:
+                what, why = "images of each call's own rows", "membership of the plan"
+                self._patches.set(worker, "_process_multi_modal_inputs", processed(worker), what=what, why=why)
         update = rebound(type(self._actor).update_policy, **names)
         self._native_update = types.MethodType(update, self._actor)
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):

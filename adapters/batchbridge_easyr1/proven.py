@@ -24,6 +24,7 @@ CODE = Code(
                     "DataParallelPPOActor.update_policy",
                 ),
                 "workers/fsdp_workers.py": (
+                    "FSDPWorker._process_multi_modal_inputs",
                     "FSDPWorker.compute_log_probs",
                     "FSDPWorker.compute_ref_log_probs",
                     "FSDPWorker.generate_sequences",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from batchbridge import CannotAttach, Reading, Source, Spec
@@ -17,6 +19,7 @@ from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
+from batchbridge_easyr1.images import VIDEOS
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
@@ -26,6 +29,8 @@ from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 
 MODEL = f"{ACTOR}model.model_path"
+PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
+"""Of the models whose images are proven to follow their rows."""
 OFF = 1e30
 """A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
 
@@ -68,6 +73,36 @@ def run_of(reading: Reading) -> Run:
 def _hybrid_in(reading: Reading) -> bool | None:
     size = setting(reading, f"{ACTOR}fsdp.fsdp_size", -1)
     return bool(0 < size < run_of(reading).world) if isinstance(size, int) else None
+
+
+def _other_images(reading: Reading) -> bool | None:
+    """Whether a model reads images and is none that is proven; None: its name does not say."""
+    model = setting(reading, MODEL)
+    images = images_of(model)
+    if not images:
+        return images
+    if not _scores_any_rows(reading):
+        return True
+    if re.match(r"qwen(2|2\.5|3)-vl-", str(model).rstrip("/").rpartition("/")[2].lower()):
+        return False
+    return None if Path(str(model)).expanduser().exists() else True
+
+
+def _scores_any_rows(reading: Reading) -> bool:
+    """Whether EasyR1's forward runs the vision tower for rows without an image in evaluation mode, too. Source: EasyR1
+    0.3.2 and 0.3.3.dev0 models/transformers/qwen2_vl.py _get_input_embeds."""
+    return holds(">=0.3.3.dev0", run_of(reading).version)
+
+
+def _assumed(reading: Reading) -> tuple[str, ...]:
+    model = setting(reading, MODEL)
+    return (ASSUMED,) if model is None else ("a data set without videos",) if images_of(model) else ()
+
+
+def _has_videos(dataset: Any) -> bool:
+    """Whether EasyR1 takes videos from a data set: it looks for images first. Source: EasyR1 0.3.3.dev0 RLHFDataset."""
+    columns = getattr(getattr(dataset, "dataset", None), "column_names", None) or ()
+    return getattr(dataset, "video_key", None) in columns and getattr(dataset, "image_key", None) not in columns
 
 
 def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
@@ -196,10 +231,22 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "multi_modal",
-        "a model with a processor: EasyR1 keeps a rollout's images by its rows, which are cut into steps; not proven",
-        lambda trainer, request: trainer.processor is not None,
-        configured=lambda reading: images_of(setting(reading, MODEL)),
-        remedy="a model that reads text only",
+        "images are proven with Qwen2-VL, Qwen2.5-VL and Qwen3-VL, with EasyR1 0.3.3.dev0 on; in 0.3.2 ranks wait for "
+        "one that scores rows without an image",
+        lambda trainer, request: (
+            trainer.processor is not None
+            and (type(trainer.processor).__name__ not in PROCESSORS or not _scores_any_rows(request.reading))
+        ),
+        configured=lambda reading: _other_images(reading),
+        remedy="one of these models with a newer EasyR1, or a model that reads text only",
+    ),
+    Refusal(
+        "videos",
+        VIDEOS,
+        lambda trainer, request: _has_videos(trainer.train_dataloader.dataset),
+        allowable=True,
+        configured=never,
+        remedy="a data set without the column data.video_key",
     ),
     Refusal(
         "lora",
@@ -290,7 +337,7 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     training=lambda trainer: is_inside(trainer, "fit"),
     patch=_patch,
-    assumes=lambda reading: () if setting(reading, MODEL) is not None else (ASSUMED,),
+    assumes=_assumed,
 )
 
 

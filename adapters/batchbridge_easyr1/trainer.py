@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import layout
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_easyr1.images import require
 from batchbridge_easyr1.sampling import SeededLoader
 
 CANDIDATE = "batchbridge_candidate"
@@ -47,6 +48,10 @@ class Driver(StepDriver):
     @property
     def ranks(self) -> int:
         return int(self._trainer.actor_rollout_ref_wg.world_size)
+
+    def require_images(self, columns: Mapping[str, Any]) -> None:
+        """Raises `CannotAttach` where a rollout's images cannot follow their rows."""
+        require(columns, ranks=self.ranks, padding_free=self._actor.padding_free, allow=self.orders.allow)
 
     @property
     def rows_per_micro_batch(self) -> int | None:
@@ -135,6 +140,7 @@ class Planned:
             data.rollout_batch_size = own
         number_samples(batch, driver.plan.completions_per_prompt)
         columns = batch.non_tensor_batch
+        driver.require_images(columns)
         if self._candidates is not None:
             self._take(self._candidates, columns, rollout)
         arrived = {

@@ -69,7 +69,7 @@ class Watch:
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
         self._clipping = 1.0
-        self._weight = smallest_weight(actor.actor_module)
+        self._weight = smallest_weight(text_of(actor.actor_module))
         self._native_forward = actor._forward_micro_batch
         self._native_clip = actor.actor_module.clip_grad_norm_
         why = "what a step trains is measured"
@@ -154,6 +154,25 @@ class Watch:
         self._moved, self._clipping = False, 1.0
         if self._weight is not None:
             self._weight.witness.drop()
+
+
+def text_of(module: Any) -> Any:
+    """Of a model with a vision tower, whose weights have no gradient in rows without an image, the last layer of its
+    text that FSDP has a part of its own for; any other model itself."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if not any(_in(name, "visual") for name, _ in module.named_modules()):
+        return module
+    units: dict[str, Any] = {}
+    for name, unit in module.named_modules():
+        inner = isinstance(unit, FullyShardedDataParallel) and unit is not module
+        if inner and _in(name, "language_model") and not any(name.startswith(f"{outer}.") for outer in units):
+            units[name] = unit
+    return list(units.values())[-1] if units else module
+
+
+def _in(name: str, part: str) -> bool:
+    return part in name.split(".")
 
 
 def _name(objective: Objective) -> str:

@@ -7,11 +7,11 @@ run is decided only where one optimizer step holds a whole episode on one replic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.rules import defects

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers, rule_table
+from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.deepspeed import Applied, applied, required
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes

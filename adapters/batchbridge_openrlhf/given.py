@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge import Source, Where
 from batchbridge.kit import command_line
 from batchbridge.kit.command_line import CommandLine, Takes
+from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.settings import Option
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.kit.key_table import Key, Unsayable, keys_of, told_by
 from batchbridge.kit.kinds import anything, one_of
+from batchbridge.kit.records import dataclass
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_openrlhf.settings import holds

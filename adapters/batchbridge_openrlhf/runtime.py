@@ -19,6 +19,7 @@ from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.given import Running
+from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
 
@@ -83,17 +84,20 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _corrects_sampler(advantage: Any) -> bool:
-    """Whether the loss corrects towards the sampler: a level since 0.11.2, a flag before."""
-    level: str | None = getattr(advantage, "is_correction_level", None)
-    return bool(advantage.is_correction_enable) if level is None else level != "off"
-
-
 def _kl_estimator(spec: Spec) -> str | None:
     return spec.objective.kl_estimator if spec.objective.kl_placement == "loss" else None
 
 
-CORRECTED = ("algo.advantage.is_correction_level", "algo.advantage.is_correction_enable")
+PROVEN_CORRECTIONS = (
+    *("token_truncate", "token_mask", "sequence_geometric_mask"),
+    *("sequence_binary_kl_mask", "token_tv_mask", "sequence_tv_mask"),
+)
+"""Corrections towards the sampler whose gradient is held against the oracle, by the words of `meaning`."""
+
+
+def _unproven_correction(request: Request) -> bool:
+    named = own_spec(request).objective.sampler_correction
+    return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
 def settings_in(reading: Reading) -> Facts:
@@ -103,11 +107,21 @@ def settings_in(reading: Reading) -> Facts:
 
 
 def started(reading: Reading) -> Reading:
-    """A trainer's order is keyed by train.seed, whatever a configuration leaves open."""
-    seed = settings_in(reading)["train.seed"]
-    if reading.spec is None or reading.spec.order.seed is not None:
+    """The reading of an enforced run: its order is keyed by train.seed, where nothing else keys it, and its steps end
+    with their rollout (`leftovers.settled`)."""
+    if reading.spec is None:
         return reading
-    return dataclasses.replace(reading, spec=reading.spec.replace(**{"order.seed": seed}))
+    spec = settled(reading.spec, reading.dataset_size)
+    if spec.order.seed is None:
+        spec = spec.replace(**{"order.seed": settings_in(reading)["train.seed"]})
+    return dataclasses.replace(reading, spec=spec)
+
+
+def assumed(reading: Reading) -> tuple[str, ...]:
+    """What becomes of leftovers, where `started` decided it: options say `none` with dynamic batches alone."""
+    assert reading.spec is not None, "what is not read is not asked"
+    decided = reading.spec.optimizer_step.step_may_span == "none" and not settings_in(reading).sizes.dynamic
+    return (SAID,) if decided else ()
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -200,12 +214,20 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sampler_correction",
-        "algo.advantage.is_correction_level (is_correction_enable before 0.11.2) is not proven against the oracle yet; "
+        "a correction by the binary KL divergence of single tokens leaves out tokens on which policy and engine agree: "
+        "in float32 their divergence may come out below 0, which openrlhf takes for out of bounds (0.11.2); "
         'allow=("sampler_correction",) accepts it as openrlhf computes it',
-        lambda args, request: _corrects_sampler(args.algo.advantage),
+        lambda args, request: _unproven_correction(request),
         allowable=True,
-        configured=lambda reading: any(settings_in(reading)[key] not in (False, "off") for key in CORRECTED),
-        remedy="leave the correction out",
+        remedy="algo.advantage.is_correction_level seq, or algo.advantage.is_correction_gating tv or ratio",
+    ),
+    Refusal(
+        "other_correction",
+        "the spec corrects towards the sampler otherwise than the trainer's own options do; set "
+        "algo.advantage.is_correction_* as it says (before 0.11.2 is_correction_enable, is_correction_type)",
+        lambda args, request: (
+            request.spec.objective.sampler_correction != own_spec(request).objective.sampler_correction
+        ),
     ),
     Refusal(
         "surrogate",
@@ -281,8 +303,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "step_crosses_rollouts",
-        "some optimizer step would draw from two rollouts: the completions that fill none go on into the next one's "
-        "first, as openrlhf leaves it. Give sizes that divide, or a spec whose optimizer_step.step_may_span is none",
+        "some optimizer step would draw from two rollouts: no rollout fills one (rollout.batch_size x "
+        "rollout.n_samples_per_prompt completions below train.batch_size, or fewer prompts), or the specification asks "
+        "for it. Give rollouts of at least train.batch_size completions, or a specification whose "
+        "optimizer_step.step_may_span is none",
         lambda args, request: request.plan is not None and steps_cross_rollouts(request.plan),
     ),
     Refusal(
@@ -396,6 +420,7 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=OBSERVED,
     started=started,
+    assumes=assumed,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
     # Training processes are wrapped together; the driver is one.

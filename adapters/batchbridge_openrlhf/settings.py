@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from batchbridge.kit.records import dataclass
 from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.8.0"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.settings import holds
 
 FIELDS = {

@@ -11,13 +11,12 @@ version 3 swift/trainers/rlhf_trainer/grpo_trainer.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _DERIVED = "the loss of a class that is derived from it is measured before it trains (weight_probe)"
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """A trainer of other people that is known by name: its refusal's name and reason, and whether a class is it."""
 
     name: str

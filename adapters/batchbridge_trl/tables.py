@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from batchbridge import Fix
 from batchbridge.kit.key_table import Key
+from batchbridge.kit.records import dataclass
 from batchbridge.kit.versions import holds
 
 

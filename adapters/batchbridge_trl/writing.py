@@ -27,7 +27,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
-    known = {path for path, value, _ in walk(spec) if value is not None}
+    said = {path: value for path, value, _ in walk(spec)}
+    known = {path for path, value in said.items() if value is not None}
     values = written_by((row for row in said_alone(version) if known.issuperset(row.fields)), spec, problems)
     _write_sizes(spec, values, problems)
     _write_horizon(spec, values, problems)
@@ -35,12 +36,11 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     _write_objective(spec, values, problems, version)
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
-        value = attrgetter(path)(spec)
-        problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}", path)
-    for path, value, _ in walk(spec):
-        problems.need(
-            not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path
-        )
+        if (value := attrgetter(path)(spec)) not in wanted:
+            problems.add(f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}", path)
+    for path, value in said.items():
+        if isinstance(value, int) and too_large(value):
+            problems.add(f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path)
     if holds("<1.6", version) and CORRECTION_CAP[0] in values:
         values[CORRECTION_CAP[1]] = values.pop(CORRECTION_CAP[0])
     if spec.carried.router_loss_coefficient is None and holds(">=1.7,<1.14", version):

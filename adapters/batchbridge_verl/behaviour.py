@@ -11,7 +11,7 @@ from batchbridge.kit import DenominatorScope, NativeStep
 from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
-from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
+from batchbridge_verl.run import DYNAMIC, EPOCHS, FULLY_ASYNC, GROUP, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER
 from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES, TORCH_SEED
 
@@ -102,6 +102,8 @@ def _membership(run: Run) -> str:
 
 
 def _undecided(run: Run) -> Iterator[str]:
+    if run.entry == FULLY_ASYNC:
+        yield "which rollout has a prompt, and which weights generated it: what is generated first is trained first"
     if run.v1 and run.completions_per_rollout > run.completions_per_step:
         yield "which optimizer step trains a completion: rollouts finish in an order that no seed fixes"
     elif not run.v1 and run["trainer.balance_batch"]:
@@ -128,6 +130,7 @@ def native_steps(
         (run.micro is None, "there is no micro-batch"),
         (run["algorithm.filter_groups.enable"], "groups are filtered by their rewards"),
         (run.entry == "one_step_off", "one_step_off_policy generates one rollout ahead"),
+        (run.entry == FULLY_ASYNC, "fully_async trains what is generated first"),
         (run["data.gen_batch_size"] not in (None, run[PROMPTS]), "data.gen_batch_size differs from train_batch_size"),
         (run.completions_per_rollout % run.completions_per_step != 0, "the last optimizer step is not whole"),
         (run.share % (run.micro or 1) != 0, "micro-batches are not whole"),

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
 from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.records import dataclass
+from batchbridge_verl.ahead import own_defaults
 from batchbridge_verl.installed import package_folder
 from batchbridge_verl.settings import ENGINE, NEWEST, UNRECORDED, chosen_by_key, defaults_of
 
@@ -54,12 +56,13 @@ class Defaults:
         return frozenset(found)
 
 
-def defaults_for(version: str, engine: str) -> Defaults:
-    """The defaults of `version`: of the installed package where it is that version, else the shipped table."""
+def defaults_for(version: str, engine: str, program: str = "main_ppo") -> Defaults:
+    """The defaults of `version`: of the installed package where it is that version, else the shipped table; with what a
+    program has otherwise."""
     package = package_folder(version)
-    if package is None:
-        return _shipped(version, engine)
-    return _installed(package, version, engine)
+    found = _shipped(version, engine) if package is None else _installed(package, version, engine)
+    own = own_defaults(program, version)
+    return replace(found, values={**found.values, **own}) if own else found
 
 
 @lru_cache(maxsize=32)

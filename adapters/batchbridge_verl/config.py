@@ -13,6 +13,8 @@ from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
+from batchbridge_verl.ahead import PROGRAM_OF
+from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
 from batchbridge_verl.given import (
     CODES,
@@ -24,9 +26,10 @@ from batchbridge_verl.given import (
     unknown_keys,
 )
 from batchbridge_verl.meaning import meaning
-from batchbridge_verl.run import GPUS, NODES, Run
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
+_ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
 RESTATES = {
     "BB-VERL-010": "BB101",
     "BB-VERL-017": "BB102",
@@ -94,11 +97,16 @@ class VerlAdapter(FramedAdapter):
         engine = _engine(told_by_user, version)
         if engine is None or told_by_user.entry is None or not told_by_user.config_is_read:
             return self.unread(version, [*found, *told_by_user.findings], context)
-        defaults = defaults_for(version, engine)
+        program = PROGRAM_OF.get(told_by_user.config or "", told_by_user.entry)
+        own = program == FULLY_ASYNC
+        if own and tables.holds("<0.8.0", version):
+            found.append(Finding("BB-VERL-007", "error", "config", f"verl {version} has no {_ASYNC}", undecided=True))
+            return self.unread(version, [*found, *told_by_user.findings], context)
+        defaults = defaults_for(version, engine, program)
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         told_by_user.findings += [*defaults.findings, *wrong_keys]
         native, unread = NATIVELY.values(
-            SETTINGS,
+            (*SETTINGS, *AHEAD) if own else SETTINGS,
             told_by_user,
             defaults.values,
             source.env,
@@ -113,7 +121,7 @@ class VerlAdapter(FramedAdapter):
             native=native,
             version=version,
             engine=engine,
-            entry=told_by_user.entry,
+            entry=program,
             own_program=told_by_user.own_program,
             world=world,
             given=frozenset(told_by_user.places),

@@ -12,6 +12,7 @@ from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
+from batchbridge_verl.run import FULLY_ASYNC
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
@@ -25,6 +26,7 @@ ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo_sync": "main_ppo_sync",
     "verl.experimental.one_step_off_policy.main_ppo": "one_step_off",
     "recipe.one_step_off_policy.main_ppo": "one_step_off",
+    "verl.experimental.fully_async_policy.fully_async_main": FULLY_ASYNC,
 }
 """Modules that start the trainers read here. Source: verl 0.4.0 to 0.9.1."""
 
@@ -34,6 +36,8 @@ CONFIGS: Mapping[str, str | None] = {
     "ppo_megatron_trainer": "megatron",
     "one_step_off_ppo_trainer": None,
     "one_step_off_ppo_megatron_trainer": "megatron",
+    "fully_async_ppo_trainer": None,
+    "fully_async_ppo_megatron_trainer": "megatron",
 }
 OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
 """Groups of other entry points, or whose keys users add freely."""
@@ -45,10 +49,8 @@ OTHERS: Mapping[str, str] = {
     "verl.trainer.main_eval": "evaluates, and trains nothing",
     "verl.model_merger": "merges checkpoints, and trains nothing",
 }
-_ASYNCHRONOUS = "trains while it generates, with sizes of its own, and is not read"
 UNREAD: Mapping[str, str] = {
-    "verl.experimental.fully_async_policy": _ASYNCHRONOUS,
-    "recipe.fully_async_policy": _ASYNCHRONOUS,
+    "recipe.fully_async_policy": "trains while it generates, with sizes of its own, and is in no release",
     "verl.experimental.vla": "trains robots' models with a trainer of its own, and is not read",
 }
 """Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
@@ -64,7 +66,8 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     for key, place in result.places.items():
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
-        if key in (ENGINE, "defaults", "hydra") or key.startswith((*OPEN, *(f"{group}." for group in result.groups))):
+        free = tuple(name for name in OPEN if name != "rollout." or "rollout.nnodes" not in known)
+        if key in (ENGINE, "defaults", "hydra") or key.startswith((*free, *(f"{group}." for group in result.groups))):
             continue
         operation = result.operations[key]
         if operation == "add" and known.get(key) is not None:

@@ -8,18 +8,19 @@ from batchbridge.kit.clipping import canonical_bound
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import Told
+from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     EPOCHS,
     FORWARD_BUDGET,
+    FULLY_ASYNC,
     GPUS,
     GROUP,
     MICRO,
     MINI,
     NODES,
     PARALLEL,
-    PROMPTS,
     STRATEGY,
     THRESHOLD,
     TRAINER_MODE,
@@ -72,7 +73,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     if seed is None:
         why = "data.seed null: the seed of a new torch.Generator"
         told["order.seed"] = Told(TORCH_SEED, None, why, ("data.seed",))
-    if generated not in (None, run[PROMPTS]):
+    if generated not in (None, run.prompts_per_rollout):
         told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
         told["rollout.group_filter"] = Told("drop_zero_variance", "algorithm.filter_groups.enable")
@@ -89,7 +90,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     }
     if estimator.open_term:
         told["open_terms"] = Told((estimator.open_term,), _ESTIMATOR)
-    return told | parts
+    return told | parts | (sizes(run) if run.entry == FULLY_ASYNC else {})
 
 
 CONSTANTS = {
@@ -103,9 +104,8 @@ CONSTANTS = {
 def _staleness(run: Run) -> dict[str, Told]:
     """How old completions may be. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than the
     threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie there finished."""
-    if run.entry == "one_step_off":
-        ahead = "one_step_off_policy generates one rollout ahead"
-        return {"staleness.mode": Told("lookahead", None, ahead), "staleness.maximum": Told(1, None, ahead)}
+    if run.entry in ("one_step_off", FULLY_ASYNC):
+        return staleness(run)
     if not run.ahead:
         return {}
     threshold = run[THRESHOLD]

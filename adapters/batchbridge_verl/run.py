@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
+from batchbridge.kit.records import dataclass
 from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
@@ -18,6 +19,7 @@ DYNAMIC, BUDGET = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
 TRAINER_MODE, THRESHOLD = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
 STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 FORWARD_BUDGET = f"{ROLLOUT}log_prob_max_token_len_per_gpu"
+FULLY_ASYNC, REQUIRED = "fully_async", "async_training.require_batches"
 
 FSDP_CONTEXT = f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size"
 PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
@@ -37,15 +39,15 @@ PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
 }
 """Source: verl 0.4.0 to 0.9.1 composed configurations."""
 
-_SIZES = (PROMPTS, GROUP, MINI, EPOCHS)
+_SIZES = (GROUP, MINI, EPOCHS)
 
 
 @dataclass(frozen=True)
 class Run:
     """Settings by native key with the version, the engine, the trainer's entry point, and the devices.
 
-    `entry`: main_ppo, main_ppo_sync or one_step_off. `own_program`: a module of somebody's own that starts it. `given`:
-    keys that the user said.
+    `entry`: main_ppo, main_ppo_sync, one_step_off or fully_async. `own_program`: a module of somebody's own that starts
+    it. `given`: keys that the user said.
     """
 
     native: Mapping[str, Any]
@@ -138,11 +140,17 @@ class Run:
     @property
     def plain(self) -> bool:
         """Every size is positive, so that products and quotients mean something."""
-        return self.world >= 1 and min(self.parallel) >= 1 and min(self[key] for key in _SIZES) >= 1
+        sizes = [self.prompts_per_rollout, *(self[key] for key in _SIZES)]
+        return self.world >= 1 and min(self.parallel) >= 1 and min(sizes) >= 1
+
+    @property
+    def prompts_per_rollout(self) -> int:
+        """What is trained before more is generated; with fully_async, what its trainer takes from the queue at once."""
+        return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self[PROMPTS])
 
     @property
     def completions_per_rollout(self) -> int:
-        return int(self[PROMPTS] * self[GROUP])
+        return int(self.prompts_per_rollout * self[GROUP])
 
     @property
     def asked_per_step(self) -> int:

@@ -155,6 +155,13 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy="start verl.trainer.main_ppo",
     ),
     Refusal(
+        "fully_async",
+        "BatchBridge does not work with the trainer of verl's fully_async_policy, which takes what is generated first",
+        only_asked,
+        configured=lambda reading: run_of(reading).entry == "fully_async",
+        remedy="start verl.trainer.main_ppo",
+    ),
+    Refusal(
         "own_program",
         "BatchBridge works with a program of one's own where it builds verl's own trainer",
         only_asked,

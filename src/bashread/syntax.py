@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,10 +27,24 @@ WORDS = frozenset(
 def parse(source: bytes) -> Node:
     """The root of the syntax tree of a script (UTF-8); parts that are no bash are ERROR nodes."""
     import tree_sitter
-    import tree_sitter_bash
 
-    language = tree_sitter.Language(tree_sitter_bash.language())
+    language = tree_sitter.Language(_grammar())
     return tree_sitter.Parser(language).parse(_OUTSIDE_ASCII.sub(_stand_in, source)).root_node
+
+
+def _grammar() -> object:
+    """Bash's grammar. Its extension is loaded alone where it stands where it always did: the package around it imports
+    archives, temporary files and random numbers, for what nobody here asks it."""
+    package = importlib.util.find_spec("tree_sitter_bash")
+    folders = None if package is None else package.submodule_search_locations
+    found = importlib.machinery.PathFinder.find_spec("_binding", folders)
+    if folders is None or found is None or found.loader is None:
+        import tree_sitter_bash
+
+        return tree_sitter_bash.language()
+    binding = importlib.util.module_from_spec(found)
+    found.loader.exec_module(binding)
+    return binding.language()
 
 
 _OUTSIDE_ASCII = re.compile(rb"[\x80-\xff]+")

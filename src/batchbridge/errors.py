@@ -16,9 +16,10 @@ What is wrong with a configuration is no exception but a `Finding` of its readin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from batchbridge.frozen import dataclass
 
 
 class BatchBridgeError(Exception):

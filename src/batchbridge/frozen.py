@@ -1,8 +1,9 @@
-"""`dataclass(frozen=True)` that is made in a third of the time: what every frozen record has in common is written once.
+"""`dataclass` that is made in a fifth of the time: what all records have in common is written once.
 
-The standard library writes, compiles and runs six functions for every such class, which is a quarter of what a check of
-a configuration would take. Here only `__init__` is its own; the rest are the same functions for all. For records of a
-command: those that a run makes by the thousand are the standard library's own. Standard library only.
+The standard library writes, compiles and runs up to six functions for every such class, which is a quarter of what a
+check of a configuration would take. Here only `__init__` is its own, and stores all values at once; the rest are the
+same functions for all. For records of a command: those that a run makes by the thousand are the standard library's own.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -16,20 +17,56 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(cls=None, /, *, frozen=False, kw_only=False, repr=True):
-        """As `dataclasses.dataclass`. Records that inherit from others are left to it."""
+    def dataclass(cls=None, /, *, frozen=False, kw_only=False, repr=True, eq=True):
+        """As `dataclasses.dataclass`; `InitVar` is not known."""
         if cls is None:
-            return lambda cls: dataclass(cls, frozen=frozen, kw_only=kw_only, repr=repr)
-        if not frozen or any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:]):
-            return dataclasses.dataclass(cls, frozen=frozen, kw_only=kw_only, repr=repr)
-        made = dataclasses.dataclass(cls, eq=False, repr=False, kw_only=kw_only)
-        made.__dataclass_params__.frozen = made.__dataclass_params__.eq = True
+            return lambda cls: dataclass(cls, frozen=frozen, kw_only=kw_only, repr=repr, eq=eq)
+        # What inherits from a frozen record has to say that it is one, and gets two functions more of its own.
+        inherits = frozen and any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:])
+        made = dataclasses.dataclass(cls, init=False, eq=False, repr=False, kw_only=kw_only, frozen=inherits)
+        parameters = made.__dataclass_params__
+        parameters.init, parameters.eq, parameters.repr, parameters.frozen = True, eq, repr, frozen
         compared = [each.name for each in dataclasses.fields(made) if each.compare]
         made._compared = attrgetter(*compared or ["__class__"])
-        for name, function in _SHARED.items():
-            if made.__dict__.get(name) is None and (repr or name != "__repr__"):
+        left_out = {*(() if repr else ("__repr__",)), *(() if eq else ("__eq__", "__hash__"))}
+        for name, function in {"__init__": _init(made), **(_FROZEN if frozen else _LOOSE)}.items():
+            if made.__dict__.get(name) is None and name not in left_out:
                 setattr(made, name, function)
         return made
+
+
+class _Absent:
+    """Stands in a signature for a value that is made for each record."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_ABSENT = _Absent()
+
+
+def _init(made: Any) -> Any:
+    """The `__init__` of a class of records."""
+    known: dict[str, Any] = {"_ABSENT": _ABSENT}
+    taken, by_name, stored = ["self"], list[str](), list[str]()
+    for each in dataclasses.fields(made):
+        name, default, value = each.name, "", each.name
+        if each.default is not dataclasses.MISSING:
+            default, known[f"_default_{name}"] = f"=_default_{name}", each.default
+        elif each.default_factory is not dataclasses.MISSING:
+            default, known[f"_make_{name}"] = "=_ABSENT", each.default_factory
+            value = f"_make_{name}() if {name} is _ABSENT else {name}" if each.init else f"_make_{name}()"
+        if each.init:
+            (by_name if each.kw_only else taken).append(f"{name}{default}")
+        if each.init or value != name:
+            stored.append(f"{name}={value}")
+    head = ", ".join([*taken, *(["*", *by_name] if by_name else [])])
+    last = "; self.__post_init__()" if hasattr(made, "__post_init__") else ""
+    exec(f"def __init__({head}): self.__dict__.update({', '.join(stored)}){last}", known)
+    init = known["__init__"]
+    init.__qualname__, init.__module__ = f"{made.__qualname__}.__init__", made.__module__
+    init.__annotations__ = {each.name: each.type for each in dataclasses.fields(made) if each.init} | {"return": None}
+    return init
 
 
 def _equal(self: Any, other: Any) -> bool:
@@ -62,4 +99,5 @@ def _delete(self: Any, name: str) -> None:
     object.__delattr__(self, name)
 
 
-_SHARED = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr, "__setattr__": _set, "__delattr__": _delete}
+_LOOSE = {"__eq__": _equal, "__hash__": None, "__repr__": _repr}
+_FROZEN = {**_LOOSE, "__hash__": _hash, "__setattr__": _set, "__delattr__": _delete}

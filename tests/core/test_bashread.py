@@ -342,3 +342,9 @@ def _same(words: tuple[Argument, ...], recorded: list[str]) -> bool:
         if len(candidates) == len(recorded) and all(w.unknown or w.text == r or "ABS" in r for w, r in pairs):
             return True
     return False
+
+
+def test_a_grammar_whose_extension_is_not_found_is_imported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = argvs("echo a | cat")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert argvs("echo a | cat") == before == [["cat"]]

@@ -63,6 +63,10 @@ OTHERWISE = (
     TEXT.replace("    def m(self):\n        return 2\n", "    if True:\n        def m(self):\n            return 2\n"),
     TEXT.replace("class C:", "class C(\n    object\n):\n    a = 1\n"),
     TEXT.replace("class C:", "class B:\n    def m(self):\n        return 2\n\n\nclass C:\n    b = 2\n"),
+    TEXT.replace("class C:", "\f\nclass C:"),
+    TEXT + "\f\ndef f():\n    return 5\n",
+    TEXT + "\n    \fdef m(self):\n        return 5\n",
+    TEXT.replace("def f():", "def f ():"),
     "def f(:\n",
 )
 

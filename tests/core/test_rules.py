@@ -15,7 +15,7 @@ from batchbridge import Spec
 from batchbridge.contract.reading import Provenance
 from batchbridge.errors import PlanError
 from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology, every_field
 from batchbridge.rules import core_rules
 
 SOUND = Spec(
@@ -285,3 +285,17 @@ def test_replicas_are_whole_exactly_when_the_rule_is_silent(world: int, tensor: 
     assume(tensor * pipeline <= 32)
     spec = SOUND.replace(**change)
     assert ("BB102" in codes(spec)) is (Fraction(world, tensor * pipeline).denominator != 1)
+
+
+ODD = (True, 1, 1.5, float("nan"), 1 << 70, "x", "none", None, (), ("a",), ("a", 1), ["a"], Topology(world_size=1), {})
+
+
+@pytest.mark.parametrize("path", [*(path for path, _ in every_field()), *Spec.__annotations__])
+def test_a_value_whose_type_is_plainly_right_is_right_when_the_specification_is_built_anew(path: str) -> None:
+    filled = SOUND.replace(**{"loss.kl": SOUND.loss.policy, "loss.entropy": SOUND.loss.policy})
+    assert core_rules._is_plainly_right(filled)
+    for value in ODD:
+        spec = filled.replace(**{path if "." in path or path == "open_terms" else f"{path}.": value})
+        if core_rules._is_plainly_right(spec):
+            Spec.from_dict(spec.to_dict())
+    assert not core_rules._is_plainly_right(spec), "a dict is right nowhere"

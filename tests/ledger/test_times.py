@@ -14,8 +14,8 @@ from batchbridge.cli.main import cli
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import TIMES, Writer, diff, read_steps
 from batchbridge.ledger.certificates import certificate, verify
-from batchbridge.ledger.comparing import _untimed
 from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.scanning import untimed
 from batchbridge.ledger.summary import summarise
 from batchbridge.render.html import ledger as page
 from batchbridge.render.ledger import summary
@@ -93,9 +93,12 @@ def test_what_only_looks_like_a_time_is_compared() -> None:
         b'{"x":{"y":1,"compute_seconds":1.5}}\n',
         b'{"compute_seconds":1.5,"step":2}\n',
         b'{"x":"a,\\"compute_seconds\\":1.5}"}\n',
+        b'{"x":1,"compute_seconds":1.5}',
+        b'{"x":1,"compute_seconds":1.}\n',
+        b'{"x":1,"compute_seconds":-1}\n',
     ):
-        assert _untimed([line]) == [line]
-    assert _untimed([b'{"x":1,"compute_seconds":1e-06}\n', b'{"x":1,"compute_seconds":12}']) == [b'{"x":1}\n'] * 2
+        assert untimed([line]) == [line]
+    assert untimed([b'{"x":1,"compute_seconds":1e-06}\n', b'{"x":1,"compute_seconds":12}\n']) == [b'{"x":1}\n'] * 2
 
 
 def test_a_certificate_is_the_same_whatever_a_step_took(tmp_path: Path) -> None:

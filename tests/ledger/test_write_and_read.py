@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps, reading
+from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps, reading, scanning
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -227,6 +227,11 @@ def test_a_writer_killed_by_sigkill_leaves_every_appended_step(tmp_path):
     assert (done.returncode, [s["step"] for s in read_steps(tmp_path)]) == (-signal.SIGKILL, [0, 1, 2])
 
 
+SIZES = [
+    (reading, "_BLOCK_BYTES"), (reading, "_LEAST_BYTES"), (scanning, "_BLOCK_BYTES"), (scanning, "_NEAR_BYTES"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("bytes_at_a_time", [1, 700, 2500])
 def test_how_much_is_read_at_a_time_changes_nothing(ledger, monkeypatch, bytes_at_a_time):
     def longer_lines(step, rows, scalars):
@@ -238,11 +243,13 @@ def test_how_much_is_read_at_a_time_changes_nothing(ledger, monkeypatch, bytes_a
         file.write(b"{")
     whole = read_steps(folder)
     expected = list(whole)
-    for name in ("_SCANNED_BYTES", "_BLOCK_BYTES", "_LEAST_BYTES"):
-        monkeypatch.setattr(reading, name, bytes_at_a_time)
+    for module, name in SIZES:
+        monkeypatch.setattr(module, name, bytes_at_a_time)
     steps = read_steps(folder)
     assert [step["ranks"] for step in expected] == [4] * 5 + [2] * 4
     assert (list(steps), steps.incomplete) == (expected, whole.incomplete)
+    for start in range(11):
+        assert list(read_steps(folder, start=start)) == expected[start:]
 
 
 @pytest.mark.parametrize("place", [1, 2, 7])

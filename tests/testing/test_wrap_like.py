@@ -257,6 +257,26 @@ def test_an_adapter_that_fills_places_gets_their_plan_and_the_report_says_what_t
         wrap(Trainer(), FILTERED, mode="verify")
 
 
+class SettlingAdapter(WrappingAdapter):
+    """A wrapped run of its trainers is ordered by another seed."""
+
+    def started(self, reading: Reading) -> Reading:
+        assert reading.spec is not None
+        return dataclasses.replace(reading, spec=reading.spec.replace(**{"order.seed": 99}))
+
+
+def test_what_an_adapter_settles_is_asked_of_an_enforced_run_of_the_trainers_own_configuration_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": SettlingAdapter()})
+    own = wrap(Trainer()).batchbridge.request
+    assert own.spec.order.seed == own.plan.spec.order.seed == 99
+    assert own.reading.spec.order.seed == 5, "the trainer's own meaning is told as it is"
+    assert asked(LIKE.replace(**{"order.seed": 3})).spec.order.seed == 3
+    for mode in ("verify", "observe"):
+        assert wrap(Trainer(), mode=mode).batchbridge.request.spec.order.seed == 5
+
+
 LIKE = spec_of({**DEFAULTS, "devices": 4})
 BUDGET = LIKE.replace(**{"micro_batch.tokens_per_device": 64, "micro_batch.forward_tokens_per_device": 128})
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from batchbridge import Fix, Where
 from batchbridge.kit import Phase, Severity
+from batchbridge.kit.records import dataclass
 from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.settings import FROM_1, GRPO, GRPO_FAST, PPO, SCRIPT

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
+from batchbridge_verl.rules.fully_async import FULLY
 from batchbridge_verl.rules.later import LATER
 from batchbridge_verl.rules.later_sizes import LATER_SIZES
 from batchbridge_verl.rules.names import NAMES
@@ -19,12 +20,12 @@ from batchbridge_verl.rules.silent import UNREPORTED
 from batchbridge_verl.rules.silent_steps import SILENT_STEPS
 from batchbridge_verl.rules.validated import OF_ACTOR, OF_VALIDATION, SIZES
 from batchbridge_verl.rules.validated_critic import OF_CRITIC, OF_REWARDS
-from batchbridge_verl.run import Run
+from batchbridge_verl.run import FULLY_ASYNC, Run
 
 __all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
 
 VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED)
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED, *FULLY)
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -37,9 +38,14 @@ def check(reading: Reading) -> list[Finding]:
         said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
         return reading.where(*(said or keys[:1]))
 
-    return rule_table.checked(reading.framework, RULES, run, run.version, where)
+    return rule_table.checked(reading.framework, _rows(run), run, run.version, where)
+
+
+def _rows(run: Run) -> tuple[Rule, ...]:
+    """Those that were held against the program."""
+    return FULLY if run.entry == FULLY_ASYNC else RULES
 
 
 def defects(run: Run) -> tuple[Defect, ...]:
     """The rows that apply, that verl itself never reports, and that change what is trained."""
-    return rule_table.defects(RULES, run, run.version)
+    return rule_table.defects(_rows(run), run, run.version)

@@ -311,8 +311,9 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     assert back.spec is not None
     source, target = leaves(reading.spec), leaves(back.spec)
     # The canonical meaning is what is converted: what either framework does on its own is said apart.
-    found = compare(_without_behaviour(reading), _without_behaviour(back))
-    wrapped = compare(_without_behaviour(reading), _without_behaviour(_wrapped(adapter, source, back)))
+    plain = _without_behaviour(reading)
+    found = compare(plain, _without_behaviour(back))
+    wrapped = compare(plain, _without_behaviour(_wrapped(adapter, source, back)))
     brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
         one, other = source[effect.field], target[effect.field]
@@ -403,7 +404,8 @@ def _number(value: object) -> bool:
 
 
 def _without_behaviour(reading: Reading) -> Reading:
-    return dataclasses.replace(reading, behaviour=None, given={})  # what is left behind is said apart
+    # What is left behind, settings outside the schema, is said apart.
+    return dataclasses.replace(reading, behaviour=None, given={}, native={})
 
 
 def natively(back: Reading) -> Iterator[str]:

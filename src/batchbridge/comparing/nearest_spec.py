@@ -89,11 +89,18 @@ class Search:
         usual = self._try(kept)
         if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
             return written
-        plain = usual
-        for path, value in carried.items():
-            one = self._try(kept.replace(**{path: value}))
-            if isinstance(one, Written) and _keys(plain) <= _keys(one):
-                kept, usual = kept.replace(**{path: value}), one
+        plain = _keys(usual)
+        # Numbers first, all at once where that keeps the form: it is words that have other forms. Else halves of them.
+        words = [path for path, value in carried.items() if isinstance(value, str)]
+        left = [words, [path for path in carried if path not in words]]
+        while left:
+            paths = left.pop()
+            with_these = kept.replace(**{path: carried[path] for path in paths})
+            one = self._try(with_these)
+            if isinstance(one, Written) and plain <= _keys(one):
+                kept, usual = with_these, one
+            elif len(paths) > 1:
+                left += [paths[len(paths) // 2 :], paths[: len(paths) // 2]]
         return usual
 
     def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:

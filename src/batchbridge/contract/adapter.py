@@ -176,6 +176,17 @@ class Adapter(ABC):
 
         return without_runtime(self.framework, attaches=type(self).attach is not Adapter.attach)
 
+    def started(self, reading: Reading) -> Reading:
+        """The reading as mode "enforce" follows it, where a wrapped run fixes what the framework leaves to chance or to
+        the next rollout; what a user asks for by `like` stays as it is.
+
+        Default: what the `runtime` says; without one, `reading`.
+        """
+        if not self.runtime:
+            return reading
+        fixed: Reading = self._runtime().started(reading)
+        return fixed
+
     def file_schema(self, version: str) -> Mapping[str, Any] | None:
         """JSON Schema (draft-07) of the framework's own configuration file in `version`, for editors: every key with
         what it takes, its default, unit and meaning. None: it has no such file (`no_file`), or no schema is made.

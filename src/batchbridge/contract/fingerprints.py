@@ -7,6 +7,7 @@ Standard library only.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -55,55 +56,62 @@ def _digests_in(file: Path, changed_ns: int, size: int) -> Mapping[str, str]:
 def _recognised(file: Path, known: Mapping[str, Container[str]]) -> dict[str, str] | None:
     """The digests of functions that all stand in a file as they are known; None where one does not, or not surely."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = f"\n{file.read_text(encoding='utf-8')}"
     except (OSError, ValueError):
         return None
-    heads: dict[str, list[int]] = {}
-    for at, line in enumerate(lines):
-        if "def " in line or line.startswith("class "):
-            heads.setdefault(line.partition("(")[0].partition(":")[0], []).append(at)
-    named = {head.rpartition("def ")[2].strip() for head in heads}
+    if "\f" in text:  # a line may begin behind one, too
+        return None
+    scopes: dict[str, _Scope | None] = {"": (module := _Scope(text, "", 0, len(text)))}
     found = {}
     for name, recorded in known.items():
         owner, _, called = name.rpartition(".")
-        block = _block(lines, heads, owner, called) if called in named else []
-        if block is None or (digest := _digest(block) if block else "") not in recorded:
+        if owner not in scopes:
+            scopes[owner] = module.of_class(owner)
+        scope = scopes[owner]
+        block = None if scope is None else scope.function(called)
+        if block is None and f"def {called}" in text and re.search(rf"def {called}\W", text):
+            return None
+        if (digest := _digest(block.splitlines()) if block else "") not in recorded:
             return None
         found[name] = digest
     return found
 
 
-def _block(lines: list[str], heads: Mapping[str, list[int]], owner: str, called: str) -> list[str] | None:
-    """The lines of a function, decorators included, by its indentation; None where several places may be meant."""
-    start, end, indent = 0, len(lines), "    " if owner else ""
-    if owner:
-        classes = heads.get(f"class {owner}", [])
-        if len(classes) != 1:
+_BEGINNING = r"\n(?={0}[^\s#)\]}}])(?:{0}(?:async )?((?:def|class) \w+)[(:])?"
+"""Where a line begins something new at an indentation: it is not deeper, blank, a comment or a closing bracket."""
+
+
+class _Scope:
+    """A module's text, or a class's: where its parts begin, by their indentation, and which are functions, classes."""
+
+    def __init__(self, text: str, indent: str, start: int, end: int) -> None:
+        self._text, self._indent = text, indent
+        self._places: list[int] = []
+        self._named: dict[str, list[int]] = {}
+        for match in re.compile(_BEGINNING.format(indent)).finditer(text, start, end):
+            if match[1]:
+                self._named.setdefault(match[1], []).append(len(self._places))
+            self._places.append(match.start() + 1)
+        self._places.append(end)
+
+    def of_class(self, name: str) -> _Scope | None:
+        """The inside of a class; None where there is none, or several."""
+        found = self._named.get(f"class {name}", ())
+        return _Scope(self._text, "    ", *self._places[found[0] : found[0] + 2]) if len(found) == 1 else None
+
+    def function(self, name: str) -> str | None:
+        """A function, decorators included; None where there is none, or several places may be meant."""
+        found = self._named.get(f"def {name}", ())
+        if len(found) != 1:
             return None
-        start = classes[0] + 1
-        end = next((at for at in range(start, end) if lines[at][:1].isidentifier()), end)
-    places = [*heads.get(f"{indent}def {called}", ()), *heads.get(f"{indent}async def {called}", ())]
-    places = [at for at in places if start <= at < end]
-    if len(places) != 1:
-        return None
-    first = last = places[0]
-    for at in range(first - 1, start - 1, -1):
-        if lines[at].startswith(f"{indent}@"):
-            first = at
-        elif not _continues(lines[at], indent):
-            break
-    before = (line.lstrip() for line in reversed(lines[start:first]))
-    above = next((line for line in before if line and not line.startswith("#")), "")
-    if above.startswith(('"""', "'''")):  # perhaps the end of a decorator's text, whose lines may begin anywhere
-        return None
-    while last + 1 < end and _continues(lines[last + 1], indent):
-        last += 1
-    return lines[first : last + 1]
-
-
-def _continues(line: str, indent: str) -> bool:
-    """Whether a line begins nothing new at `indent`: it is deeper, blank, a comment or a closing bracket."""
-    return not line.strip() or line.startswith((f"{indent} ", f"{indent}\t")) or line.lstrip()[0] in "#)]}"
+        first = found[0]
+        while first and self._text.startswith(f"{self._indent}@", self._places[first - 1]):
+            first -= 1
+        before = self._text[self._places[first - 1] : self._places[first]] if first else ""
+        above = (line for line in map(str.lstrip, reversed(before.splitlines())) if line and not line.startswith("#"))
+        if next(above, "").startswith(('"""', "'''")):
+            return None  # perhaps the end of a decorator's text, whose lines may begin anywhere
+        return self._text[self._places[first] : self._places[found[0] + 1]]
 
 
 def _digest(lines: Sequence[str]) -> str:

@@ -10,10 +10,11 @@ import bisect
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
+from batchbridge.frozen import dataclass
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Where
 from batchbridge.reading.arguments import parse_arguments

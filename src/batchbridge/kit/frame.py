@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite
+from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.values import Told
 from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
@@ -150,7 +151,7 @@ class FramedAdapter(Adapter):
             problems.extend(objections(self, spec, values, self.context_of(spec, version)))
         if problems:
             raise CannotWrite(self.framework, problems)
-        return Written(values=values, framework_version=version, text=self.texts_of(values, version))
+        return Written(values=values, framework_version=version, text=_OnUse(partial(self.texts_of, values, version)))
 
     def context_of(self, spec: Spec, version: str) -> Context:
         """What is said beside the settings when they are read back."""
@@ -164,6 +165,26 @@ class FramedAdapter(Adapter):
         """Raises `NotImplementedError` for a trainer that is not the framework's."""
         if not self.owns(trainer):
             raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.name}")
+
+
+class _OnUse(Mapping[str, str]):
+    """Forms that are made when one is asked for: a search for the nearest specification writes dozens of settings."""
+
+    def __init__(self, make: Callable[[], Mapping[str, str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[str, str]:
+        return self._make()
+
+    def __getitem__(self, form: str) -> str:
+        return self._made[form]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 def origins(

@@ -7,11 +7,12 @@ merged, everything else is replaced. Files are read with the loader's bounds, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Source
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.files import load_source
 

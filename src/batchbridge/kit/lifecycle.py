@@ -55,8 +55,9 @@ class Runtime:
     that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
     waiting where they communicate next.
 
-    Of a configuration, before there is a trainer: started: its reading as the trainer's own will be, where a run fixes
-    what it leaves open. would_use: as uses. assumes: what it does not say, and `enforcement` takes for granted.
+    started: a configuration's reading as an enforced run of it is, where the run fixes what the framework leaves open,
+    or to the next rollout. Of a configuration, before there is a trainer: would_use: as uses. assumes: what it does not
+    say, and `enforcement` takes for granted.
     """
 
     framework: str

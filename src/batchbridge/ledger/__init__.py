@@ -97,4 +97,5 @@ def diff(
     from batchbridge.ledger.reading import Ledger
 
     watching = {} if watch is None else {"watch": watch}
-    return compare(Ledger(folder_a), Ledger(folder_b), rtol=0.0 if exact else rtol, exact=exact, **watching)
+    a = Ledger(folder_a)
+    return compare(a, Ledger(folder_b, beside=a), rtol=0.0 if exact else rtol, exact=exact, **watching)

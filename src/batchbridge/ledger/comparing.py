@@ -1,13 +1,12 @@
 """Comparing two ledgers: the first optimizer step that differs, and in what.
 
-Two runs on equally many ranks that train the same write the same bytes, so bytes are compared first, rank by rank; then
-lines. A step whose lines differ is decoded, its ranks are merged, and only then is it decided whether it differs.
+Two runs on equally many ranks that train the same write the same lines, which are found when the second ledger is
+scanned. A step whose lines differ is decoded, its ranks are merged, and only then is it decided whether it differs.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal, get_args
 from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger, StepLines, Watch, decode, merge, unwatched
 from batchbridge.ledger.records import KEY
-from batchbridge.ledger.same_bytes import same_until
+from batchbridge.ledger.scanning import untimed
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.weights import Normaliser
 
@@ -32,9 +31,6 @@ its ticks, skipped steps, the number of steps. old_logprobs, gradient: compared 
 """
 
 _Step = Mapping[str, Any]
-_TIMED = b',"compute_seconds":'
-_TIME = re.compile(rb',"compute_seconds":[0-9.e+-]{1,32}\}\n?\Z')
-_LONGEST = 64
 _SHOWN = 3  # rows that a detail names
 _ONLY_EXACT = ("gradient_norm", "old_logprobs", "reward")  # what is compared with `exact` only
 
@@ -103,7 +99,7 @@ class LedgerDiff:
 
 
 def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, watch: Watch = unwatched) -> LedgerDiff:
-    """See `batchbridge.ledger.diff`."""
+    """See `batchbridge.ledger.diff`. ledger_b: scanned beside `ledger_a`, or slower."""
     comparison = _Comparison(rtol=rtol, exact=exact)
     a, b = _summary(ledger_a), _summary(ledger_b)
     start = max(a.first_step, b.first_step)
@@ -120,7 +116,7 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
             differences = {"clock": f"run {which} ends before this step" + (f" ({short})" if short else "")}
             break
         step = one.step
-        if one.lines != other.lines and _untimed(one.lines) != _untimed(other.lines):
+        if one.lines != other.lines and untimed(one.lines) != untimed(other.lines):
             whole_a, whole_b = merge(one.parts()), merge(other.parts())
             differences = comparison.explain(whole_a, whole_b)
             if "membership" in differences:
@@ -145,16 +141,11 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
     )
 
 
-def _untimed(lines: Sequence[bytes]) -> list[bytes]:
-    """Each rank's line without the time that it took, which stands at the end."""
-    return [_TIME.sub(b"}\n", line, count=1) if line.find(_TIMED, -_LONGEST) >= 0 else line for line in lines]
-
-
 def _pairs(
     a: Ledger, b: Ledger, start: int
 ) -> Iterator[tuple[StepLines, StepLines] | tuple[None, StepLines] | tuple[StepLines, None] | None]:
-    """The steps of two ledgers; None for one that is the same bytes in both."""
-    while (same := same_until(a, b, start)) > start:
+    """The steps of two ledgers; None for one whose lines are the same in both, times left out."""
+    while (same := b.alike_until(start)) > start:
         yield from repeat(None, same - start)
         start = same
     yield from zip_longest(a.steps(start), b.steps(start))

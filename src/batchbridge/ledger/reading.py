@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
-from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, TIMES, is_json
+from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
+from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
@@ -27,19 +25,11 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {float, int, type(None)} for name in ("reward", "advantage")},
     "weights": {float, int, type(None)},
 }
-_HEADER = {
-    **dict.fromkeys(("world_size", "rank", "at_step", "dataset_size"), int),
-    **dict.fromkeys(("framework", "framework_version", "mode", "spec_digest", "started"), str),
-}
-"""What every header has, and its type; `start_id` may be missing."""
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 _LISTED = 8  # ranks that a message names
 _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are closed in between, whatever the world size
 _LEAST_BYTES = 1 << 14
-_SCANNED_BYTES = 1 << 20
-_STEP_START = STEP_PREFIX + b"%d,"
-_HEADER_START = b'{"record":"header",'
 
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -71,35 +61,12 @@ class Part(NamedTuple):
     number: int
 
 
-class _Stretch(NamedTuple):
-    """The consecutive steps `first` to `stop` (exclusive) that one start wrote into one rank's file."""
-
-    start: tuple[str | None, int, int]
-    """(start_id, world_size, at_step): what all ranks of one start share."""
-    first: int
-    stop: int
-    offset: int
-    number: int
-    """Byte offset and line number of the first step."""
-
-
-@dataclass(frozen=True)
-class _RankFile:
-    local: Path
-    path: Path | str
-    """What messages name: a URL, where `local` was fetched from one."""
-    rank: int
-    headers: list[dict[str, Any]]
-    stretches: list[_Stretch]
-    torn: bool
-
-
 class StepLines(NamedTuple):
     """One optimizer step: each rank's line, and the stretches that they come from."""
 
     step: int
     lines: tuple[bytes, ...]
-    sources: Sequence[tuple[_RankFile, _Stretch]]
+    sources: Sequence[tuple[RankFile, Stretch]]
 
     def parts(self) -> list[Part]:
         """The lines, each with its place; a stretch has one line per step."""
@@ -109,21 +76,14 @@ class StepLines(NamedTuple):
         ]
 
 
-class Span(NamedTuple):
-    """Steps up to `stop` (exclusive) that one start recorded: file and byte offset of the first of them, by rank."""
-
-    stop: int
-    places: tuple[tuple[Path, int], ...]
-
-
 class Ledger:
     """A ledger, a folder or a URL, scanned once: which starts recorded which steps, and which records count.
 
     first_step, stop_step: the steps that all ranks have. incomplete: what is missing at the end, or None. The scan
-    keeps one entry per start and rank, nothing per step.
+    keeps one entry per start and rank, nothing per step. beside: a ledger that this one is to be compared with.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, beside: Ledger | None = None) -> None:
         self.folder: Path | str = str(folder) if remote.is_url(folder) else Path(folder)
         self._fetched = remote.Fetched(self.folder) if isinstance(self.folder, str) else None
         names: Mapping[Path, Path | str] = {} if self._fetched is None else self._fetched.names
@@ -134,9 +94,12 @@ class Ledger:
         named = [(match, path) for path in paths if (match := _FILE_NAME.fullmatch(path.name))]
         if not named:
             raise LedgerError("no ledger: there is no rank-*.jsonl file", self.folder)
-        scanned = (_scan(path, int(match[1]), names.get(path, path)) for match, path in named)
-        self.files = sorted(scanned, key=lambda file: file.rank)
-        self._by_rank = {file.rank: file for file in self.files}
+        self._beside = beside
+        ranks = sorted((int(match[1]), path) for match, path in named)
+        others: Mapping[int, RankFile] = {} if beside is None else beside._by_rank
+        known: Known = {}
+        self.files = [scan(path, rank, names.get(path, path), known, others.get(rank)) for rank, path in ranks]
+        self._by_rank: dict[int, RankFile] = {file.rank: file for file in self.files}
         said: dict[int, Path | str] = {}  # world size -> the first file that says it
         for file in self.files:
             for header in file.headers:
@@ -167,20 +130,28 @@ class Ledger:
             for step, lines in zip(range(first, stop), ranks, strict=False):
                 yield StepLines(step, lines, sources)
 
-    def span_at(self, step: int) -> Span | None:
-        """The steps from `step` on that one start recorded, and where they begin in each rank's file; None where the
-        start's records begin before."""
-        for first, stop, stretches in self._spans:
-            if first == step and all(stretch.first == step for stretch in stretches):
-                places = [(self._by_rank[rank].local, stretch.offset) for rank, stretch in enumerate(stretches)]
-                return Span(stop, tuple(places))
-        return None
+    def alike_until(self, step: int) -> int:
+        """The first step from `step` on of which a rank's line is not that of the ledger beside this one, times left
+        out, or before which a start of either ends."""
+        own, other = self._span_at(step), None if self._beside is None else self._beside._span_at(step)
+        if own is None or other is None or len(own[1]) != len(other[1]):
+            return step
+        alike = (
+            mine.alike[1] if mine.alike is not None and mine.alike[0] == its.offset else step
+            for mine, its in zip(own[1], other[1], strict=True)
+        )
+        return max(step, min(own[0], other[0], *alike))
 
-    def _choose(self) -> list[tuple[int, int, tuple[_Stretch, ...]]]:
+    def _span_at(self, step: int) -> tuple[int, tuple[Stretch, ...]] | None:
+        """(stop, each rank's stretch) of the steps in which `step` is."""
+        spans = ((stop, stretches) for first, stop, stretches in self._spans if first <= step < stop)
+        return next(spans, None)
+
+    def _choose(self) -> list[tuple[int, int, tuple[Stretch, ...]]]:
         """(first, stop, each rank's stretch): the last start that has the step on all of its ranks."""
         stretches = [stretch for file in self.files for stretch in file.stretches]
         edges = sorted({stretch.first for stretch in stretches} | {stretch.stop for stretch in stretches})
-        spans: list[tuple[int, int, tuple[_Stretch, ...]]] = []
+        spans: list[tuple[int, int, tuple[Stretch, ...]]] = []
         for first, stop in itertools.pairwise(edges):
             chosen = self._last_complete(first)
             if chosen is None:
@@ -197,7 +168,7 @@ class Ledger:
                 spans.append((first, stop, chosen))
         return spans
 
-    def _last_complete(self, step: int) -> tuple[_Stretch, ...] | None:
+    def _last_complete(self, step: int) -> tuple[Stretch, ...] | None:
         for own in reversed(self._by_rank[0].stretches):
             if not own.first <= step < own.stop:
                 continue
@@ -223,7 +194,7 @@ def decode(part: Part) -> dict[str, Any]:
         # orjson refuses NaN and makes floats of integers beyond 64 bits: what then is wrong, the standard library says.
         with contextlib.suppress(ValueError, LedgerError):
             return _checked(speedups.orjson.loads(part.line), part)
-    return _checked(_parse(part.line, part.file, part.number), part)
+    return _checked(parse(part.line, part.file, part.number), part)
 
 
 def _checked(record: Any, part: Part) -> dict[str, Any]:
@@ -300,104 +271,6 @@ def _list(numbers: Sequence[int], count: int | None = None) -> str:
     return ", ".join(map(str, numbers[:_LISTED])) + (f" and {more} more" if more > 0 else "")
 
 
-def _parse(line: bytes, file: Path | str, number: int) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise LedgerError(f"not JSON: {error}", file, number) from None
-    if not isinstance(record, dict):
-        raise LedgerError("not a JSON object", file, number)
-    return record
-
-
-def _scan(local: Path, rank: int, path: Path | str) -> _RankFile:
-    """Reads a file once, looking at each line's kind and step only. path: its name in messages."""
-    headers: list[dict[str, Any]] = []
-    stretches: list[_Stretch] = []
-    torn, expected, number, offset = False, 0, 0, 0
-    for lines in _blocks_of_lines(local):
-        following = map(_STEP_START.__mod__, itertools.count(expected))
-        if headers and lines[-1].endswith(b"\n") and all(map(bytes.startswith, lines, following)):
-            expected += len(lines)  # nearly every block holds the next steps
-            number += len(lines)
-            offset += sum(map(len, lines))
-            continue
-        for line in lines:
-            number += 1
-            offset += len(line)
-            if not line.endswith(b"\n") and not is_json(line):
-                torn = True
-                break
-            step = _step_of(line, path, number)
-            if step is None:
-                stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
-                headers.append(_checked_header(_parse(line, path, number), rank, path, number))
-                start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
-                expected = start[-1]
-                stretches.append(_Stretch(start, expected, expected, offset, number + 1))
-                continue
-            if not headers:
-                raise LedgerError("a step before any header", path, number)
-            if step != expected:
-                raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
-            expected += 1
-    stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
-    return _RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
-
-
-def _step_of(line: bytes, path: Path | str, number: int) -> int | None:
-    """The line's optimizer step; None for a header."""
-    if line.startswith(STEP_PREFIX):
-        digits = line[len(STEP_PREFIX) : line.find(b",", len(STEP_PREFIX))]
-        if digits.isdigit() and len(digits) < 20:  # Python reads no number of thousands of digits
-            return int(digits)
-    if line.startswith(_HEADER_START):
-        return None
-    record = _parse(line, path, number)  # a line that some other program wrote, spaced otherwise
-    kind, step = record.get("record"), record.get("step")
-    if kind == "header":
-        return None
-    if kind != "step":
-        raise LedgerError(f"unknown record {kind!r}", path, number)
-    if type(step) is not int or step < 0:
-        raise LedgerError(f"step {step!r} is no optimizer step", path, number)
-    return step
-
-
-def _checked_header(header: dict[str, Any], rank: int, path: Path | str, number: int) -> dict[str, Any]:
-    if header.get("schema") != SCHEMA:
-        raise LedgerError(f"schema {header.get('schema')!r} is not {SCHEMA!r}", path, number)
-    for name, kind in _HEADER.items():
-        if type(header.get(name)) is not kind:
-            raise LedgerError(f"header: {name} = {header.get(name)!r:.60} is no {kind.__name__}", path, number)
-    if header["rank"] != rank:
-        raise LedgerError(f"header: rank {header['rank']} in the file of rank {rank}", path, number)
-    if not 0 <= rank < header["world_size"]:
-        raise LedgerError(f"header: rank {rank} is not in a world of {header['world_size']}", path, number)
-    return header
-
-
-def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
-    """The file's lines, each with its line feed: the first, which should be a header, then a list of many at a time."""
-    with path.open("rb") as file:
-        first = file.readline()
-        if first:
-            yield [first]
-        torn = b""
-        while block := file.read(_SCANNED_BYTES):
-            lines = _cut(torn + block)
-            torn = b"" if lines[-1].endswith(b"\n") else lines.pop()
-            if lines:
-                yield lines
-        if torn:
-            yield [torn]
-
-
-def _cut(block: bytes) -> list[bytes]:
-    """The lines of `block`, each with its line feed; only at one: JSON of other programs may hold other line ends."""
-    return BytesIO(block).readlines()
-
-
 def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[bytes, ...]]:
     """Each step's lines, one per rank, of lists that hold different numbers of steps. Ends with none of the ranks."""
     read: list[list[bytes]] = [[] for _ in ranks]
@@ -408,9 +281,10 @@ def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[by
         read = [lines[steps:] for lines in read]
 
 
-def _blocks(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
+def _blocks(file: RankFile, stretch: Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
-    step, offset, wanted = stretch.first, stretch.offset, block_bytes
+    step, offset = place_of(file, stretch, first)
+    wanted = block_bytes
     while True:
         with file.local.open("rb") as opened:
             opened.seek(offset)
@@ -418,7 +292,7 @@ def _blocks(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) ->
         if not block:
             number = stretch.number + step - stretch.first
             raise LedgerError(f"step {step} is gone: the file changed while it was read", file.path, number)
-        lines = _cut(block)
+        lines = cut(block)
         if len(block) == wanted and not lines[-1].endswith(b"\n"):  # the last line goes on
             lines.pop()
         # A line that is longer than a block is read with the next, larger one.

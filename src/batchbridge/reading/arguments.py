@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.reading.yaml_json import parse_yaml
+from batchbridge.reading.yaml_json import parse_yaml, plain_scalar
+
+_PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.-]*", re.ASCII)
+"""One plain scalar in YAML, whatever the marks in it: most words of a command."""
 
 
 def parse_scalar(text: str) -> Any:
     """The value that `text` has in YAML, as after `KEY=` in an argument. Raises `ValueError` saying what is wrong."""
+    if _PLAIN.fullmatch(text):
+        try:
+            return plain_scalar(text)
+        except (ValueError, LookupError):
+            pass  # parsing says what is wrong
     document = parse_yaml(text, "")
     if errors := [found.message for found in document.problems if found.severity == "error"]:
         raise ValueError(errors[0])

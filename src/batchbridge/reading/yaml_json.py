@@ -7,11 +7,12 @@ depth and node count are bounded. Scalars are PyYAML's, keys are the user's own 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchbridge.errors import BatchBridgeError
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Where
 
 if TYPE_CHECKING:
@@ -80,6 +81,21 @@ def parse_yaml(text: str, file: str) -> Document:
         if loader is not None:
             loader.dispose()
     return document
+
+
+def plain_scalar(text: str) -> Any:
+    """The value of a text that is one plain scalar of YAML: PyYAML says which, and nothing is parsed for it. Raises
+    what PyYAML does where it has none."""
+    import yaml
+
+    loader = _idle_loader()
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in the stubs
+    return loader.yaml_constructors[tag](loader, yaml.ScalarNode(tag, text))
+
+
+@cache
+def _idle_loader() -> yaml.SafeLoader:
+    return _loader_class()("")
 
 
 def _in_file(finding: Finding, file: str) -> tuple[Where, ...]:

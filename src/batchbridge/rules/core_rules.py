@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, get_origin
 
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.meaning.spec import LossTerm, Spec, walk
+from batchbridge.meaning.spec import LossTerm, Spec, field_type, walk
 from batchbridge.rules.nearest_numbers import nearest_numbers
 
 if TYPE_CHECKING:
@@ -77,11 +78,39 @@ def _where(path: str, spec: Spec, provenance: Mapping[str, Provenance]) -> Where
 
 
 def _types(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if _is_plainly_right(spec):
+        return
     try:
         Spec.from_dict(spec.to_dict())
     except ValueError as error:
         path = str(error).partition(":")[0]
         yield Violation(str(error), (path,))
+
+
+def _is_plainly_right(spec: Spec) -> bool:
+    """Whether every value is of a type that its field takes, or a word of it: one that is not may yet be right. Asked
+    first, because a conversion judges dozens of specifications, and to build each anew takes longer than all rules."""
+    try:
+        return all(
+            type(value) in (takes := _takes(path)) or (type(value) in (str, tuple) and value in takes)
+            for path, value, _ in walk(spec)
+        )
+    except (AttributeError, KeyError, TypeError):  # a group that is none
+        return False
+
+
+@cache
+def _takes(path: str) -> frozenset[object]:
+    """The types and the words that a field takes; of lists of names the empty one."""
+    hint, found = field_type(path), set[object]()
+    for option in (hint,) if get_origin(hint) in (Literal, tuple) else get_args(hint) or (hint,):
+        if get_origin(option) is Literal:
+            found |= {choice for choice in get_args(option) if isinstance(choice, str)}
+        elif get_origin(option) is tuple:
+            found.add(())
+        else:
+            found |= {float, int} if option is float else {option}
+    return frozenset(found)
 
 
 def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:

@@ -11,7 +11,6 @@ the run with an error. Standard library only: every Python process of the job im
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -22,7 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # the import system asks for methods, and that module brings temporary files and archives into every process
+    Loader = MetaPathFinder = object
 
 ENVIRONMENT = "BATCHBRIDGE_RUN"
 """The environment variable that holds the launch."""
@@ -102,7 +106,7 @@ def _call(target: str, module: ModuleType) -> None:
     hook(module)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder(MetaPathFinder):
     """Lets the other finders find a module, and calls its hook once it is executed. An error in a hook is an error of
     the import: a run that cannot be reached must not go on natively."""
 
@@ -125,7 +129,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader(Loader):
     """A module's own loader, and the hook after it."""
 
     def __init__(self, native: Any, hook: str) -> None:

@@ -257,7 +257,9 @@ def _request(
     if own.spec is None:
         raise CannotAttach(_reasons(own))
     spec = own.spec
-    if like is not None:
+    if like is None and mode == "enforce":
+        spec = adapter.started(own).spec or own.spec
+    elif like is not None:
         other = like
         if not isinstance(other, (Spec, Reading)):
             other = read(like, world_size=spec.topology.world_size, dataset_size=own.dataset_size)

@@ -139,7 +139,12 @@ MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
 
 
-SCRIPTS = {"gradients": ("gradients",), "runs": ("fits",), "tampering": ("gradients", "tampering")}
+SCRIPTS = {
+    "gradients": ("gradients",),
+    "runs": ("fits",),
+    "tampering": ("gradients", "tampering"),
+    "images": ("gradients", "images", "image_fits"),
+}
 """Kind of record -> scripts of the folder `native` that it is made by."""
 
 

@@ -52,6 +52,7 @@ def trainer_of(**changed: Any) -> Any:
         "use_critic": False,
         "use_reference_policy": False,
         "processor": None,
+        "train_dataloader": SimpleNamespace(dataset=SimpleNamespace()),
     }
     return SimpleNamespace(**{**made, **changed})
 
@@ -116,11 +117,11 @@ def test_an_adaptive_kl_coefficient_is_refused() -> None:
     assert refused(trainer, request_of()) == {"adaptive_kl"}
 
 
-def test_lora_alone_can_be_allowed() -> None:
+def test_lora_and_videos_alone_can_be_allowed() -> None:
     trainer = trainer_of()
     trainer.config.worker.actor.model.lora.rank = 8
     assert refused(trainer, request_of(allow=frozenset({"lora"}))) == set()
-    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["lora"]
+    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["videos", "lora"]
 
 
 @pytest.mark.parametrize(

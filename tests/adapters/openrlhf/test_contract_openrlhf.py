@@ -135,9 +135,13 @@ REFUSED = {
     "tensor_parallel": {"ds.tensor_parallel_size": 2, "actor.num_gpus_per_node": 2},
     "fp16": {"ds.param_dtype": "fp16"},
     "router_loss": {"actor.aux_loss_coef": 0.01},
-    "sampler_correction": {"algo.advantage.is_correction_level": "token"},
+    "sampler_correction": {
+        "algo.advantage.is_correction_level": "token",
+        "algo.advantage.is_correction_gating": "binary_kl",
+        "algo.advantage.is_correction_threshold": [0.01],
+    },
     "kl_estimator": {"algo.kl.use_loss": True, "algo.kl.estimator": "k3", "algo.kl.unbiased_gradient": True},
-    "step_crosses_rollouts": {"train.batch_size": 24},
+    "step_crosses_rollouts": {"train.batch_size": 96},
 }
 """Refusal to settings whose trainer is refused by it."""
 
@@ -157,7 +161,7 @@ class TestOpenRlhfAdapter(AdapterContract):
     refused = REFUSED_CASES
     refused_otherwise = (
         *("batch_scale", "advantage_with_kl", "surrogate", "sequence_ratio", "aggregation", "denominator_scope"),
-        *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size"),
+        *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size", "other_correction"),
     )
     valid = (
         case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),

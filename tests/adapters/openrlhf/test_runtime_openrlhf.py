@@ -23,6 +23,7 @@ from batchbridge_openrlhf import runtime
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
 from batchbridge_openrlhf.given import Running
+from batchbridge_openrlhf.meaning import CORRECTION_WORDS
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine, out_of_engine
 
 GIVEN: dict[str, Any] = {
@@ -43,7 +44,6 @@ def arguments(**changes: Any) -> Any:
     """The arguments that refusals look at; double underscores stand for dots."""
     values = {
         "algo.advantage.estimator": "group_norm",
-        "algo.advantage.is_correction_level": "off",
         "algo.kl.target": None,
         "train.async_enable": False,
         "train.agent_func_path": None,
@@ -110,7 +110,6 @@ def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
         ("tensor_parallel", {"ds__tensor_parallel_size": 2}),
         ("fp16", {"ds__param_dtype": "fp16"}),
         ("router_loss", {"actor__aux_loss_coef": 0.01}),
-        ("sampler_correction", {"algo__advantage__is_correction_level": "token"}),
         ("group_size", {"rollout__n_samples_per_prompt": 4}),
     ],
 )
@@ -131,6 +130,7 @@ def test_what_the_trainer_is_configured_for_and_cannot_follow_is_refused_by_name
         ("kl_placement", {"objective__kl_placement": "loss", "objective__kl_coefficient": 0.1}),
         ("old_logprobs", {"objective__old_logprobs": "detached"}),
         ("truncated_completions", {"rollout__truncated_completions": "mask"}),
+        ("other_correction", {"objective__sampler_correction": "token_truncate [0.5, 5.0]"}),
     ],
 )
 def test_what_a_spec_asks_for_and_openrlhf_cannot_do_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
@@ -149,12 +149,23 @@ def test_kl_and_entropy_terms_with_other_weights_than_token_means_are_refused() 
     assert refused(arguments(), dataclasses.replace(own, spec=spec)) == {"loss_per_term"}
 
 
-def test_steps_that_leak_into_the_next_rollout_are_refused_unless_the_spec_says_what_becomes_of_them() -> None:
+def test_a_spec_whose_steps_draw_from_two_rollouts_is_refused() -> None:
     leaking = request_of({"train.batch_size": 8})
     assert leaking.spec.optimizer_step.step_may_span == "run"
     assert refused(arguments(), leaking) == {"step_crosses_rollouts"}
     told = request_of({"train.batch_size": 8}, optimizer_step__step_may_span="none")
     assert refused(arguments(), told) == set()
+
+
+@pytest.mark.parametrize(("level", "mode", "gating"), CORRECTION_WORDS)
+def test_corrections_towards_the_sampler_are_followed_but_for_the_one_that_rounding_decides(
+    level: str, mode: str, gating: str
+) -> None:
+    asked = {"level": level, "mode": mode, "gating": gating, "threshold": [0.5, 5.0] if gating == "ratio" else [0.01]}
+    request = request_of({f"algo.advantage.is_correction_{name}": value for name, value in asked.items()})
+    assert request.spec.objective.sampler_correction is not None
+    left = {"sampler_correction"} if (level, gating) == ("token", "binary_kl") else set()
+    assert refused(arguments(), request) == left
 
 
 def test_settings_say_what_the_loss_shall_read_and_what_stays_different() -> None:

@@ -130,6 +130,16 @@ REFUSED_CASES = {
     "own_program": ValidCase(
         name="own_program", source=Source(argv=("python3", "-m", "mine.train", *WORDS[3:])), context=context()
     ),
+    "fully_async": ValidCase(
+        name="fully_async",
+        source=Source(
+            argv=(
+                *("python3", "-m", "verl.experimental.fully_async_policy.fully_async_main", *WORDS[3:]),
+                *("data.train_batch_size=0", "actor_rollout_ref.hybrid_engine=False"),
+            )
+        ),
+        context=context(),
+    ),
     "one_step_off": ValidCase(
         name="one_step_off",
         source=Source(argv=("python3", "-m", "verl.experimental.one_step_off_policy.main_ppo", *WORDS[3:])),

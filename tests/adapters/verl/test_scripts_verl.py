@@ -204,7 +204,7 @@ def test_verls_own_program_is_none_of_ones_own(tmp_path: Path, program: str) -> 
         ("verl.trainer.sft_trainer", "BB-VERL-090", "supervised fine-tuning"),
         ("verl.trainer.fsdp_sft_trainer", "BB-VERL-090", "supervised fine-tuning"),
         ("verl.trainer.main_generation_server", "BB-VERL-090", "trains nothing"),
-        ("verl.experimental.fully_async_policy.fully_async_main", "BB-VERL-007", "trains while it generates"),
+        ("recipe.fully_async_policy.fully_async_main", "BB-VERL-007", "trains while it generates"),
     ],
 )
 def test_what_verls_other_programs_do_is_said_and_nothing_is_judged(

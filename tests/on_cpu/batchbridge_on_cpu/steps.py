@@ -62,18 +62,22 @@ class Steps:
 
     def sample(self, plan: Plan, rollout: int, position: int, row: int) -> Sample:
         """Completion `row` of the prompt at `position` of a rollout."""
+        sample = self.made(plan, rollout, position, row)
+        with torch.no_grad():
+            return dataclasses.replace(sample, old_logprobs=logprobs(self.behind, sample))
+
+    def made(self, plan: Plan, rollout: int, position: int, row: int) -> Sample:
+        """See `sample`; without old log-probabilities."""
         prompt = plan.rollout(rollout).prompts[position]
         rewards = [self.script.reward(prompt, other) for other in range(GROUP)]
         rule = dataclasses.replace(plan.spec.advantage, epsilon=1e-6, ddof=1)
-        sample = Sample(
+        return Sample(
             prompt=self.tokenizer(self.script.prompt(prompt))["input_ids"],
             completion=self.script.completion(prompt, row),
             loss_mask=self.script.loss_mask(prompt, row),
             group=prompt,
             advantage=advantages(rewards, GROUP, rule)[row],
         )
-        with torch.no_grad():
-            return dataclasses.replace(sample, old_logprobs=logprobs(self.behind, sample))
 
     def step(self, plan: Plan, index: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
         """Samples of an optimizer step, and (rollout, prompt, position, sample) of each."""

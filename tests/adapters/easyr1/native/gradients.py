@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,12 @@ CASES = (
 class Bench(Steps):
     """The worker, the completions, and the oracle's answers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.worker = actor_worker(
             folder / "policy",
             {
+                **(settings or {}),
                 "worker.actor.global_batch_size": 2 * GROUP,
                 "worker.rollout.n": GROUP,
                 "worker.actor.micro_batch_size_per_device_for_update": 1,
@@ -152,7 +153,10 @@ class Bench(Steps):
             rows, mine = [dataclasses.replace(samples[0], loss_mask=[0] * len(samples[0].completion))], [None]
         references = [torch.zeros(1) if sample is None else self.reference_logprobs(sample) for sample in rows]
         places = [None if row is None else members[row] for row in mine]
-        return self.worker.update_actor(batch(rows, places, step=step, reference_logprobs=references))
+        return self.worker.update_actor(self.batch(rows, places, step, references))
+
+    def batch(self, rows: Sequence[Sample | None], places: Sequence[Any], step: int, references: Any) -> Any:
+        return batch(rows, places, step=step, reference_logprobs=references)
 
     def orders(self, spec: Spec, case: Case, **more: Any) -> Orders:
         loss_type = {"loss_type": case.loss_mode} if hasattr(self.config, "loss_type") else {}

@@ -9,10 +9,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from batchbridge.contract.reading import Context
+from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.files import load_source
 from batchbridge_verl import composed, runtime
+from batchbridge_verl.ahead import PROGRAM_OF, own_defaults
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import installed, package_folder
 from batchbridge_verl.meaning import meaning
@@ -43,6 +45,14 @@ def test_every_key_that_is_composed_has_the_shipped_default(engine, folder):
         "actor_rollout_ref.rollout.prometheus.file"  # a place on the machine, which the table leaves out
     }
     assert len(theirs.keys() & BY_KEY.keys()) > 60
+
+
+@pytest.mark.parametrize(("config", "program"), sorted(PROGRAM_OF.items()))
+def test_a_programs_own_configuration_says_what_ours_says(config, program, folder):
+    place = folder.parents[1] / "experimental" / f"{program}_policy" / "config" / f"{config}.yaml"
+    said = OmegaConf.to_container(OmegaConf.load(place))
+    theirs = {key: value for key, value in flatten(said) if not key.startswith(("hydra.", "defaults"))}
+    assert theirs == own_defaults(program, VERSION)
 
 
 def test_the_default_of_every_canonical_field_is_the_composed_one(folder):

@@ -30,6 +30,9 @@ HOOKS = {
     "ray._private.node": f"{HERE}:after_node",
     "torch": f"{HERE}:after_torch",
     "verl.utils.seqlen_balancing": f"{HERE}:after_balancing",
+    "verl.models.transformers.flash_attention_utils": "batchbridge_on_cpu.easyr1.packed:after_attention",
+    "verl.utils.tokenizer": "batchbridge_on_cpu.easyr1.pictures:after_tokenizer",
+    "verl.workers.actor.dp_actor": "batchbridge_on_cpu.easyr1.packed:after_actor",
     "verl.workers.fsdp_workers": f"{HERE}:after_workers",
     "verl.single_controller.ray.base": f"{HERE}:after_groups",
 }
@@ -152,23 +155,43 @@ def after_groups(module: Any) -> None:
 
 
 def after_workers(module: Any) -> None:
-    """Meshes of CPUs, eager attention, scripted rollouts."""
-    from batchbridge_on_cpu.easyr1 import rollouts
+    """Meshes of CPUs, eager attention but where padding is left out, scripted rollouts."""
+    from batchbridge_on_cpu.easyr1 import packed, rollouts
 
-    mesh, native = module.init_device_mesh, module.AutoModelForCausalLM
-
-    def from_pretrained(path: str, **options: Any) -> Any:
-        options.pop("device_map", None)
-        return native.from_pretrained(path, **{**options, "attn_implementation": "eager"})
-
+    mesh = module.init_device_mesh
     module.init_device_mesh = lambda device, **options: mesh("cpu", **options)
-    module.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=from_pretrained)
+    module.apply_ulysses_patch = packed.apply_ulysses_patch
+    for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):
+        setattr(module, name, Loads(name))
     module.vLLMRollout = rollouts.ScriptedRollout
     module.FSDPVLLMShardingManager = rollouts.Sharding
     if os.environ.get("BATCHBRIDGE_KILL"):
         from batchbridge.contract import plugins
 
         plugins.manager().register(Killer(), "batchbridge_easyr1_killer")
+
+
+class Loads:
+    """In place of a class of transformers that loads models; Ray sends it between processes by the class's name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _model_mapping(self) -> Any:
+        import transformers
+
+        return getattr(transformers, self._name)._model_mapping
+
+    def from_pretrained(self, path: str, **options: Any) -> Any:
+        """On the CPU, with eager attention; see `packed`."""
+        import transformers
+
+        from batchbridge_on_cpu.easyr1 import packed
+
+        options.pop("device_map", None)
+        native = getattr(transformers, self._name)
+        return packed.without_padding(native.from_pretrained(path, **{**options, "attn_implementation": "eager"}))
 
 
 class Killer:

@@ -114,7 +114,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     import ray
     import torch.distributed as dist
     from verl.trainer import data_loader, ray_trainer
-    from verl.utils.tokenizer import get_tokenizer
+    from verl.utils.tokenizer import get_processor, get_tokenizer
     from verl.workers.fsdp_workers import FSDPWorker
 
     if not dist.is_initialized():
@@ -126,7 +126,8 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     data_loader.StatefulDataLoader = lambda **options: loader(**{**options, "num_workers": 0})
     config = configuration(folder, dist.get_world_size(), more)
     tokenizer = get_tokenizer(config.worker.actor.model.model_path, use_fast=True)
-    loaders = data_loader.create_dataloader(config.data, tokenizer, None)
+    processor = get_processor(config.worker.actor.model.model_path)
+    loaders = data_loader.create_dataloader(config.data, tokenizer, processor)
     data_loader.StatefulDataLoader = loader
 
     def init_workers() -> None:
@@ -139,7 +140,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     made = ray_trainer.RayPPOTrainer(
         config=config,
         tokenizer=tokenizer,
-        processor=None,
+        processor=processor,
         train_dataloader=loaders[0],
         val_dataloader=loaders[1],
         role_worker_mapping={},

@@ -37,7 +37,7 @@ class ScriptedRollout:
         answers, attended, trained = (torch.zeros(rows, width, dtype=torch.long) for _ in range(3))
         answers += PAD
         texts = [
-            self._tokenizer.decode(ids[mask.bool()])
+            self._tokenizer.decode(ids[mask.bool()], skip_special_tokens=True)
             for ids, mask in zip(prompts.batch["input_ids"], prompts.batch["attention_mask"], strict=True)
         ]
         asked = types.SimpleNamespace(n=group, seed=None)
@@ -48,15 +48,18 @@ class ScriptedRollout:
             answers[row, : len(tokens)] = tokens
             attended[row, : len(tokens)] = 1
             trained[row, : len(tokens)] = torch.tensor(self._script.loss_mask(prompt, sample))
+        more = torch.arange(1, width + 1)
         batch = {
             "prompts": columns[0],
             "responses": answers,
             "input_ids": torch.cat([columns[0], answers], 1),
             "attention_mask": torch.cat([columns[1], attended], 1),
             "response_mask": trained,
-            "position_ids": torch.cat([positions, positions[:, -1:] + torch.arange(1, width + 1)], 1),
+            "position_ids": torch.cat([positions, positions[..., -1:] + more], -1),
         }
-        return DataProto(batch=TensorDict(batch, batch_size=rows), meta_info=prompts.meta_info)
+        shown = prompts.non_tensor_batch.get("multi_modal_data")
+        images = {} if shown is None else {"multi_modal_data": shown.repeat(group)}
+        return DataProto(TensorDict(batch, batch_size=rows), images, prompts.meta_info)
 
 
 class ScriptedEngine:

@@ -56,11 +56,12 @@ def actor_worker(policy: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def full_gradient(worker: Any) -> torch.Tensor:
-    """The gradient over all parameters, in the model's order, float64. Collective."""
+    """The gradient over all parameters, in the model's order, float64; zeros where there is none. Collective."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
     with FSDP.summon_full_params(worker.fsdp_module, with_grads=True):
-        grads = [parameter.grad for parameter in worker.fsdp_module.parameters()]
+        parameters = list(worker.fsdp_module.parameters())
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         return torch.cat([grad.detach().double().flatten().clone() for grad in grads])
 
 

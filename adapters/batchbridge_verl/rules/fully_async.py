@@ -1,0 +1,74 @@
+"""What verl asserts of its program that trains while it generates, and that no more of it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchbridge import Fix
+from batchbridge.kit.rule_table import BUILDING, OPEN
+from batchbridge_verl.ahead import HYBRID, LOG_PROBS, STALE, SYNCHRONISED
+from batchbridge_verl.rules.row import Rule, fix
+from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
+from batchbridge_verl.settings import ROLLOUT
+
+_ASSERTED: dict[str, tuple[Callable[[Run, str], bool], str, object]] = {
+    # key: whether it holds, what has to be, and a value that holds
+    PROMPTS: (lambda run, key: run[key] == 0, "has to be 0: the trainer takes its prompts from a queue", 0),
+    "data.gen_batch_size": (lambda run, key: run[key] == 1, "has to be 1", 1),
+    STALE: (lambda run, key: run[key] >= 0, "has to be at least 0", 0),
+    SYNCHRONISED: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    REQUIRED: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    MINI: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    HYBRID: (
+        lambda run, key: not run[key],
+        "has to be False: training and generation have devices of their own",
+        False,
+    ),
+    LOG_PROBS: (lambda run, key: run[key], "has to be True", True),
+    f"{ROLLOUT}mode": (lambda run, key: run[key] == "async", "has to be async", "async"),
+}
+
+
+def _wrong(run: Run) -> dict[str, str]:
+    if run.entry != FULLY_ASYNC:
+        return {}
+    return {key: text for key, (holds, text, _) in _ASSERTED.items() if not holds(run, key)}
+
+
+def _not_asserted(run: Run) -> str | None:
+    return "; ".join(f"{key} = {run[key]} {text}" for key, text in _wrong(run).items()) or None
+
+
+def _fixes(run: Run) -> tuple[Fix, ...]:
+    return (fix({key: _ASSERTED[key][2] for key in _wrong(run)}),)
+
+
+def _not_judged(run: Run) -> str | None:
+    if run.entry != FULLY_ASYNC:
+        return None
+    return (
+        "fully_async_policy trains while it generates: its sizes and the age of its completions are read, and whether "
+        "verl takes all other settings there is not judged"
+    )
+
+
+FULLY: tuple[Rule, ...] = (
+    BUILDING(
+        "BB-VERL-093",
+        _not_asserted,
+        tuple(_ASSERTED),
+        "AssertionError: train_batch_size must be zero, and the like",
+        "verl 0.8.0 to 0.9.1 fully_async_rollouter.FullyAsyncRollouter.__init__, _validate_config",
+        _fixes,
+        versions=">=0.8.0",
+    ),
+    OPEN(
+        "BB-VERL-094",
+        _not_judged,
+        (REQUIRED,),
+        "it runs",
+        "verl 0.8.0 to 0.9.1 fully_async_main: validate_config is not called",
+        lambda run: (Fix("python -m verl.trainer.main_ppo, which is judged and can be wrapped"),),
+        versions=">=0.8.0",
+    ),
+)

@@ -1,0 +1,179 @@
+"""Images: what their adapter does in a worker and in the driver, without EasyR1; and what was recorded of it with."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.errors import CannotAttach
+from batchbridge.reports import check
+from batchbridge_easyr1.images import processed, require
+from batchbridge_easyr1.runtime import MODEL, REFUSALS
+
+HERE = Path(__file__).parent
+VERSION, COMMIT = "0.3.3.dev0", "b44b311b669bf1fd1aa2fc36f2251482ba33cb16"
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, str(HERE))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(HERE))
+
+
+proofs, image_proofs = _module("proofs"), _module("image_proofs")
+
+
+def recorded() -> dict[str, Any]:
+    text = (HERE / "recorded" / f"images_{VERSION}.json").read_text(encoding="utf-8")
+    made: dict[str, Any] = json.loads(text)
+    return made
+
+
+class Worker:
+    """As EasyR1's `FSDPWorker` keeps a call's images. made: for how many rows, whenever it makes them."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, Any] = {}
+        self.made: list[int] = []
+
+    def _process_multi_modal_inputs(self, data: Any) -> None:
+        if "uid" in self._cache and self._cache["uid"] != data.uids:
+            self._cache.clear()
+        if "uid" not in self._cache:
+            self._cache["uid"] = data.uids
+            self.made.append(len(data.uids))
+
+
+class Rows:
+    def __init__(self, *uids: str) -> None:
+        self.uids = list(uids)
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+
+def test_images_are_made_anew_for_another_number_of_rows_and_kept_for_the_same_ones() -> None:
+    worker = Worker()
+    process = processed(worker)
+    for rows in (Rows("a", "b"), Rows("a", "b"), Rows("a"), Rows("a", "b", "b"), Rows("b", "a", "b")):
+        process(rows)
+    assert worker.made == [2, 1, 3, 3]
+
+
+IMAGE, VIDEO, NOTHING = {"images": ["a.png"]}, {"videos": ["a.mp4"]}, {"images": []}
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "padding_free", "allow", "name"),
+    [
+        ([IMAGE, NOTHING], 2, True, (), None),
+        ([IMAGE, NOTHING], 2, False, (), "multi_modal"),
+        ([IMAGE, NOTHING], 1, False, (), None),
+        ([IMAGE, IMAGE], 2, False, (), None),
+        ([NOTHING, None], 2, False, (), None),
+        ([VIDEO, VIDEO], 1, True, (), "videos"),
+        ([VIDEO, VIDEO], 1, True, ("videos",), None),
+    ],
+)
+def test_a_rollout_is_refused_where_its_images_cannot_follow_their_rows(
+    rows: list[Any], ranks: int, padding_free: bool, allow: tuple[str, ...], name: str | None
+) -> None:
+    columns = {"multi_modal_data": rows}
+    if name is None:
+        require(columns, ranks=ranks, padding_free=padding_free, allow=allow)
+        return
+    with pytest.raises(CannotAttach) as refusal:
+        require(columns, ranks=ranks, padding_free=padding_free, allow=allow)
+    assert set(refusal.value.reasons) == {name}
+
+
+def test_a_rollout_of_text_is_left_alone() -> None:
+    require({}, ranks=2, padding_free=False, allow=())
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", None),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", None),
+        ("Qwen/Qwen2-VL-2B-Instruct", None),
+        ("Qwen/Qwen2.5-Omni-7B", "multi_modal"),
+        ("llava-hf/llava-1.5-7b-hf", "multi_modal"),
+    ],
+)
+def test_a_model_that_reads_images_is_refused_by_its_name_but_for_the_proven_ones(
+    model: str, reason: str | None
+) -> None:
+    command = [*("python3", "-m", "verl.trainer.main", "config=examples/config.yaml"), f"{MODEL}={model}"]
+    enforcement = check(command, dataset_size=4096).enforcement
+    assert enforcement is not None
+    assert [one.name for one in enforcement.obstacles] == ([] if reason is None else [reason])
+    assert ("a data set without videos" in enforcement.assumes) is True
+
+
+def test_the_record_is_of_a_known_checkout_and_of_the_code_as_it_is_now() -> None:
+    proofs.check_code(recorded(), "images", COMMIT)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_recorded_gradients_of_rows_with_images_meet_the_bar_and_other_pictures_miss_it(ranks: int) -> None:
+    measured = recorded()["gradients"]
+    for name in image_proofs.cases_of(ranks):
+        image_proofs.check_gradients(measured[f"{name}, {ranks}"], ranks)
+        image_proofs.check_dropped(measured[f"{name}, {ranks}"], ranks)
+
+
+@pytest.mark.parametrize("change", ["error", "controls"])
+def test_a_recorded_gradient_beyond_the_bar_or_a_control_within_it_fails(change: str) -> None:
+    measured = recorded()["gradients"]["Qwen2-VL, 2"]
+    if change == "error":
+        measured["wrapped"][0]["error"] = 1e-3
+    else:
+        measured["controls"]["other pictures"] = 1.0
+    with pytest.raises(AssertionError):
+        image_proofs.check_gradients(measured, 2)
+
+
+def test_recorded_runs_on_prompts_with_images_are_the_plan_and_end_the_same() -> None:
+    image_proofs.check_runs(recorded())
+
+
+def test_a_recorded_run_whose_end_depends_on_its_ranks_fails() -> None:
+    record = recorded()
+    record["apart"]["enforced, 1"] = 1e-3
+    with pytest.raises(AssertionError):
+        image_proofs.check_runs(record)
+
+
+@pytest.mark.parametrize(("version", "found"), [("0.3.2", ["multi_modal"]), (VERSION, [])])
+def test_images_are_refused_in_the_version_that_scores_rows_without_them_otherwise(
+    version: str, found: list[str]
+) -> None:
+    command = [*("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=64", "worker.rollout.n=8")]
+    command += ["worker.actor.global_batch_size=64", "worker.critic.global_batch_size=64"]
+    command += [f"{MODEL}=Qwen/Qwen2.5-VL-7B-Instruct"]
+    enforcement = check(command, version=version, dataset_size=4096).enforcement
+    assert enforcement is not None
+    assert [one.name for one in enforcement.obstacles] == found
+
+
+def test_videos_are_seen_in_a_data_set_that_has_no_images() -> None:
+    (videos,) = (one for one in REFUSALS if one.name == "videos")
+
+    def trainer(*columns: str) -> Any:
+        inner = SimpleNamespace(column_names=list(columns))
+        dataset = SimpleNamespace(dataset=inner, image_key="images", video_key="videos")
+        return SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset))
+
+    request: Any = None
+    assert videos.applies(trainer("prompt", "videos"), request)
+    assert not videos.applies(trainer("prompt", "videos", "images"), request)
+    assert not videos.applies(trainer("prompt"), request)
