@@ -4,16 +4,18 @@
 
 One optimizer step of the framework's own training worker, in which the layer that `wrap` puts there is installed:
 micro-batches of four completions, token budgets over padded rows, and the same budgets over packed ones
-(`use_remove_padding`, `ds.packing_samples`). Processor time of one process with one thread, all layouts in turns, the
-least of each; and the tokens that the policy was run on over those that are real. Attention is torch's sdpa, which for
-packed rows gets a mask and computes what it hides; flash attention on a GPU does not. Control: of equal lengths nothing
-is padded, so that packing has nothing to give. --write puts the framework's part into packed_step_time.json and .md
-beside this file. A report, never a gate. Needs what check_cost.py needs.
+(`use_remove_padding`, `ds.packing_samples`); in verl also with each prompt read once (`padding="free"`), whose
+attention is computed prompt by prompt and completion by completion. Processor time of one process with one thread, all
+layouts in turns, the least of each; and the tokens that the policy was run on over those that are real. Attention is
+torch's sdpa, which for packed rows gets a mask and computes what it hides; flash attention on a GPU does not. Control:
+of equal lengths nothing is padded, so that packing has nothing to give. --write puts the framework's part into
+packed_step_time.json and .md beside this file. A report, never a gate. Needs what check_cost.py needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import tempfile
@@ -46,6 +48,8 @@ class Layout(NamedTuple):
 
     budget: int | None
     packed: bool
+    shared: bool = False
+    """Whether each prompt is read once, its completions behind it."""
 
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -55,6 +59,11 @@ LAYOUTS: Mapping[str, Layout] = {
     "budget of four longest rows, padded": Layout(4, packed=False),
     "budget of four longest rows, packed": Layout(4, packed=True),
 }
+SHARED: Mapping[str, Layout] = {
+    "budget of one longest row, prompts shared": Layout(1, packed=True, shared=True),
+    "budget of four longest rows, prompts shared": Layout(4, packed=True, shared=True),
+}
+"""Of verl alone."""
 Step = Callable[[], Any]
 
 
@@ -72,13 +81,14 @@ def verl(folder: Path, layout: Layout, longest: int, rows: Callable[[Plan, int],
     spec = cost.spec_of(COMPLETIONS)
     plan = Plan(spec, cost.prompts_of(COMPLETIONS))
     told = cost.orders("verl", spec, {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"})
+    told = dataclasses.replace(told, padding="free" if layout.shared else "padded")
     cut: dict[str, Any] = {"micro_batch_size_per_gpu": 4}
     if layout.budget is not None:
         cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": layout.budget * longest}
     sizes = {"mini_batch_size": COMPLETIONS, "global_batch_size": COMPLETIONS}
 
     def train() -> None:
-        install(worker, told)
+        worker.batchbridge._last = None  # the same step again
         worker.train_mini_batch(batch(*rows(plan, 0), step=0, **cut, **sizes))
 
     install(worker, told)
@@ -132,13 +142,16 @@ def measure(framework: str, prompt: int, *, equal: bool) -> dict[str, dict[str, 
     seen: list[int] = []
 
     def rows(plan: Plan, step: int) -> Any:
-        return cost.trained(plan, step, script)
+        samples, members = cost.trained(plan, step, script)
+        # Each group has a prompt of its own.
+        own = [dataclasses.replace(one, prompt=[5 + one.group] * prompt) for one in samples]
+        return own, members
 
     plan = Plan(cost.spec_of(COMPLETIONS), cost.prompts_of(COMPLETIONS))
     lengths = [len(sample.prompt) + len(sample.completion) for sample in rows(plan, 0)[0]]
     with tempfile.TemporaryDirectory() as folder:
         ready = {}
-        for name, layout in LAYOUTS.items():
+        for name, layout in {**LAYOUTS, **(SHARED if framework == "verl" else {})}.items():
             place = Path(folder) / str(len(ready))
             place.mkdir()
             policy, train = FRAMEWORKS[framework](place, layout, max(lengths), rows)

@@ -49,6 +49,7 @@ class VerlAdapter(FramedAdapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
     framework: ClassVar[str] = "verl"
+    packs = True
     title = "verl"
     codes = CODES
     no_configuration = "BB-VERL-007"

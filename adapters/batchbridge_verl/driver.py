@@ -8,12 +8,12 @@ them. The forward passes, the loss and the rest of the training loop stay verl's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge import CannotAttach
-from batchbridge.kit import Request, workers_ray
+from batchbridge.kit import Length, Request, StepPlan, partition_packed, workers_ray
 from batchbridge.kit.checkpoints import FSDP_SHARDS
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
@@ -29,6 +29,21 @@ class Driver(StepDriver):
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)
         self.trainer, self.actor = trainer, trainer.config.actor_rollout_ref.actor
+
+    # ---- where rows run
+
+    def step_rows(self, step: StepPlan, rows: RolloutRows) -> list[tuple[int, int] | None]:
+        """As `StepDriver`'s; where prompts are shared, groups together."""
+        if self.orders.padding == "padded":
+            return super().step_rows(step, rows)
+        members = [divmod(position, self.plan.completions_per_prompt) for position in step.positions]
+        return together(members, self.ranks, multiple=self.rows_per_micro_batch or 1)
+
+    def rollout_order(self, rows: RolloutRows, filler_count: int) -> list[tuple[int, int] | None]:
+        """As `StepDriver`'s; where prompts are shared, groups together."""
+        if self.orders.padding == "padded":
+            return super().rollout_order(rows, filler_count)
+        return together([*rows.costs], self.ranks, multiple=(len(rows.costs) + filler_count) // self.ranks)
 
     # ---- workers
 
@@ -83,6 +98,17 @@ class Driver(StepDriver):
         return merged(outputs) or {"mfu": [0.0]}  # a rollout of which every row is dropped trains nothing
 
 
+def together(members: Sequence[tuple[int, int]], ranks: int, *, multiple: int) -> list[tuple[int, int] | None]:
+    """Completions, (prompt, sample) each, in the order in which verl deals them out: one contiguous block per rank, all
+    of one size, which is a multiple of `multiple`; None is a filler row. Ranks have equally many, give or take one, and
+    whole groups as far as that allows."""
+    each = [Length(0, 1)] * len(members)
+    hands = partition_packed(each, [prompt for prompt, _ in members], ranks=ranks, completions_per_device=len(members))
+    blocks = [[members[item] for part in hand for item in part if item is not None] for hand in hands]
+    size = -(-max(map(len, blocks)) // multiple) * multiple
+    return [row for block in blocks for row in (*block, *[None] * (size - len(block)))]
+
+
 def checkpoint_to_resume(trainer: Any) -> Path | None:
     """The folder that verl will resume from, or None. Source: verl 0.9.1 _load_checkpoint of both trainers."""
     settings = trainer.config.trainer
@@ -115,7 +141,7 @@ def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
     if orders is None:
         remove(_actor_of(worker))
         return None
-    return install(_actor_of(worker), orders)
+    return install(_actor_of(worker), orders, _references_of(worker))
 
 
 def _probed(worker: Any) -> None:
@@ -125,9 +151,19 @@ def _probed(worker: Any) -> None:
     probe(_actor_of(worker))
 
 
+def _held_by(worker: Any) -> dict[str, Any]:
+    """The workers in a Ray actor. Source: verl 0.8.0 to 0.9.1 single_controller/ray/base.py."""
+    return getattr(worker, "fused_worker_dict", None) or getattr(worker, "worker_dict", None) or {"": worker}
+
+
+def _references_of(worker: Any) -> list[Any]:
+    """The engines in a process that score alone: the reference's, where there is one."""
+    return [inner.ref.engine for inner in _held_by(worker).values() if getattr(inner, "ref", None) is not None]
+
+
 def _actor_of(worker: Any) -> Any:
-    """The `TrainingWorker` in a process that trains. Source: verl 0.8.0 to 0.9.1 single_controller/ray/base.py."""
-    held = getattr(worker, "fused_worker_dict", None) or getattr(worker, "worker_dict", None) or {"": worker}
+    """The `TrainingWorker` in a process that trains."""
+    held = _held_by(worker)
     actors = [inner.actor for inner in held.values() if getattr(inner, "actor", None) is not None]
     if len(actors) != 1:
         raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})

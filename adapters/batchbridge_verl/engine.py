@@ -28,8 +28,9 @@ ENGINES = ("FSDPEngineWithLMHead",)
 """Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
 
 
-def install(worker: Any, orders: Orders) -> Receipt:
-    """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed.
+def install(worker: Any, orders: Orders, beside: Sequence[Any] = ()) -> Receipt:
+    """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed. beside: engines
+    of its process that only score (the reference's).
 
     Raises `CannotAttach` naming what this worker has that the patches were not proven on; the worker is then unpatched.
     """
@@ -39,7 +40,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
     orders = orders.here(proven.require(CODE, orders.allow, worker, worker.engine))
     patches = Patches()
     try:
-        worker.batchbridge = EngineLayer(worker, orders, patches)
+        worker.batchbridge = EngineLayer(worker, orders, patches, beside)
     except BaseException:
         patches.undo()
         raise
@@ -63,7 +64,7 @@ def remove(worker: Any) -> None:
 class EngineLayer:
     """The patches of one training worker."""
 
-    def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
+    def __init__(self, worker: Any, orders: Orders, patches: Patches, beside: Sequence[Any] = ()) -> None:
         from batchbridge_verl.watching import Watch
 
         self._worker, self._engine, self._orders, self._patches = worker, worker.engine, orders, patches
@@ -89,6 +90,7 @@ class EngineLayer:
         if self._enforces:
             self._apply_settings()
             self._set_clock()
+        self._share_prompts(beside)
         self._watch = Watch(self._engine, orders.trained.objective, self._config, patches)
         if orders.mode == "verify" and not self._watch.shows:
             surrogate = orders.trained.objective.surrogate
@@ -114,6 +116,20 @@ class EngineLayer:
             self._patches.undo()
         finally:
             self._recorder.close()
+
+    def _share_prompts(self, beside: Sequence[Any]) -> None:
+        """Where the orders ask for it, in all engines or in none. Before anything else takes the engine's functions."""
+        if self._orders.padding == "padded":
+            return
+        from batchbridge_verl.shared_prompts import SharedPrompts, objection
+
+        engines = (self._engine, *beside)
+        if why := next(filter(None, map(objection, engines)), None):
+            if self._orders.padding == "free":
+                raise CannotAttach({"padding_free": why})
+            return
+        for engine in engines:
+            SharedPrompts(engine, self._patches)
 
     # ---- what the native loss and clock read
 

@@ -18,6 +18,7 @@ from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, BY_KEY, holds
+from batchbridge_verl.sharing import asked_in_vain, in_the_way
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
@@ -335,6 +336,15 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy="actor_rollout_ref.actor.strategy=fsdp or fsdp2",
     ),
     Refusal(
+        "padding_free",
+        'padding="free" is asked for, and prompts that a group shares are not proven to be read once here '
+        '(padding="auto" then reads them as verl does)',
+        lambda trainer, request: asked_in_vain(trainer, request) is not None,
+        detail=asked_in_vain,
+        configured=never,
+        remedy='wrap with padding="padded"',
+    ),
+    Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
         lambda trainer, request: own_spec(request).carried.precision == "fp16",
@@ -369,6 +379,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         return Patched()
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
+    shares = request.padding != "padded" and in_the_way(trainer, request) is None
     ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
     orders = orders_of(
         request,
@@ -376,6 +387,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
         settings=settings,
         detached=request.spec.objective.old_logprobs == "detached",
+        padding=request.padding if shares else "padded",
     )
     driver = Driver(trainer, request, orders)
     configure(trainer.config, _budget(request), patches)
@@ -391,6 +403,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         from batchbridge_verl.trainer_v0 import V0
 
         V0(trainer, driver, patches)
+    if shares:
+        where = "in every worker" if request.padding == "free" else "in every worker whose model is proven"
+        patches.note("engine", what=f"each prompt once, its completions behind it, {where}", why="padding")
     for path, (name, _) in SETTABLE.items():
         if name in settings:
             patches.note(f"actor.{name}", what=f"{settings[name]} in every worker", why=f"{path} of the requested spec")

@@ -36,7 +36,14 @@ def test_packed_micro_batches_run_the_policy_on_the_real_tokens_alone(rows: dict
 
 def test_control_of_equal_lengths_nothing_is_padded(rows: dict[str, Any]) -> None:
     (row,) = [row for name, row in rows.items() if name.startswith("control")]
-    assert all(one["tokens"] == pytest.approx(1) for one in row.values())
+    assert all(one["tokens"] == pytest.approx(1) for name, one in row.items() if not name.endswith("shared"))
+
+
+def test_shared_prompts_are_run_once_and_prompts_of_two_tokens_are_hardly_any() -> None:
+    for row, layouts in MEASURED["verl"]["rows"].items():
+        shared = [one["tokens"] for name, one in layouts.items() if name.endswith("prompts shared")]
+        assert len(shared) == 2
+        assert all(tokens < 0.7 if "256" in row else 0.9 < tokens <= 1 for tokens in shared)
 
 
 def test_the_pages_name_the_table(framework: str) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
+from batchbridge.contract.reading import Padding as Layout
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
@@ -62,6 +63,8 @@ class Orders:
     native: Spec | None = None
     """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
 
+    padding: Layout = "padded"
+    """How the workers lay out micro-batches, where they can; see `wrap`."""
     report: bool = False
     """Whether every step's numbers are kept for the trainer's own loggers; see `Recorder.numbers`."""
 

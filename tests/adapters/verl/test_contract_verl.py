@@ -165,7 +165,7 @@ class TestVerl(AdapterContract):
             "aggregation",
         ),
         *("denominator_scope", "loss_per_term", "kl_without_reference", "kl_in_reward", "truncated_completions"),
-        *("step_crosses_rollouts", "group_size", "fp16"),
+        *("step_crosses_rollouts", "group_size", "fp16", "padding_free"),
     )
     valid = (
         valid("64 prompts x 4 in steps of 16 prompts", spec=MEANING),

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.evidence import Evidence
-from batchbridge.contract.reading import Mode, Reading
+from batchbridge.contract.reading import Mode, Padding, Reading
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
 from batchbridge.kit.checkpoints import STATE_FILE
 from batchbridge.kit.identified_rows import PROMPT, SEED, STEP, PlannedLoader
@@ -32,10 +33,10 @@ from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.reading.read import read
-from batchbridge_verl import launched, runtime, sampling
+from batchbridge_verl import launched, runtime, sampling, sharing
 from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.config import VerlAdapter
-from batchbridge_verl.driver import Driver
+from batchbridge_verl.driver import Driver, together
 from batchbridge_verl.installed import Installed
 
 COMMAND = [
@@ -306,6 +307,7 @@ class Asked:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     trainer: type = V1_TRAINER
     mode: Mode = "enforce"
+    padding: Padding = "padded"
 
     def names(self) -> set[str]:
         """The refusals that apply."""
@@ -317,7 +319,7 @@ class Asked:
             plan = plan_of(spec, 12)
         except PlanError:
             plan = None
-        request = Request(spec=spec, plan=plan, reading=reading, mode=self.mode)
+        request = Request(spec=spec, plan=plan, reading=reading, mode=self.mode, padding=self.padding)
         return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(trainer, request)}
 
 
@@ -359,6 +361,7 @@ ASKED = {
     "sampler_correction": Asked((f"{CORRECTION}rollout_is=token",)),
     "group_size": Asked(spec={"rollout.completions_per_prompt": 8}, trainer=V0_TRAINER),
     "engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
+    "padding_free": Asked(padding="free"),  # verl's own attention is flash attention
     "fp16": Asked((f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp16",)),
 }
 """Refusal -> a run that it refuses."""
@@ -719,3 +722,74 @@ def test_a_configuration_without_such_a_setting_is_a_lost_seam() -> None:
 def test_a_soft_budget_below_the_longest_sequence_is_left_different_by_name(budget: int, cap: Any, named: bool) -> None:
     _, left = runtime.settings_of(budget_request(tokens_per_device=budget, cap=cap))
     assert ("micro_batch.cap" in left) is named
+
+
+SHARED = {"actor_rollout_ref.model.override_config.attn_implementation": "sdpa"}
+"""What verl's own defaults lack for prompts to be shared."""
+
+
+def in_the_way(version: str = "0.9.1", **settings: Any) -> str | None:
+    """The reasons against sharing prompts in a trainer of the usual command and these settings."""
+    reading = read(COMMAND, version=version, dataset_size=12)
+    assert reading.spec is not None
+    told = {"actor_rollout_ref.model.use_remove_padding": True, **SHARED, **settings}
+    trainer = trainer_of(reading, V1_TRAINER, told)
+    request = Request(spec=reading.spec, plan=None, reading=reading, mode="enforce", padding="free")
+    assert sharing.asked_in_vain(trainer, request) == sharing.in_the_way(trainer, request)
+    return sharing.in_the_way(trainer, request)
+
+
+def test_prompts_are_shared_under_sdpa_with_rows_end_to_end() -> None:
+    assert in_the_way() is None
+
+
+@pytest.mark.parametrize("key", [key for key, _, _ in sharing.UNPROVEN])
+def test_every_setting_that_is_not_proven_with_shared_prompts_is_refused_by_its_name(key: str) -> None:
+    value = False if key.endswith("use_remove_padding") else 2
+    said = in_the_way(**{f"actor_rollout_ref.{key}": value})
+    assert said is not None
+    assert said.startswith(f"actor_rollout_ref.{key} = {value}: ")
+    assert ";" in said.partition(": ")[2], "what to do about it"
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash_attention_2", "flash_attention_3", "flex_attention", None])
+def test_another_attention_than_sdpa_is_refused(attention: str | None) -> None:
+    said = in_the_way(**{"actor_rollout_ref.model.override_config.attn_implementation": attention})
+    assert said is not None
+    assert said.startswith(f"attention is {attention or 'flash_attention_2'}, ")
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.9.0"])
+def test_an_earlier_release_is_refused(version: str) -> None:
+    assert (in_the_way(version) or "").endswith(f"proven on verl 0.9.1, and this is {version}")
+
+
+def test_what_need_not_be_shared_is_not_refused() -> None:
+    reading = read(COMMAND, version="0.9.1", dataset_size=12)
+    assert reading.spec is not None
+    trainer = trainer_of(reading, V1_TRAINER, {})
+    for padding in ("padded", "auto"):
+        request = Request(spec=reading.spec, plan=None, reading=reading, mode="enforce", padding=padding)
+        assert sharing.asked_in_vain(trainer, request) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 7)), min_size=1, max_size=40, unique=True),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_groups_lie_together_on_ranks_of_one_size_and_no_row_is_lost(
+    members: list[tuple[int, int]], ranks: int, multiple: int
+) -> None:
+    order = together(members, ranks, multiple=multiple)
+    assert sorted(row for row in order if row is not None) == sorted(members)
+    size, rest = divmod(len(order), ranks)
+    assert (rest, size % multiple) == (0, 0)
+    held = [order[rank * size : (rank + 1) * size] for rank in range(ranks)]
+    counts = [sum(row is not None for row in block) for block in held]
+    assert max(counts) - min(counts) <= 1
+    assert size - max(counts) < multiple
+    for block in held:
+        prompts = [row[0] for row in block if row is not None]
+        changes = sum(before != after for before, after in pairwise(prompts))
+        assert changes == max(len(set(prompts)) - 1, 0)

@@ -22,12 +22,15 @@ CORE = {name: f"meaning/{name}.py" for name in ("plan", "weights", "order")} | {
 ROWS = {"identified_rows": "kit/identified_rows.py"}
 """A module of the core that two frameworks' adapters hand rows to workers with."""
 WITH_ROWS = ("verl", "easyr1")
-CUT = {name: f"kit/{name}.py" for name in ("step_cost", "packed_batches", "packing")}
-"""Modules of the core that TRL's adapter cuts and lays out micro-batches with."""
+CUT = {
+    "trl": {name: f"kit/{name}.py" for name in ("step_cost", "packed_batches", "packing")},
+    "verl": {name: f"kit/{name}.py" for name in ("packed_batches", "packing", "packable")},
+}
+"""Modules of the core that an adapter cuts and lays out micro-batches with."""
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
-PARTS += ("images", "pace", "padding_free")
+PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing")
 """Names of the modules of an adapter that act on a run, where it has them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
@@ -35,7 +38,7 @@ FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 def files(framework: str) -> dict[str, Path]:
     """The modules of a framework's digest, by name, as this interpreter would import them."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
-    parts = {**CORE, **(ROWS if framework in WITH_ROWS else {}), **(CUT if framework == "trl" else {})}
+    parts = {**CORE, **(ROWS if framework in WITH_ROWS else {}), **CUT.get(framework, {})}
     found = {f"batchbridge.{name}": core / file for name, file in parts.items()}
     for part in PARTS:
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}

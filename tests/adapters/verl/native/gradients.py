@@ -23,6 +23,7 @@ from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge_on_cpu.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge_on_cpu.verl.workers import batch, full_gradient, training_worker
+from batchbridge_verl.driver import together
 from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 
@@ -137,6 +138,7 @@ class Bench(Steps):
         self.rank, self.ranks = engine.get_data_parallel_rank(), engine.get_data_parallel_size()
         self.gradient: torch.Tensor | None = None
         self.updates = 0
+        self.padding = "padded"
 
         def before(*_: Any) -> None:
             self.gradient = full_gradient(self.worker)
@@ -152,7 +154,12 @@ class Bench(Steps):
     ) -> Any:
         """This rank's part of one call, as the driver lays it out."""
         costs = [len(sample.prompt) + len(sample.completion) for sample in samples]
-        order = layout(costs, ranks=self.ranks, rows_per_micro_batch=split.get("micro_batch_size_per_gpu"))
+        fixed = split.get("micro_batch_size_per_gpu")
+        order = layout(costs, ranks=self.ranks, rows_per_micro_batch=fixed)
+        if self.padding != "padded":
+            numbered = [(member[2], row) for row, member in enumerate(members)]
+            dealt = together(numbered, self.ranks, multiple=fixed or 1)
+            order = [None if one is None else one[1] for one in dealt]
         size = len(order) // self.ranks
         mine = order[self.rank * size : (self.rank + 1) * size]
         rows = [None if row is None else samples[row] for row in mine]
@@ -176,7 +183,7 @@ class Bench(Steps):
             "policy_loss.loss_mode": case.loss_mode,
             **case.settings,
         }
-        told: dict[str, Any] = {"mode": "enforce", "ledger": ledger, "ticks": 10, **more}
+        told: dict[str, Any] = {"mode": "enforce", "ledger": ledger, "ticks": 10, "padding": self.padding, **more}
         return Orders(
             spec=spec,
             dataset_size=PROMPTS,

@@ -499,6 +499,29 @@ def test_with_kl_and_sgd_trainer_ranks_and_micro_batches_do_not_change_the_run(l
     assert_same_end("verl, sgd, like EasyR1: V1 on two ranks and V0 on one", like_v1.start, like_v0.end, like_v1.end)
 
 
+SHARED = ("--padding", "free")
+"""Each prompt once, its completions behind it, in the policy's passes and the reference's."""
+
+
+@needs_v1
+@pytest.mark.by_hand
+@pytest.mark.parametrize(
+    ("trainer", "ranks", "more", "options"),
+    [("V1", 2, (), SHARED), ("V0", 1, V0, (*SHARED, "--tokens-per-device", str(BUDGET)))],
+    ids=["V1", "V0"],
+)
+def test_a_run_that_shares_prompts_is_the_run_that_does_not(
+    place: Path, like_v1: Run, trainer: str, ranks: int, more: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    asked = (*more, *packed(attention="sdpa"))
+    found = run_like(place / f"p{trainer}", ranks, *asked, options=options, BATCHBRIDGE_JITTER_SEED="11")
+    assert found.code == 0, found.text[-20000:]
+    assert "engine: each prompt once, its completions behind it, in every worker" in found.text
+    compared = diff(like_v1.ledger, found.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    assert_same_end(f"verl, sgd, prompts shared in {trainer}", like_v1.start, found.end, like_v1.end)
+
+
 @needs_v1
 @pytest.mark.by_hand
 def test_a_program_of_ones_own_is_followed(own_program: Run, two_ranks: Run) -> None:
