@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.by_hand  # minutes; what it measured is kept with the digests of our code, see `record`
+
 
 @pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
 def measured(folder: Callable[..., Path], request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -362,7 +362,10 @@ def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
         assert set(map(frozenset, samples.values())) == {frozenset(range(4))}
 
 
-@pytest.mark.parametrize("other", ["one_rank", pytest.param("v0", marks=needs_v1), "sequence"])
+@pytest.mark.parametrize(
+    "other",
+    ["one_rank", pytest.param("v0", marks=needs_v1), pytest.param("sequence", marks=pytest.mark.by_hand)],
+)
 def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     two_ranks: Run, other: str, request: pytest.FixtureRequest, record: Callable[..., None]
 ) -> None:
