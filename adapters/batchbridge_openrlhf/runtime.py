@@ -100,6 +100,11 @@ def _unproven_correction(request: Request) -> bool:
     return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
+def _images_on_ranks(reading: Reading) -> bool:
+    assert reading.spec is not None, "what is not read is not asked"
+    return settings_in(reading)["data.max_images_per_prompt"] > 0 and reading.spec.topology.world_size > 1
+
+
 def settings_in(reading: Reading) -> Facts:
     """The settings of a configuration, by their newest names."""
     facts: Facts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
@@ -162,6 +167,15 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda args, request: bool(args.train.agent_func_path),
         configured=lambda reading: bool(settings_in(reading)["train.agent_func_path"]),
         remedy="leave train.agent_func_path out",
+    ),
+    Refusal(
+        "images",
+        "images are proven on one rank; on two, some runs end before an update because a filler row got a gradient; "
+        'allow=("images",) accepts that',
+        lambda args, request: args.data.max_images_per_prompt > 0 and request.spec.topology.world_size > 1,
+        allowable=True,
+        configured=lambda reading: _images_on_ranks(reading),
+        remedy="one rank, or data.max_images_per_prompt=0",
     ),
     Refusal(
         "critic_warmup",
