@@ -110,7 +110,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "[yes](trl.md#images), since 1.16",
         "verl": "yes, [gradients not compared](verl.md#limits)",
         "easyr1": {"worker.actor.model.model_path": "Qwen/Qwen2.5-VL-7B-Instruct"},
-        "openrlhf": "[on one rank](openrlhf.md#images), where every prompt has one",
+        "openrlhf": "[yes](openrlhf.md#images), where every prompt has one, up to ZeRO-2",
     },
     "tools, several turns": {
         "trl": "[yes](trl.md#works-with)",

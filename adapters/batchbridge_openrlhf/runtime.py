@@ -100,9 +100,10 @@ def _unproven_correction(request: Request) -> bool:
     return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
-def _images_on_ranks(reading: Reading) -> bool:
+def _images_under_zero_3(reading: Reading) -> bool:
     assert reading.spec is not None, "what is not read is not asked"
-    return settings_in(reading)["data.max_images_per_prompt"] > 0 and reading.spec.topology.world_size > 1
+    sees, zero = (settings_in(reading)[key] for key in ("data.max_images_per_prompt", "ds.zero_stage"))
+    return bool(sees > 0 and zero == 3 and reading.spec.topology.world_size > 1)
 
 
 def settings_in(reading: Reading) -> Facts:
@@ -170,12 +171,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "images",
-        "images are proven on one rank; on two, some runs end before an update because a filler row got a gradient; "
-        'allow=("images",) accepts that',
-        lambda args, request: args.data.max_images_per_prompt > 0 and request.spec.topology.world_size > 1,
+        "under ZeRO-3 on several ranks, weights of a vision tower are not loaded in some runs and hold whatever was in "
+        'memory (transformers 5.15.0, DeepSpeed 0.19.6); allow=("images",) accepts that',
+        lambda args, request: (
+            args.data.max_images_per_prompt > 0 and args.ds.zero_stage == 3 and request.spec.topology.world_size > 1
+        ),
         allowable=True,
-        configured=lambda reading: _images_on_ranks(reading),
-        remedy="one rank, or data.max_images_per_prompt=0",
+        configured=lambda reading: _images_under_zero_3(reading),
+        remedy="ds.zero_stage 2, one rank, or data.max_images_per_prompt 0",
     ),
     Refusal(
         "critic_warmup",

@@ -128,7 +128,7 @@ REFUSED = {
     "critic": {"algo.advantage.estimator": "gae"},
     "asynchronous": {"train.async_enable": True},
     "agent": {"train.agent_func_path": "agent.py"},
-    "images": {"data.max_images_per_prompt": 1, "actor.num_gpus_per_node": 2},
+    "images": {"data.max_images_per_prompt": 1, "ds.zero_stage": 3, "actor.num_gpus_per_node": 2},
     "critic_warmup": {"critic.freezing_steps": 3},
     "ema": {"train.enable_ema": True},
     "adaptive_kl": {"algo.kl.target": 0.1},

@@ -55,6 +55,7 @@ def arguments(**changes: Any) -> Any:
         "ds.packing_samples": False,
         "actor.aux_loss_coef": 0,
         "data.max_images_per_prompt": 0,
+        "ds.zero_stage": 2,
         "rollout.n_samples_per_prompt": 3,
         **{name.replace("__", "."): value for name, value in changes.items()},
     }
@@ -222,7 +223,9 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, "0.11.2")
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
-    with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: images, kl_estimator, .*unproven_code"):
+    with pytest.raises(
+        CannotAttach, match=r"critic cannot be allowed; what can: images, kl_estimator, .*unproven_code"
+    ):
         runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request)
 
 

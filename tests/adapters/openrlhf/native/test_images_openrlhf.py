@@ -1,30 +1,35 @@
-"""L2 of policies that read images: OpenRLHF's real `ActorPPOTrainer` with a tiny Qwen2-VL on one rank, against the
-float64 oracle, which sees one completion and its image at a time.
+"""L2 of policies that read images: OpenRLHF's real `ActorPPOTrainer` with a tiny Qwen2-VL on one and two ranks, against
+the float64 oracle, which sees one completion and its image at a time.
 
 The processes run `images.py`; this one compares. Every prompt has an image.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from images import RUNS
+from images import runs
 
 SCRIPT = Path(__file__).parent / "images.py"
 
 
-# Two ranks pass in some runs and end in BatchDrift in others, by a filler row: docs/openrlhf.md, Images.
-@pytest.fixture(scope="module", params=[1], ids=["one rank"])
-def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What `images.py` found, by run: of every step the errors over the bar."""
-    place = tmp_path_factory.mktemp("images")
-    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={request.param}", "--standalone"]
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """(ranks) -> what `images.py` found, by run: of every step the errors over the bar."""
+    return functools.cache(functools.partial(_measured, tmp_path_factory))
+
+
+def _measured(factory: pytest.TempPathFactory, ranks: int) -> dict[str, Any]:
+    place = factory.mktemp("images")
+    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launch, str(SCRIPT), str(place)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -33,17 +38,20 @@ def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
+CASES = [(ranks, name) for ranks in (1, 2) for name in runs(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "name"), CASES)
 def test_every_step_has_the_oracles_gradient_with_each_completions_own_image(
-    measured: dict[str, Any], name: str
+    measured: Callable[[int], dict[str, Any]], ranks: int, name: str
 ) -> None:
-    steps = measured[name]
+    steps = measured(ranks)[name]
     assert len(steps) == 6
     assert max(step["with"] for step in steps) <= 1, steps
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("ranks", "name"), CASES)
 def test_negative_control_with_other_images_the_oracle_misses_the_bar_tenfold(
-    measured: dict[str, Any], name: str
+    measured: Callable[[int], dict[str, Any]], ranks: int, name: str
 ) -> None:
-    assert min(step["without"] for step in measured[name]) > 10
+    assert min(step["without"] for step in measured(ranks)[name]) > 10
