@@ -6,6 +6,7 @@ that two frameworks, two world sizes and two runs see the same tokens; their len
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,22 @@ def tiny_tokenizer() -> Any:
     )
 
 
+TINY: Mapping[str, Any] = {
+    "vocab_size": FIRST_WORD + WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": None,
+    "initializer_range": 0.2,
+}
+"""Sizes of a policy that a CPU trains in no time, by the names that transformers' configurations have for them."""
+
+
 def tiny_policy(seed: int = 0, *, layers: int = 2, width: int = 32, dtype: torch.dtype | None = None) -> Any:
     """A randomly initialised Llama, two layers of width 32 by default, without biases or dropout.
 
@@ -40,21 +57,8 @@ def tiny_policy(seed: int = 0, *, layers: int = 2, width: int = 32, dtype: torch
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=FIRST_WORD + WORDS,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=None,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        attn_implementation="eager",
-    )
+    sizes = {**TINY, "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
+    config = LlamaConfig(**sizes, tie_word_embeddings=False, attn_implementation="eager")
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)

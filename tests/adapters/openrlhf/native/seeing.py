@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, WORDS, tiny_tokenizer
+from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, TINY, WORDS, tiny_tokenizer
 
 START = FIRST_WORD + WORDS
 END, IMAGE, VIDEO = START + 1, START + 2, START + 3
@@ -49,18 +49,9 @@ def seeing_policy(seed: int = 0) -> Any:
 
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
     text = {
+        **TINY,
         "vocab_size": VIDEO + 1,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "bos_token_id": None,
         "tie_word_embeddings": False,
-        "initializer_range": 0.2,
         "use_sliding_window": False,
         "rope_parameters": rope,
         "rope_scaling": rope,

@@ -8,23 +8,9 @@ from typing import Any
 import torch
 import transformers
 
-from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, WORDS, tiny_policy
+from batchbridge.testing.tiny import TINY, tiny_policy
 
-SIZES: dict[str, Any] = {
-    "vocab_size": FIRST_WORD + WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "pad_token_id": PAD,
-    "eos_token_id": EOS,
-    "bos_token_id": None,
-    "initializer_range": 0.2,
-    "attn_implementation": "sdpa",
-}
+SIZES: dict[str, Any] = {**TINY, "head_dim": 8, "attn_implementation": "sdpa"}
 FAMILIES = ("Qwen2", "Qwen3", "Llama", "Gemma", "Mistral")
 
 

@@ -17,7 +17,7 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit import packing
 from batchbridge.meaning.plan import Plan
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
-from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, WORDS, tiny_tokenizer
+from batchbridge.testing.tiny import TINY, tiny_tokenizer
 from batchbridge_on_cpu.steps import PROMPTS, bar, spec_of
 from batchbridge_on_cpu.verl.scripted import packed
 from batchbridge_on_cpu.verl.workers import batch
@@ -26,21 +26,7 @@ from batchbridge_verl.shared_prompts import SharedPrompts
 
 FAMILIES = {"Gemma": "gemma", "Llama": "llama", "Mistral": "mistral", "Qwen2": "qwen2", "Qwen3": "qwen3"}
 """Class of transformers -> its `model_type`."""
-SIZES: dict[str, Any] = {
-    "vocab_size": FIRST_WORD + WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "pad_token_id": PAD,
-    "eos_token_id": EOS,
-    "bos_token_id": None,
-    "initializer_range": 0.2,
-    "sliding_window": None,
-}
+SIZES: dict[str, Any] = {**TINY, "head_dim": 8, "sliding_window": None}
 CASE = PACKED[0]
 STEP = 3
 """Of the plan: five completions, groups whole and cut."""
