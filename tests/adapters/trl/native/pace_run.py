@@ -29,7 +29,7 @@ from batchbridge import BatchDrift, wrap
 from batchbridge.kit import StepCost
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge_trl.pace import Pace
+from batchbridge_trl.pace import Clock, Pace
 from batchbridge_trl.shares import Shares
 from batchbridge_trl.testing import flat_parameters, scripted_trainer
 
@@ -39,6 +39,9 @@ transformers.utils.logging.disable_progress_bar()
 RANK = int(os.environ.get("RANK", "0"))
 SECONDS_PER_POSITION = 2e-3
 """What slows rank 1 down: many times what the tiny policy takes, on a busy machine too."""
+SAID_PER_POSITION = (1e-3, 3e-3)
+SAID_PER_MICRO_BATCH = 1e-2
+"""Seconds by rank that `said_clock` says; within what the fitted model can tell of a rank, a fourfold difference."""
 ARGUMENTS: dict[str, Any] = {
     "prompts": 8,
     "per_device_train_batch_size": 8,
@@ -63,6 +66,20 @@ def _sleep(module: Any, arguments: Any, keywords: Any) -> None:
         time.sleep(SECONDS_PER_POSITION * keywords["input_ids"].numel())
 
 
+def said_clock(model: Any) -> None:
+    """A clock that goes by what the model is given, and so alike on every machine: what follows from times, and not
+    how they are taken. Real seconds are `steady`'s."""
+    now = [0.0]
+    Clock.moment = staticmethod(lambda: now[0])
+
+    def passes(module: Any, arguments: Any, keywords: Any) -> None:
+        if torch.is_grad_enabled():
+            positions = keywords["input_ids"].numel()
+            now[0] += SAID_PER_POSITION[RANK] * (positions + SAID_PER_MICRO_BATCH / SAID_PER_POSITION[0])
+
+    model.register_forward_pre_hook(passes, with_kwargs=True)
+
+
 class Cuts:
     """Every rank's micro-batches of each step that a run took, and the cost that each step was cut by."""
 
@@ -80,9 +97,13 @@ class Cuts:
 
 
 def fitted(folder: Path, cuts: Cuts) -> dict[str, Any]:
-    """A run with a slow rank: the gradients, and what the ranks know of each other."""
-    built = wrap(build(folder / "out", slow=True), ledger=folder / "ledger", tokens_per_device=BUDGET)
-    errors = errors_of(built, tiny_policy(seed=1))
+    """A run with a slow rank, by a clock that says so: the gradients, and what the ranks know of each other."""
+    trainer, moment = build(folder / "out"), Clock.moment
+    said_clock(trainer.model)
+    try:
+        errors = errors_of(wrap(trainer, ledger=folder / "ledger", tokens_per_device=BUDGET), tiny_policy(seed=1))
+    finally:
+        Clock.moment = staticmethod(moment)
     return {"errors": errors, "shares": cuts.shares, "costs": [vars(cost) for cost in cuts.costs]}
 
 
