@@ -343,7 +343,8 @@ def trl_full(session: nox.Session, release: str) -> None:
     constraints, more = ("trl", ("bitsandbytes",)) if release == "newest" else ("trl_oldest", BESIDE_TRL)
     install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
     (folder,) = native("adapters/trl")
-    files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks", "qlora")]
+    names = ("gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command")
+    files = [f"{folder}/test_{name}.py" for name in names]
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
 
@@ -455,7 +456,7 @@ def engines(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def equivalence(session: nox.Session) -> None:
     """One source configuration, every framework: converted, run natively and wrapped, compared with each other."""
-    compare(session, environments(session, "trl", "verl", "openrlhf"))
+    compare(session, environments(session, "trl", "verl", "openrlhf"), "--at-once=2")  # each on one rank
 
 
 @nox.session(venv_backend="none")

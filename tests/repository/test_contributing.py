@@ -100,7 +100,7 @@ def test_the_set_up_installs_what_the_core_s_session_does() -> None:
         assert f"'{word}'" in body["lint"] + body["core"], f"{word} is in neither session any more"
     words = shlex.split(commands[0])
     given = set(words[words.index("-c") + 2 :]) - {"-e"}
-    assert given == wanted | {".[hydra,speed,html,parquet,remote]"}
+    assert given == wanted | {".[hydra,speed,html,parquet,remote]", "uv"}, "uv: nox makes environments with it"
     assert commands[1] == '.venv/bin/python -m pytest -n 2 -m "not by_hand"'
 
 

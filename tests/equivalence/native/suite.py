@@ -1,10 +1,10 @@
 """Runs every framework on configurations converted from one source, and measures how far the runs are apart.
 
-    python suite.py FOLDER [--all] --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
+    python suite.py FOLDER [--all] [--at-once 2] --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
 
-Each framework runs in its own environment, one after another: natively (observed) and wrapped. FOLDER gets every run's
-ledger and steps, and `result.json`; a run that is there already is not repeated. This file itself needs torch,
-transformers and batchbridge.
+Each framework runs in its own environment, natively (observed) and wrapped: one run after another, or so many at once.
+FOLDER gets every run's ledger and steps, and `result.json`; a run that is there already is not repeated. This file
+itself needs torch, transformers and batchbridge.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -334,8 +335,10 @@ def apart(a: Path, b: Path) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, case: Case, pythons: Mapping[str, Path], modes: Sequence[str] = MODES) -> dict[str, Any]:
-    """Runs a case everywhere and measures every pair, wrapped and not."""
+def measure(
+    folder: Path, case: Case, pythons: Mapping[str, Path], modes: Sequence[str] = MODES, at_once: int = 1
+) -> dict[str, Any]:
+    """Runs a case everywhere and measures every pair, wrapped and not. at_once: runs side by side."""
     result: dict[str, Any] = {
         name: {} for name in ("runs", "code", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
     }
@@ -348,8 +351,10 @@ def measure(folder: Path, case: Case, pythons: Mapping[str, Path], modes: Sequen
         if lost := refused(fields):
             result["refused"][target] = lost
             del natives[target]
-    for name, mode, place, order in orders(folder, case, natives, modes):
-        code, seconds, digests = run(place, order, pythons[order.target])
+    ordered = list(orders(folder, case, natives, modes))
+    with ThreadPoolExecutor(at_once) as threads:
+        ran = list(threads.map(lambda each: run(each[2], each[3], pythons[each[3].target]), ordered))
+    for (name, mode, place, order), (code, seconds, digests) in zip(ordered, ran, strict=True):
         if result["code"].setdefault(order.target, digests) != digests:
             raise SystemExit(f"{place}: {order.target} ran with other code than before; take a new folder")
         result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
@@ -375,13 +380,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="every case, not only those of CI")
+    parser.add_argument("--at-once", type=int, default=1, metavar="RUNS", help="as many as there are processors")
     parser.add_argument("--python", action="append", required=True, metavar="FRAMEWORK=PYTHON")
     asked = parser.parse_args()
     pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
     asked.folder.mkdir(parents=True, exist_ok=True)
     cases = [case for case in CASES.values() if case.ci or asked.all]
+    place = asked.folder.absolute()
     results = {
-        case.name: measure(asked.folder.absolute(), case, pythons, MODES if asked.all else case.ci) for case in cases
+        case.name: measure(place, case, pythons, MODES if asked.all else case.ci, asked.at_once) for case in cases
     }
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """benchmarks/gpu.py in its small form on a CPU, where BatchBridge is not installed, nor what only its commands need.
 
-Every row of its list is run but those whose packages are not there. Figures are judged nowhere, bars of gradients are.
+Of its list, one row of every kind is run, and all of them in `nox -s trl_full`, but those whose packages are not there.
+Figures are judged nowhere, bars of gradients are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from representative import WHOLE
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 NOT_CARRIED = ("batchbridge", "bashread", "tree_sitter", "hypothesis", "pytest")
 """The beginnings of names of what the environment lacks."""
+OF_EVERY_KIND = (
+    "gradient, bf16",
+    "gradient, bf16, prompts of 256 tokens, no padding",
+    "gradient, bf16, flash attention",
+    "drawn by TRL",
+    "checks and ledger, 64 completions of 150 tokens",
+    "a step of trl",
+    "0.5B, 64 completions, LoRA",
+    "0.5B, 64 completions, DeepSpeed ZeRO-2",
+    "drawn by vLLM",
+    "a step of verl",
+)
+ASKED = () if WHOLE else ("--only", *OF_EVERY_KIND)
 BARE = """
 import site, sys
 sys.path[:] = [path for path in sys.path if path not in site.getsitepackages()]
@@ -61,8 +76,9 @@ def test_the_environment_is_bare(bare: dict[str, str]) -> None:
 
 
 def test_every_row_is_measured_and_the_next_call_has_nothing_left(gpu: Any, tmp_path: Path) -> None:
-    _, found = gpu("--slice-minutes", "60")
+    _, found = gpu("--slice-minutes", "60", *ASKED)
     rows = found["rows"]
+    assert WHOLE or rows.keys() == set(OF_EVERY_KIND)
     states = {name: record["status"] for name, record in rows.items()}
     assert set(states.values()) == {"done", "not there"}, rows
     for name, record in rows.items():
@@ -82,7 +98,7 @@ def test_every_row_is_measured_and_the_next_call_has_nothing_left(gpu: Any, tmp_
     assert all(f"| {name} |" in page for name in rows)
     assert "these figures mean nothing" in page
     assert "not there: vllm" in page
-    output, again = gpu()
+    output, again = gpu(*ASKED)
     assert "done" not in output
     assert {**again, "slice_seconds": []} == {**found, "slice_seconds": []}
     assert len(again["slice_seconds"]) == 2
