@@ -144,6 +144,8 @@ class HydraProgram:
             text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
             result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
         operation = override.operation
+        if operation == "add" and isinstance(value, list | dict):
+            operation = "force"  # Hydra merges these into what is there
         if twice and operation == "set" and result.operations.get(key) in ("add", "force"):
             operation = result.operations[key]  # what an earlier word added, a later one without + may set
         result.put(key, value, place, operation)
