@@ -328,12 +328,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "engine",
-        "only the FSDP engine is proven",
+        "only the FSDP engine is proven: others clip, scale the loss and update by code of their own, of "
+        "which no run was measured",
         lambda trainer, request: _actor(trainer).strategy not in ("fsdp", "fsdp2"),
         configured=lambda reading: (
             run_of(reading).engine != "fsdp" or setting(reading, f"{ACTOR}strategy") not in ("fsdp", "fsdp2")
         ),
-        remedy="actor_rollout_ref.actor.strategy=fsdp or fsdp2",
+        remedy="model_engine=dp, with actor_rollout_ref.actor.strategy=fsdp or fsdp2",
     ),
     Refusal(
         "padding_free",

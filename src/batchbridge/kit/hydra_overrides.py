@@ -24,6 +24,10 @@ class NotRead(BatchBridgeError, ValueError):
     """A word that is no override, or one that is refused: why."""
 
 
+class NoOverride(NotRead):
+    """One that Hydra's own grammar refuses as well."""
+
+
 class Override(NamedTuple):
     """One override: what to do, the dotted key, and the value (None for a deletion without value)."""
 
@@ -96,11 +100,13 @@ class _Parser:
         value_ends = self.at
         self.blanks()
         if value_ends < self.at == len(self.text):
-            raise NotRead(f"{self.text!r:.60}: blanks after a quote, a list or a mapping are no part of it")
+            raise NoOverride(f"{self.text!r:.60}: blanks after a quote, a list or a mapping are no part of it")
         if self.peek() == ",":
             raise NotRead(f"{self.text!r:.60}: a sweep over several values needs --multirun, which is no one run")
         if self.peek():
-            raise NotRead(f"{self.text!r:.60}: {self.peek()!r} is not expected at column {self.at + 1}; quote the text")
+            raise NoOverride(
+                f"{self.text!r:.60}: {self.peek()!r} is not expected at column {self.at + 1}; quote the text"
+            )
 
     def element(self, depth: int, *, top: bool = False) -> Any:
         self.blanks()
@@ -144,7 +150,7 @@ class _Parser:
             key = self.quoted(quote) if quote in ("'", '"') and quote else self.unquoted(stop=":")
             self.blanks()
             if self.peek() != ":":
-                raise NotRead(f"{self.text!r:.60}: a colon is missing after the key {key!r:.30}")
+                raise NoOverride(f"{self.text!r:.60}: a colon is missing after the key {key!r:.30}")
             self.at += 1
             items[key] = self.element(depth + 1)
             if self.separator("}"):
@@ -155,7 +161,7 @@ class _Parser:
         self.blanks()
         mark = self.peek()
         if mark not in (",", close) or not mark:
-            raise NotRead(f"{self.text!r:.60}: {', or ' + close if mark else close} is missing")
+            raise NoOverride(f"{self.text!r:.60}: {', or ' + close if mark else close} is missing")
         self.at += 1
         return mark == close
 
@@ -177,7 +183,7 @@ class _Parser:
                 parts.append(quote)
                 self.at += 1
         if not self.peek():
-            raise NotRead(f"{self.text[start:]!r:.60}: the quote is not closed")
+            raise NoOverride(f"{self.text[start:]!r:.60}: the quote is not closed")
         self.at += 1
         return "".join(parts)
 
@@ -204,7 +210,7 @@ class _Parser:
         text = "".join(parts[beginning:ending])
         if not text:
             what = repr(self.peek()) if self.peek() else "the end"
-            raise NotRead(f"{self.text!r:.60}: a value is expected before {what}")
+            raise NoOverride(f"{self.text!r:.60}: a value is expected before {what}")
         return text
 
     def interpolation(self) -> str:
@@ -215,4 +221,4 @@ class _Parser:
             depth += {"{": 1, "}": -1}.get(mark, 0)
             if mark == "}" and depth == 0:
                 return self.text[start : self.at]
-        raise NotRead(f"{self.text!r:.60}: ${{ is not closed")
+        raise NoOverride(f"{self.text!r:.60}: ${{ is not closed")

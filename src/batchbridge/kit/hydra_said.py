@@ -9,7 +9,7 @@ from typing import Any
 
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
-from batchbridge.kit.hydra_overrides import NotRead, Override, parse_override
+from batchbridge.kit.hydra_overrides import NoOverride, NotRead, Override, parse_override
 from batchbridge.kit.omegaconf_said import Said, place_of
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -97,9 +97,21 @@ class HydraProgram:
                 break
             if word.endswith(".py") or word in self.entries or (index and argv[index - 1] == "-m"):
                 module = word.removesuffix(".py").replace("/", ".").lstrip(".")
+                if (handed := self._handed_on(module, argv[index + 1 :])) is not None:
+                    return handed, list(argv[index + 2 :])
                 inside = [module[module.find(name) :] for name in self.entries if f".{name}" in f".{module}"]
                 return inside[0] if inside else module, list(argv[index + 1 :])
         return None, list(argv)
+
+    def _handed_on(self, module: str, words: Sequence[str]) -> str | None:
+        """Where somebody's launcher is handed one of the framework's modules as its first word: that one, if it trains
+        nothing that is read here; the launcher itself, one's own program, if it is the usual entry."""
+        first = words[0] if words else ""
+        if module in self.entries or self.is_not_read(module):
+            return None
+        if self.is_not_read(first):
+            return first
+        return module if first == next(iter(self.entries)) else None
 
     def is_not_read(self, module: str) -> bool:
         """Whether a module of the framework's does something else, or trains in a way of its own."""
@@ -118,7 +130,10 @@ class HydraProgram:
                 result.groups += (key.partition("@")[2],)
             text, native = f"this override is not read: {error}", "hydra: OverrideParseException, or a sweep"
             code, place, grammar = self.codes[1], Where(word[:60]), "hydra-core 1.3.2 OverrideParser.g4"
-            found = Finding(code, "error", "config", text, (place,), native=native, source=grammar, undecided=True)
+            refused = isinstance(error, NoOverride) and "<" not in value  # <path> is yet to be filled in
+            found = Finding(
+                code, "error", "config", text, (place,), native=native, source=grammar, undecided=not refused
+            )
             result.findings.append(found)
             return None
 
@@ -129,6 +144,8 @@ class HydraProgram:
             text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
             result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
         operation = override.operation
+        if operation == "add" and isinstance(value, list | dict):
+            operation = "force"  # Hydra merges these into what is there
         if twice and operation == "set" and result.operations.get(key) in ("add", "force"):
             operation = result.operations[key]  # what an earlier word added, a later one without + may set
         result.put(key, value, place, operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import subprocess
@@ -184,6 +185,27 @@ def test_a_key_that_is_not_there_needs_a_plus():
 
 def test_a_plus_on_a_key_that_is_there_is_an_error():
     assert codes(read(command("+data.max_prompt_length=512"))) == ["BB-VERL-008"]
+
+
+@pytest.mark.parametrize(
+    ("word", "refused"),
+    [
+        ("+data.train_batch_size=512", True),
+        ("+trainer.logger=console", True),
+        ("+trainer.logger=[console]", False),
+        ("+actor_rollout_ref.actor.optim={lr:1e-5}", False),
+        ("++data.train_batch_size=512", False),
+    ],
+)
+def test_plus_takes_a_list_or_a_mapping_for_a_key_that_is_there(word, refused, tmp_path):
+    assert ("BB-VERL-008" in codes(read(command(word)))) == refused
+    hydra = pytest.importorskip("hydra", reason="hydra is not installed")
+    there = "data: {train_batch_size: 8}\ntrainer: {logger: [wandb]}\nactor_rollout_ref: {actor: {optim: {lr: 1.0}}}\n"
+    (tmp_path / "own.yaml").write_text(there, encoding="utf-8")
+    with hydra.initialize_config_dir(config_dir=str(tmp_path), version_base=None), contextlib.ExitStack() as stack:
+        if refused:
+            stack.enter_context(pytest.raises(Exception, match="Could not append"))
+        hydra.compose("own", overrides=[word])
 
 
 def test_a_misspelt_key_names_the_nearest():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.kit.hydra_overrides import NotRead, parse_override, parse_value, primitive
+from batchbridge.kit.hydra_overrides import NoOverride, NotRead, parse_override, parse_value, primitive
 from batchbridge.kit.omegaconf import Resolver, Unresolved, number
 from batchbridge_verl.forms import hydra_value
 
@@ -63,6 +63,16 @@ def test_a_form_that_is_not_evaluated_is_refused_by_name(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "refused"),
+    [("a}", True), ("[1", True), ("'open", True), ("${a", True), ("1,2", False), ("range(1,3)", False)],
+)
+def test_what_hydra_refuses_too_is_told_from_what_is_not_followed(text, refused):
+    with pytest.raises(NotRead) as caught:
+        parse_value(text)
+    assert isinstance(caught.value, NoOverride) == refused
+
+
+@pytest.mark.parametrize(
     ("word", "operation", "key"),
     [
         ("a.b=1", "set", "a.b"),
@@ -95,6 +105,10 @@ def test_whatever_is_read_is_what_hydra_reads(text):
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser", reason="hydra is not installed")
     try:
         ours = parse_value(text)
+    except NoOverride:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - of Hydra's lexer, parser or evaluation
+            parser.OverridesParser.create().parse_override(f"a={text}")
+        return
     except NotRead:
         return
     theirs = parser.OverridesParser.create().parse_override(f"a={text}").value()

@@ -44,7 +44,24 @@ def test_an_unknown_value_of_a_setting_that_matters_leaves_it_open(tmp_path: Pat
 
 def test_an_override_that_hydra_refuses_is_still_said(tmp_path: Path) -> None:
     found = check(tmp_path, "python3 -m verl.trainer.main_ppo RUN 'trainer.experiment_name=7b-(a)'\n")
-    assert "BB-VERL-008" in codes(found)
+    assert (found.verdict, "BB-VERL-008" in codes(found)) == ("invalid", True), "no configuration is composed"
+    found = check(tmp_path, "python3 -m verl.trainer.main_ppo RUN 'trainer.experiment_name=a,b'\n")
+    assert (found.verdict, "BB-VERL-008" in codes(found)) == ("undecided", True), "a sweep is no one run"
+
+
+def test_words_with_a_value_that_is_yet_to_be_filled_in_leave_the_run_open() -> None:
+    found = batchbridge.check(["python3", "-m", "verl.trainer.main_ppo", "trainer.default_local_dir=<folder>"])
+    (said,) = (finding for finding in found.findings if finding.code == "BB-VERL-008")
+    assert said.undecided
+
+
+def test_a_launcher_that_is_handed_one_of_verls_programs_starts_that(tmp_path: Path) -> None:
+    found = check(tmp_path, "python3 -m mine.launch verl.trainer.main_ppo RUN\n")
+    assert (found.verdict, "BB-VERL-089" in codes(found)) == ("valid", True), "a program of one's own"
+    found = check(
+        tmp_path, "torchrun -m mine.launch verl.trainer.sft_trainer data.train_batch_size=32\n", framework="verl"
+    )
+    assert (found.verdict, "BB-VERL-090" in codes(found)) == ("undecided", True), "it fine-tunes"
 
 
 CONFIGURED = """\
