@@ -109,6 +109,14 @@ def _ray(ray: Any) -> None:
         return native(*arguments, **{**options, **given})
 
     ray.init = init
+    cancel = ray.cancel
+
+    @functools.wraps(cancel)
+    def call_off(ref: Any, **given: Any) -> None:
+        if isinstance(ref, ray.ObjectRef):  # else a stand-in of a process without Ray's: it is answered already
+            cancel(ref, **given)
+
+    ray.cancel = call_off
 
 
 def _engines(module: Any) -> None:
