@@ -381,7 +381,7 @@ def openrlhf_full(session: nox.Session, release: str) -> None:
     """By hand: gradients, and fits of the trainer, on one release of OpenRLHF that runs are wrapped in."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
-    pytest(session, f"{folder}/test_gradients_openrlhf.py", f"{folder}/test_fits_openrlhf.py")
+    pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in ("gradients", "fits", "filtered")))
 
 
 def install_deepspeed(session: nox.Session, constraints: str) -> None:

@@ -272,6 +272,8 @@ def openrlhf() -> str:
     newest, cases = releases[-1], [case for figures in found.values() for case in figures.items()]
     oracle = [(name, case) for name, case in cases if name.startswith("gradient of ")]
     fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
+    named = ("filtered fit, own", "filtered fit, passes")
+    most = max((case for name, case in cases if name.startswith(named)), key=lambda case: case["error"])
     runs = read(recorded / f"runs_{newest}.json")["figures"]
     every, one = f"OpenRLHF {listed(releases)}, CPU, float32", f"OpenRLHF {newest}, CPU, float32"
     pinned = dict(re.findall(r"(?m)^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text()))
@@ -294,6 +296,13 @@ def openrlhf() -> str:
                 every,
                 f"at most {digits(fit['error'])} where plain float32 errs by {digits(fit['float32'])}",
                 GRADIENT,
+            ),
+            Row(
+                "the same with dynamic filtering, on one rank and on two",
+                every,
+                f"at most {digits(most['error'])} where plain float32 errs by {digits(most['float32'])}",
+                GRADIENT,
+                "the first candidates, kept or not: more than 10 times the bar",
             ),
             Row(
                 "policy at the end with other micro-batches",

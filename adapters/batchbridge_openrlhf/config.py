@@ -61,6 +61,7 @@ class OpenRlhfAdapter(FramedAdapter):
     no_file = "OpenRLHF has no configuration file of its own; its command line says everything"
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"
+    fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import RULED, Length, Request, checkpoints, group_advantages, partition_by_tokens
+from batchbridge.kit import RULED, Length, Request, RolloutPlan, checkpoints, group_advantages, partition_by_tokens
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import deal, steps_of_rollout
 from batchbridge.kit.token_budgets import cut_of
@@ -98,7 +98,7 @@ class Driver:
     def state(self) -> dict[str, Any]:
         """What a checkpoint after the rollouts so far remembers."""
         steps = checkpoints.steps_before(self._plan, self._next)
-        return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, rollouts=self._next)}
+        return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, rollouts=self._next, **self._memory())}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
         """Raises `CannotAttach` unless `state` continues this plan."""
@@ -110,8 +110,16 @@ class Driver:
             other_ranks=PARTITIONED,
             reading=self._request.reading,
         )
+        self._remember(resumed.saved)
         checkpoints.tell(self._trainer, resumed.notes)
         self._next = int(resumed.saved["rollouts"])
+
+    def _memory(self) -> dict[str, int]:
+        """What a checkpoint has beside the place in the plan."""
+        return {}
+
+    def _remember(self, saved: Mapping[str, Any]) -> None:
+        """Takes `_memory` over from a checkpoint. Raises `CannotAttach`."""
 
     @property
     def prompts_per_epoch(self) -> int:
@@ -120,41 +128,38 @@ class Driver:
 
     # ---- a rollout
 
-    def _generate(self, **options: Any) -> tuple[list[Any], None, int, bool]:
+    def _generate(self, **options: Any) -> tuple[list[Any], float | None, int, bool]:
         """In place of `SamplesGenerator.generate_samples`: one planned rollout, whatever arrives first."""
         if not self._receipts:
             raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
         if self._next >= self._plan.total_rollouts:
             return [], None, 0, True
-        import ray
         from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
-        planned, generator = self._plan.rollout(self._next), self._generator
-        _, prompts, labels, images = self._dataset.collate_fn([self._dataset[prompt] for prompt in planned.prompts])
-        sleeps = self._trainer.args.vllm.enable_sleep
+        engines, sleeps = self._generator.vllm_engines, self._trainer.args.vllm.enable_sleep
         if sleeps:
-            batch_vllm_engine_call(generator.vllm_engines, "wake_up")
-        engines, seeds = generator.vllm_engines, self._plan.sampling_seeds(planned.index)
+            batch_vllm_engine_call(engines, "wake_up")
         reach(engines)
         self._reached = True
-        generator.vllm_engines = SeededEngines(engines, seeds)
-        try:
-            waiting = generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options)
-        finally:
-            generator.vllm_engines = engines
-        answers = ray.get(waiting)
+        samples, pass_rate, prompts = self._fill(self._plan.rollout(self._next), options)
         if sleeps:
-            batch_vllm_engine_call(generator.vllm_engines, "sleep")
+            batch_vllm_engine_call(engines, "sleep")
+        self._next += 1
+        # Before 0.11, what comes with the word that nothing is left is not trained.
+        return samples, pass_rate, prompts, False
+
+    def _fill(self, planned: RolloutPlan, options: Mapping[str, Any]) -> tuple[list[Any], float | None, int]:
+        """The rollout's completions, prompt by prompt; what OpenRLHF logs as a filter's pass rate; prompts offered."""
+        import ray
+
+        _, prompts, labels, images = self._dataset.collate_fn([self._dataset[prompt] for prompt in planned.prompts])
+        seeds = self._plan.sampling_seeds(planned.index)
+        answers = ray.get(self._dispatch(seeds, prompts, labels, images=images, **options))
         samples = []
         for position, (prompt, group) in enumerate(zip(planned.prompts, answers, strict=True)):
-            if len(group) != planned.completions_per_prompt:
-                raise BatchDrift(
-                    planned.generated_at_step,
-                    "membership",
-                    f"{len(group)} completions of prompt {prompt} arrived, not {planned.completions_per_prompt}",
-                )
+            require_group(planned, prompt, len(group))
             for sample, answer in enumerate(group):
-                made = generator._process_response_into_experience(answer, **options)
+                made = self._generator._process_response_into_experience(answer, **options)
                 samples.append(
                     identify(
                         made,
@@ -165,9 +170,17 @@ class Driver:
                         prompt_tokens=prompt_tokens(answer),
                     )
                 )
-        self._next += 1
-        # Before 0.11, what comes with the word that nothing is left is not trained.
-        return samples, None, len(prompts), False
+        return samples, None, len(prompts)
+
+    def _dispatch(self, seeds: Sequence[int], *arguments: Any, **options: Any) -> list[Any]:
+        """The native dispatch of prompts to the engines, with the seed of each one's first sample."""
+        generator = self._generator
+        engines = generator.vllm_engines
+        generator.vllm_engines = SeededEngines(engines, seeds)
+        try:
+            return list(generator._dispatch_prompts_to_vllm(*arguments, **options))
+        finally:
+            generator.vllm_engines = engines
 
     def _split(self, samples: Sequence[Any]) -> list[Any]:
         """In place of `split_rollout_samples`: the forward-only passes' micro-batches by the spec's budget; a
@@ -289,6 +302,16 @@ def check_ranks(trainer: Any) -> None:
     wrote, ranks = ranks_of(Path(trainer.args.ckpt.path) / "_actor"), len(trainer.actor_model_group._actor_handlers)
     if wrote is not None and wrote != ranks:
         raise CannotAttach({"resume": checkpoints.ranks_differ("the checkpoint", wrote, ranks, PARTITIONED)})
+
+
+def require_group(planned: RolloutPlan, prompt: int, completions: int) -> None:
+    """Raises `BatchDrift` unless a prompt has as many completions as planned."""
+    if completions != planned.completions_per_prompt:
+        raise BatchDrift(
+            planned.generated_at_step,
+            "membership",
+            f"{completions} completions of prompt {prompt} arrived, not {planned.completions_per_prompt}",
+        )
 
 
 class Place:

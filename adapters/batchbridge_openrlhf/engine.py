@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import Length, Normaliser, Row, StepPlan, proven
+from batchbridge.kit import CandidatePlan, Length, Normaliser, Row, StepPlan, proven
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
@@ -42,7 +42,8 @@ KL_COEFFICIENT = "algo.kl.init_coef"
 
 @dataclass(frozen=True)
 class _Held:
-    """What every rank knows of one completion in somebody's replay buffer. index: its place there."""
+    """What every rank knows of one completion in somebody's replay buffer. prompt: see `identify`. index: its place
+    there."""
 
     rollout: int
     prompt: int
@@ -76,8 +77,9 @@ class _Turn:
 def identify(experience: Any, *, rollout: int, prompt: int, position: int, sample: int, prompt_tokens: int) -> Any:
     """Marks an experience of one completion before it is appended to a replay buffer, and returns it.
 
-    rollout: from 0 over the run. prompt: index in the dataset. position: the prompt's place in its rollout, as the plan
-    has it. sample: the completion's number in its group. prompt_tokens: tokens before the response.
+    rollout: from 0 over the run. prompt: index in the dataset, or the candidate's number where a `CandidatePlan` is
+    followed. position: the prompt's place in its rollout, as the plan has it. sample: the completion's number in its
+    group. prompt_tokens: tokens before the response.
     """
     import torch
 
@@ -287,9 +289,17 @@ class EngineLayer:
         plan = self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
         planned = plan.rollout(rollout)
+        prompts: Sequence[int] = planned.prompts
+        named = "prompt"
+        if isinstance(plan, CandidatePlan):  # places are filled lowest number first
+            named = "candidate"
+            prompts = sorted({row.prompt for share in held for row in share})
+            if len(prompts) != len(planned.prompts):
+                said = f"rollout {rollout} came with {len(prompts)} groups for {len(planned.prompts)} places"
+                raise BatchDrift(planned.generated_at_step, "membership", said)
         want = Counter(
             (position, prompt, sample)
-            for position, prompt in enumerate(planned.prompts)
+            for position, prompt in enumerate(prompts)
             for sample in range(planned.completions_per_prompt)
         )
         have = Counter((row.position, row.prompt, row.sample) for share in held for row in share)
@@ -298,7 +308,7 @@ class EngineLayer:
             raise BatchDrift(
                 planned.generated_at_step,
                 "membership",
-                f"rollout {rollout} came without (position, prompt, sample) {missing[:3] or 'none'} "
+                f"rollout {rollout} came without (position, {named}, sample) {missing[:3] or 'none'} "
                 f"and with {extra[:3] or 'none'} that it does not have",
             )
         return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
@@ -367,6 +377,8 @@ class EngineLayer:
 
     def _row(self, item: Any, identity: Sequence[int]) -> TrainedRow:
         rollout, prompt, position, sample, prompt_tokens = identity
+        if isinstance(self._plan, CandidatePlan):
+            (prompt,) = self._plan.candidates(prompt, prompt + 1)
         seen = (rollout, position, sample)
         self._seen[seen] += 1
         self._facts.append(facts_of(item, prompt_tokens) if self._orders.ledger is not None else _NO_FACTS)

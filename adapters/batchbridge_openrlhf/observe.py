@@ -32,7 +32,7 @@ class Observer:
         self._receipts: list[Receipt] = []
         self._sent = False
         self._drawn: deque[int] = deque()
-        self._asked: dict[Any, tuple[int, int]] = {}
+        self._asked: dict[Any, tuple[int, ...]] = {}
         self._trains, self._rollout, self._position = False, 0, 0
         generator, self._loader = trainer.samples_generator, trainer.prompts_dataloader
         self._native_start, self._native_samples = trainer.init_checkpoint_states, generator.generate_samples
@@ -51,7 +51,7 @@ class Observer:
             (generator, "_generate_vllm", self._generate),
             (generator, "_dispatch_prompts_to_vllm", self._dispatch),
             (generator, "_process_response_into_experience", self._process),
-            (samples_generator, "ray", _Telling(samples_generator.ray, self._asked)),
+            (samples_generator, "ray", Telling(samples_generator.ray, self._asked)),
         ):
             patches.set(target, name, value, what="completions are told apart", why="ledger")
 
@@ -127,10 +127,10 @@ class _Drawing:
             yield batch
 
 
-class _Telling:
+class Telling:
     """Ray, whose `get` marks an engine's answers with what was asked for."""
 
-    def __init__(self, native: Any, asked: dict[Any, tuple[int, int]]) -> None:
+    def __init__(self, native: Any, asked: dict[Any, tuple[int, ...]]) -> None:
         self._native, self._asked = native, asked
 
     def __getattr__(self, name: str) -> Any:

@@ -8,8 +8,8 @@ import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge import Reading, Source, Spec
-from batchbridge.kit import Context, Request, walk
+from batchbridge import CannotAttach, Reading, Source, Spec
+from batchbridge.kit import CandidatePlan, Context, Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import steps_cross_rollouts
@@ -161,6 +161,16 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda args, request: bool(args.train.async_enable),
         configured=lambda reading: bool(settings_in(reading)["train.async_enable"]),
         remedy="leave train.async_enable out",
+    ),
+    Refusal(
+        "staleness",
+        "the spec and the trainer differ in how far generation runs ahead: set train.async_enable as it says",
+        lambda args, request: request.spec.staleness != own_spec(request).staleness,
+    ),
+    Refusal(
+        "group_filter",
+        "the spec and the trainer filter groups differently: set algo.dynamic_filtering_enable",
+        lambda args, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
     ),
     Refusal(
         "agent",
@@ -379,6 +389,9 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         brought = path in SETTABLE or path.startswith(("topology.", "micro_batch.", *PLANNED))
         if want != have.get(path) and not brought:
             left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
+    if spec.rollout.group_filter != "none" and spec != own:
+        bounds = "the bounds of algo.dynamic_filtering_range in the trainer"
+        left["rollout.group_filter"] = f"{spec.rollout.group_filter} in the requested spec, {bounds}"
     named = {path for path, _, _ in walk(spec)}
     left |= {
         path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
@@ -411,6 +424,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 
 def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
+    if isinstance(request.plan, CandidatePlan):
+        reason = "rewards decide which prompts fill a rollout, and no training process sees what was dropped"
+        raise CannotAttach({"group_filter": f"{reason}: wrap the PPOTrainer"})
     import torch
 
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
@@ -420,13 +436,15 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
 
 
 def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
+    from batchbridge_openrlhf.candidates import CandidateDriver
     from batchbridge_openrlhf.driver import Driver, check_ranks
     from batchbridge_openrlhf.observe import Observer
 
-    if request.mode == "enforce":
-        check_ranks(trainer)
-    made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
-    return Patched(detach=made.detach)
+    if request.mode != "enforce":
+        return Patched(detach=Observer(trainer, request, orders, patches).detach)
+    check_ranks(trainer)
+    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else Driver
+    return Patched(detach=kind(trainer, request, orders, patches).detach)
 
 
 RUNTIME = Runtime(

@@ -17,7 +17,9 @@ from typing import Any
 
 from batchbridge.contract import plugins
 from batchbridge.ledger import digest_floats, read_headers, read_steps
+from batchbridge.meaning import candidates
 from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
@@ -28,6 +30,8 @@ RECORDED = Path(__file__).parent / "recorded"
 PROMPTS, GROUP, ROLLOUTS = 12, 3, 3
 WHOLE = {"rollout.batch_size": 4, "train.batch_size": 12, "train.micro_batch_size": 12}
 """One optimizer step that is the whole episode of 4 prompts: what upstream's own order leaves decided."""
+BOUNDS = (2.2, 3.6)
+"""Of a group's mean score, both exclusive, where groups are filtered: six of the twelve prompts lie between."""
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage", "old_logprobs")
 MEMBERS = ("rollout", "pass", "prompt", "sample")
@@ -50,11 +54,13 @@ def recorded(version: str) -> dict[str, Any]:
     return found
 
 
-PARTS = ("deepspeed", "driver", "engine", "observe", "probe", "runtime", "sampling", "watching")
+PARTS = ("candidates", "deepspeed", "driver", "engine", "observe", "probe", "runtime", "sampling", "watching")
 """Modules of the adapter that act on a wrapped run."""
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     # record -> what its runs were made by, of this folder
-    "measured": ("native/gradients.py", "native/tampering.py", "native/fits.py"),
+    "measured": tuple(
+        f"native/{name}.py" for name in ("gradients", "tampering", "fits", "filtered_fits", "filter_tampering")
+    ),
     "runs": ("by_hand/native/test_runs_openrlhf.py",),
 }
 
@@ -109,7 +115,30 @@ def rows_of(step: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
 
 
 def plan_of(run: Mapping[str, Any]) -> Plan:
-    return Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    return candidates.plan_of(Spec.from_dict(run["spec"]), run["dataset_size"])
+
+
+def passes(prompt: int) -> bool:
+    """Whether a filter with `BOUNDS` keeps the prompt's group."""
+    script = Script()
+    return BOUNDS[0] < sum(script.reward(prompt, sample) for sample in range(GROUP)) / GROUP < BOUNDS[1]
+
+
+def filled(plan: CandidatePlan) -> list[int]:
+    """The prompts that fill the places of all rollouts, one after the other."""
+    return [prompt for prompt in plan.candidates(0, 10 * plan.dataset_size) if passes(prompt)]
+
+
+def members_of(plan: Plan, step: int) -> list[tuple[int, ...]]:
+    """(rollout, pass, prompt, sample) of each completion of an optimizer step, sorted; of candidates those that the
+    filter keeps."""
+    members = [tuple(member) for member in plan.step(step).members]
+    if isinstance(plan, CandidatePlan):
+        kept, size = filled(plan), plan.prompts_per_rollout
+        members = [
+            (rollout, *passed, kept[rollout * size + place], sample) for rollout, *passed, place, sample in members
+        ]
+    return sorted(members)
 
 
 def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
@@ -125,7 +154,7 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
     plan = plan_of(run)
     for step in run["steps"]:
         planned = plan.step(step["step"])
-        assert sorted(rows_of(step, *MEMBERS)) == sorted(tuple(member) for member in planned.members)
+        assert sorted(rows_of(step, *MEMBERS)) == members_of(plan, step["step"])
         assert step["ranks"] == ranks
         if max(step["pass"]) == 0:  # a later pass trains completions where they lie
             assert set(step["rank"]) == set(range(ranks))

@@ -163,6 +163,7 @@ class TestOpenRlhfAdapter(AdapterContract):
     refused_otherwise = (
         *("batch_scale", "advantage_with_kl", "surrogate", "sequence_ratio", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size", "other_correction"),
+        *("group_filter", "staleness"),
     )
     valid = (
         case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),

@@ -42,7 +42,7 @@ def test_the_adapter_and_the_record_of_its_code_have_the_same_oldest_version() -
         ("advantage.baseline", "value", False),  # refusal "critic"
         ("advantage.scale", "batch", False),  # refusal "batch_scale"
         ("staleness.mode", "bounded", False),
-        ("rollout.group_filter", "drop_zero_variance", False),
+        ("rollout.group_filter", "drop_zero_variance", False),  # refusal "group_filter"
         ("rollout.truncated_completions", "mask", False),  # refusal "truncated_completions"
         ("objective.kl_placement", "loss", False),  # refusal "kl_placement"
         ("objective.kl_clamp", None, False),

@@ -23,7 +23,7 @@ TESTED = records("batchbridge_openrlhf")["openrlhf"].tested
 """Releases that the native tests run on."""
 EARLIER = ("0.10.4",)
 """Releases whose stock entry was run on two ranks, killed and resumed."""
-PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2, "divides nothing": 2}
+PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2, "divides nothing": 2, "filtered": 2}
 """Runs of the newest that follow a plan to its end, and their ranks."""
 RUNS = {*PLANNED, "killed", "unwrapped", "predicted"}
 SAID = {"killed", "another number of ranks", "a missing completion", "refused"}

@@ -16,10 +16,11 @@ from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.reading.read import read_source
 from batchbridge_openrlhf import runtime
+from batchbridge_openrlhf.candidates import CandidateDriver
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
 from batchbridge_openrlhf.given import Running
@@ -79,7 +80,7 @@ def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **ch
     )
     assert reading.spec is not None, reading.findings
     spec = reading.spec.replace(**{name.replace("__", "."): value for name, value in changes.items()})
-    return Request(spec=spec, plan=Plan(spec, prompts), reading=reading, mode="enforce")
+    return Request(spec=spec, plan=plan_of(spec, prompts), reading=reading, mode="enforce")
 
 
 def refused(args: Any, request: Request) -> set[str]:
@@ -133,6 +134,8 @@ def test_what_the_trainer_is_configured_for_and_cannot_follow_is_refused_by_name
         ("old_logprobs", {"objective__old_logprobs": "detached"}),
         ("truncated_completions", {"rollout__truncated_completions": "mask"}),
         ("other_correction", {"objective__sampler_correction": "token_truncate [0.5, 5.0]"}),
+        ("group_filter", {"rollout__group_filter": "drop_zero_variance"}),
+        ("staleness", {"staleness__mode": "bounded", "staleness__maximum": 1, "staleness__unit": "rollouts"}),
     ],
 )
 def test_what_a_spec_asks_for_and_openrlhf_cannot_do_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
@@ -239,20 +242,28 @@ class BasePPOTrainer:
 BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
 
 
-@pytest.mark.parametrize(("mode", "names"), [("enforce", ["agent", "ema", "fp16"]), ("verify", ["agent"])])
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        ("enforce", ["allow", "unproven_code", "asynchronous", "agent", "ema", "fp16"]),
+        # Without a plan of candidates, which only an enforced run follows.
+        ("verify", ["plan", "allow", "unproven_code", "asynchronous", "agent"]),
+    ],
+)
 def test_that_generation_runs_ahead_hides_no_other_reason(
     monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
 ) -> None:
     pretend_installed(monkeypatch, "0.11.2")
     changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
+    changed["train__async_enable"] = True
     given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
     context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
     with pytest.raises(CannotAttach) as caught:
         wrap(BasePPOTrainer(arguments(**changed)), mode=mode, allow=["critic"])
     # The code of OpenRLHF is not here to be looked at, and that is one reason more.
-    assert list(caught.value.reasons) == ["plan", "allow", "unproven_code", *names]
-    assert "staleness.mode = bounded" in caught.value.reasons["plan"]
+    assert list(caught.value.reasons) == names
+    assert mode == "enforce" or "staleness.mode = bounded" in caught.value.reasons["plan"]
 
 
 def test_the_prompts_end_is_where_the_response_begins_even_where_nothing_is_trained() -> None:
@@ -276,7 +287,7 @@ class Ranks:
 
 def driver(
     request: Request, ranks: int = 2, reference: int | None = None, patches: Patches | None = None
-) -> tuple[Any, Driver]:
+) -> tuple[Any, Any]:
     """A `PPOTrainer` as far as the driver looks at it, and the driver."""
     maker = SimpleNamespace(
         make_experience=lambda samples: samples,
@@ -286,6 +297,7 @@ def driver(
         reward_model_group=None,
     )
     trainer = SimpleNamespace(
+        args=SimpleNamespace(algo=SimpleNamespace(dynamic_filtering_range=[2.0, 4.0])),
         max_steps=0,
         prompts_dataloader=SimpleNamespace(dataset=[]),
         init_checkpoint_states=lambda: {"global_step": 0, "data_loader_state_dict": {}},
@@ -303,7 +315,8 @@ def driver(
         start_id="x",
         ticks=4,
     )
-    return trainer, Driver(trainer, request, orders, patches or Patches())
+    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else Driver
+    return trainer, kind(trainer, request, orders, patches or Patches())
 
 
 def test_without_receipts_no_rollout_is_generated() -> None:
@@ -494,6 +507,49 @@ def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.M
     with pytest.raises(BatchDrift, match=f"2 completions of prompt {prompt} arrived, not 3"):
         trainer.samples_generator.generate_samples()
     assert made._generator.vllm_engines is engines
+
+
+# ---- dynamic filtering
+
+FILTERED = {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": [2.0, 4.0], "vllm.num_engines": 1}
+BOUNDS = "the bounds of algo.dynamic_filtering_range in the trainer"
+
+
+def test_a_filter_is_the_trainers_own_and_leaves_the_plan_of_candidates() -> None:
+    own = request_of(FILTERED)
+    assert own.spec.rollout.group_filter == "custom"
+    assert isinstance(own.plan, CandidatePlan)
+    assert refused(arguments(), own) == set()
+    assert runtime.settings_of(own)[1] == {}
+    other = request_of(FILTERED, objective__clip_high=0.3)
+    assert runtime.settings_of(other)[1] == {"rollout.group_filter": f"custom in the requested spec, {BOUNDS}"}
+    assert refused(arguments(), request_of(FILTERED, rollout__group_filter="none")) == {"group_filter"}
+
+
+def test_a_single_training_process_cannot_know_what_a_filter_dropped() -> None:
+    with pytest.raises(CannotAttach, match=r"rewards decide which prompts fill a rollout, .*: wrap the PPOTrainer"):
+        runtime._patch_worker(SimpleNamespace(), request_of(FILTERED), Patches(), SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_remembers_the_next_candidate_and_one_without_is_refused() -> None:
+    trainer, made = driver(request_of(FILTERED))
+    made._next, made._next_candidate = 1, 7
+    state = trainer.prompts_dataloader.state_dict()
+    assert state[STATE]["next_candidate"] == 7
+    resumed, other = driver(request_of(FILTERED))
+    resumed.prompts_dataloader.load_state_dict(state)
+    assert (other._next, other._next_candidate) == (1, 7)
+    del state[STATE]["next_candidate"]
+    with pytest.raises(CannotAttach, match="its place among them is unknown"):
+        driver(request_of(FILTERED))[0].prompts_dataloader.load_state_dict(state)
+
+
+def test_a_group_that_is_sent_in_the_place_of_another_is_not_trained() -> None:
+    _, made = driver(request_of(FILTERED))
+    made._kept = [0, 2, 3, 5]
+    item = SimpleNamespace(info={"batchbridge": [0, 3, 1, 2, 4]})
+    with pytest.raises(BatchDrift, match=r"sample 2 of candidate 3 .* in place 1, .*: the filter kept \[0, 2, 3, 5\]"):
+        made._shares([item])
 
 
 # ---- sampling seeds

@@ -3,8 +3,9 @@
 `BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
 waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out of order. `BATCHBRIDGE_SHORT`: the
 prompt (its number) of which one completion does not come. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample
-seed` per completion. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that
-optimizer step. `BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`.
+seed` per completion. `BATCHBRIDGE_SCORES`: scores are the rewards, for a filter; else there are none.
+`BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that optimizer step.
+`BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
 """
 
@@ -46,7 +47,7 @@ class ScriptedExecutor:
             "action_ranges": [(len(ids), len(ids) + sum(mask))],
             "rollout_log_probs": None,
             "reward": script.reward(index, sample),
-            "scores": None,
+            "scores": script.reward(index, sample) if os.environ.get("BATCHBRIDGE_SCORES") else None,
             "extra_logs": {},
         }
 
@@ -108,6 +109,14 @@ def _ray(ray: Any) -> None:
         return native(*arguments, **{**options, **given})
 
     ray.init = init
+    cancel = ray.cancel
+
+    @functools.wraps(cancel)
+    def call_off(ref: Any, **given: Any) -> None:
+        if isinstance(ref, ray.ObjectRef):  # else a stand-in of a process without Ray's: it is answered already
+            cancel(ref, **given)
+
+    ray.cancel = call_off
 
 
 def _engines(module: Any) -> None:

@@ -208,6 +208,17 @@ def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completi
     proofs.check_prediction(observed.summary("predicted"), command(Path("x"), 1, **changes)[1:])
 
 
+def test_a_filtered_run_trains_the_plans_candidates_in_their_order(place: Path) -> None:
+    bounds = ["--algo.dynamic_filtering_range", *map(str, proofs.BOUNDS)]
+    env = {"BATCHBRIDGE_SCORES": "1", "BATCHBRIDGE_JITTER_SEED": "5"}
+    filtered = run(place / "p", 2, "--algo.dynamic_filtering_enable", *bounds, env=env)
+    assert filtered.code == 0, filtered.text[-20000:]
+    assert "decided while it runs: rollout.group_filter = custom" in filtered.text
+    found = filtered.summary("filtered")
+    assert len(found["steps"]) == 2 * ROLLOUTS
+    proofs.check_plan(found, ranks=2)
+
+
 def test_a_killed_process_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:
     killed.says("killed", "The actor died unexpectedly before finishing this task")
     steps = read_steps(killed.ledger)
