@@ -278,7 +278,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step; the plan has "
         "another number of rollouts or steps, or moves per rollout",
         _clock,
-        configured=never,
+        configured=lambda reading: reading.spec is not None and reading.spec.horizon.lr_tick != "optimizer_step",
     ),
     *common("Open-Instruct"),
 )
