@@ -40,6 +40,7 @@ class OpenInstructAdapter(FramedAdapter):
     no_file = "Open-Instruct has no configuration file of its own; the flags of its scripts say everything"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"
+    fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:

@@ -6,8 +6,8 @@ from batchbridge.kit.enforced_fields import Promises, also_off, given, one_of
 from batchbridge_open_instruct.engine import AGGREGATIONS
 
 ENFORCED: Promises = {
-    "staleness.mode": one_of("sync"),
-    "staleness.maximum": one_of(0),
+    "staleness.mode": one_of("sync", "bounded"),
+    "staleness.maximum": given,
     "optimizer_step.rollout_shuffle": given,
     "order.seed": given,
     "order.prompt_shuffle": one_of("none", "epoch_permutation"),

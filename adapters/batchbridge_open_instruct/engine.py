@@ -12,15 +12,17 @@ Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import Normaliser, Row, checkpoints, current_launch
+from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current_launch
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
+from batchbridge_open_instruct.candidates import Filled, objection
 from batchbridge_open_instruct.writing import denominator
 
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -65,7 +67,10 @@ class LearnerLayer:
         self._recorder = Recorder(
             "open_instruct", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
         )
+        if isinstance(self._recorder.plan, CandidatePlan):
+            self._recorder.plan = Filled(self._recorder.plan)
         self._plan = self._recorder.plan
+        self._next_candidate: int | None = None
         self._patches = Patches()
         self._native_backward, self._native_step = self._engine.backward, self._engine.step
         self.native_args = learner.args
@@ -152,8 +157,15 @@ class LearnerLayer:
         if not self._learner.args.use_vllm_logprobs:
             for _, told in [pair for part in self._micro_batches for pair in part]:
                 told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
-        mine = [(row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part]
-        everyone = self._gather(mine)
+        mine: list[tuple[Any, ...]] = [
+            (row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part
+        ]
+        against = None
+        if self._plan is not None and self._enforces:
+            pieces = (piece for rows in table.micro_batches for row in rows for piece in row)
+            against = objection(self._plan, table.taken, pieces, self._next_candidate)
+        said = self._gather([*((row, None) for row in mine), *(() if against is None else ((None, against),))])
+        everyone = [row for row, _ in said if row is not None]
         rollouts = {rollout for rollout, _, _ in everyone}
         if len(rollouts) != 1:
             raise CannotAttach({"rollout": f"the ranks hold rollouts {sorted(rollouts)}; one at a time"})
@@ -162,9 +174,15 @@ class LearnerLayer:
             self._first_step = rollouts.pop() * self._orders.steps_per_rollout
             return
         assert self._plan is not None, "wrap refuses to enforce without a plan"
-        self._first_step = self._plan.rollout(rollouts.pop()).generated_at_step
+        rollout = rollouts.pop()
+        self._first_step = self._plan.rollout(rollout).generated_at_step
         if self._last is not None and self._first_step != self._last + 1:
             raise CannotAttach({"clock": f"optimizer step {self._first_step} follows step {self._last}"})
+        for aspect, detail in (why for _, why in said if why is not None):
+            raise BatchDrift(self._first_step, aspect, detail)
+        self._next_candidate = table.taken[-1].number + 1
+        if isinstance(self._plan, Filled):
+            self._plan.places[rollout] = sum(one.position is not None for one in table.taken)
         term = self._orders.spec.loss.policy
         self._normaliser = Normaliser.of(term, [Row(tokens=tokens, group=prompt) for _, prompt, tokens in everyone])
         if not self._normaliser.tokens:
@@ -198,9 +216,14 @@ class LearnerLayer:
             learning_rate=rate,
             gradient_norm=norm,
             skipped=norm is not None and not math.isfinite(norm),
+            generated_at_step=None if self._enforces else [self._native_start(row) for row in rows],
         )
         self._steps, self._open, self._last = self._steps + 1, [], index
         return said
+
+    def _native_start(self, row: TrainedRow) -> int:
+        """The optimizer step before whose update a completion of a run that follows no plan was generated."""
+        return (row.rollout if row.weights_of is None else row.weights_of) * self._orders.steps_per_rollout
 
     def _parts(self) -> list[list[TrainedRow]]:
         """The completions of each micro-batch of the step."""
@@ -246,4 +269,5 @@ def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[
         reward=piece.reward,
     )
     tokens = int(mask.sum())
-    return TrainedRow(piece.rollout, piece.prompt, piece.position, piece.sample, tokens, micro_batch), told
+    found = TrainedRow(piece.rollout, piece.prompt, piece.position, piece.sample, tokens, micro_batch)
+    return dataclasses.replace(found, weights_of=piece.weights_of), told

@@ -1,8 +1,9 @@
 """In the data preparation actor: rollouts of the plan, packed so that no row is dropped, every completion told apart.
 
 The actor's own loop runs as it is written, with the functions that gather results, pack them and hand rows to ranks
-bound to ours. Ours ask for a rollout's prompts when its training step begins, and refuse answers of other weights:
-upstream has no synchronous mode. Processing of groups, packing and collating stay Open-Instruct's.
+bound to ours. Ours ask for prompts in the plan's order, as many rollouts ahead of the training step that begins as the
+spec's staleness allows (none where it is synchronous), and take them in that order, whatever arrives first. Processing
+of groups, packing and collating stay Open-Instruct's.
 
 Imports the framework only inside functions that the actor runs. Source: open-instruct e6c3044 data_loader.py,
 rl_utils.pack_sequences.
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import RolloutPlan, checkpoints, group_advantages
+from batchbridge import CannotAttach, Plan
+from batchbridge.kit import checkpoints, group_advantages
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.ranks import deal
 from batchbridge.kit.workers import Orders
+from batchbridge_open_instruct.candidates import Candidates, Taken
 
 ATTRIBUTE = "batchbridge"
 """Of an actor that was given orders, and of a batch: its `Table`."""
@@ -38,7 +40,8 @@ _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids",
 
 @dataclass(frozen=True)
 class Piece:
-    """One completion in a packed row. start: of its prompt in the row (tokens)."""
+    """One completion in a packed row. start: of its prompt in the row (tokens). weights_of: training steps before the
+    weights that generated it; None: Open-Instruct does not say."""
 
     rollout: int
     prompt: int
@@ -48,14 +51,17 @@ class Piece:
     prompt_tokens: int
     completion_tokens: int
     reward: float
+    weights_of: int | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """What one rank's batch holds: pieces by micro-batch and row. A filler row has none."""
+    """What one rank's batch holds: pieces by micro-batch and row. A filler row has none. taken: by its rollout, where
+    the plan is enforced."""
 
     spec_digest: str
     micro_batches: tuple[tuple[tuple[Piece, ...], ...], ...]
+    taken: tuple[Taken, ...]
 
 
 def install(actor: Any, orders: Orders) -> None:
@@ -110,8 +116,9 @@ class Feed:
         self.notes: tuple[str, ...] = ()
         self._actor, self._orders, self._patches = actor, orders, Patches()
         self._plan = orders.plan() if orders.mode == "enforce" else None
-        self._begun = -1
+        self._candidates = None if self._plan is None else Candidates(self._plan)
         self._pieces: list[Piece] = []
+        self._taken: tuple[Taken, ...] = ()
         self._rows: list[tuple[Piece, ...]] = []
         self._numbers: list[Any] = []
         loop = inspect.unwrap(type(actor)._data_preparation_loop)  # Ray's tracing wraps it
@@ -129,7 +136,8 @@ class Feed:
             what, why = "completions are told apart", "ledger"
         else:
             names["add_prompt_to_generator"] = self._nothing
-            place = Place(actor, self._plan, self._resumed)
+            assert self._candidates is not None, "made with the plan"
+            place = Place(actor, self._plan, self._candidates, self._resumed)
             self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
         patched = types.MethodType(rebound(loop, **names), actor)
         self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
@@ -143,7 +151,8 @@ class Feed:
 
     def begin(self, rollout: int) -> None:
         """See `begin`."""
-        self._begun = max(self._begun, rollout)
+        if self._candidates is not None:
+            self._candidates.begun = max(self._candidates.begun, rollout)
 
     # ---- results
 
@@ -152,58 +161,72 @@ class Feed:
         """In place of `add_prompt_to_generator` in the loop, which asks for async_steps rollouts ahead."""
 
     def _accumulate(self, results: Any, generation_config: Any, *, training_step: int, **given: Any) -> Any:
-        """In place of `accumulate_inference_batches`: exactly one planned rollout, by position, whatever arrives
-        first."""
-        assert self._plan is not None, "bound where the plan is enforced"
-        planned = self._plan.rollout(training_step)
+        """In place of `accumulate_inference_batches`: exactly what the plan's rollout takes, in its order, whatever
+        arrives first."""
+        plan, candidates = self._plan, self._candidates
+        assert plan is not None, "bound where the plan is enforced"
+        assert candidates is not None, "made with the plan"
         sentinel = self._module["data_types"].ShutdownSentinel
-        while self._begun < training_step:
-            try:
-                early = results.get(timeout=_POLL_SECONDS)
-            except Empty:
-                continue
-            if isinstance(early, sentinel):
-                return early, None, None, None
-            raise _drift(planned, "membership", f"an answer to prompt {early.index} came that nobody asked for")
-        self._ask(planned, generation_config, given)
-        groups: dict[int, Any] = {}
-        while len(groups) < len(planned.prompts):
-            result = results.get()
-            if isinstance(result, sentinel):
-                return result, None, None, None
-            position = _position(result, planned, groups)
-            groups[position] = self._module["process_group"](
-                result=result,
-                generation_config=generation_config,
-                tokenizer=given["tokenizer"],
-                dataset=given["dataset"],
-                max_possible_score=given["max_possible_score"],
-                no_resampling_pass_rate=None,
-                iter_dataloader=None,
-                filter_zero_std_samples=False,
-                replenish_prompts=False,
-                param_prompt_Q=None,
-                base_env_config=given["base_env_config"],
-                ground_truth_overrides=given["ground_truth_overrides"],
-            )
-        ordered = [groups[position] for position in range(len(planned.prompts))]
-        made = self._module["make_batch_from_groups"](ordered, generation_config, training_step, given["actor_manager"])
-        self._identify(training_step, planned.prompts, [group.reward_scores for group in ordered])
+        rollout = candidates.rollout(training_step)
+        groups = []
+        while not rollout.complete:
+            while (result := candidates.arrived(rollout)) is None:
+                for number, prompt, seed in candidates.due(rollout):
+                    self._ask(candidates.name(number), prompt, seed, generation_config, given)
+                try:
+                    result = results.get(timeout=_POLL_SECONDS)
+                except Empty:
+                    continue
+                if isinstance(result, sentinel):
+                    return result, None, None, None
+                candidates.put(result, rollout)
+            if rollout.take(result):
+                groups.append(self._group(result, generation_config, given))
+        candidates.end(rollout)
+        dropped = [one.rewards[0] for one in rollout.taken if one.position is None]
+        solved = sum(reward == given["max_possible_score"] for reward in dropped)
+        made = self._module["make_batch_from_groups"](
+            groups,
+            generation_config,
+            training_step,
+            given["actor_manager"],
+            filtered_prompts=len(dropped),
+            filtered_prompts_zero=dropped.count(0.0),
+            filtered_prompts_solved=solved,
+            filtered_prompts_nonzero=len(dropped) - dropped.count(0.0) - solved,
+        )
+        kept = [one for one in rollout.taken if one.position is not None]
+        self._taken = tuple(rollout.taken)
+        self._identify(training_step, [(one.prompt, one.rewards, one.weights_of) for one in kept])
         return made
 
-    def _ask(self, planned: RolloutPlan, generation_config: Any, given: Mapping[str, Any]) -> None:
-        assert self._plan is not None, "asked for where the plan is enforced"
-        seeds = self._plan.sampling_seeds(planned.index)  # of sample 0; the engine's actor gives sample i the i-th next
-        for position, (prompt, seed) in enumerate(zip(planned.prompts, seeds, strict=True)):
-            self._module["add_prompt_to_generator"](
-                {**given["dataset"][prompt], "index": prompt},
-                f"{planned.index}.{position}",  # in place of the epoch: the request's name is unique, and comes back
-                given["param_prompt_Q"],
-                dataclasses.replace(generation_config, seed=seed),
-                is_eval=False,
-                base_env_config=given["base_env_config"],
-                ground_truth_overrides=given["ground_truth_overrides"],
-            )
+    def _group(self, result: Any, generation_config: Any, given: Mapping[str, Any]) -> Any:
+        return self._module["process_group"](
+            result=result,
+            generation_config=generation_config,
+            tokenizer=given["tokenizer"],
+            dataset=given["dataset"],
+            max_possible_score=given["max_possible_score"],
+            no_resampling_pass_rate=None,
+            iter_dataloader=None,
+            filter_zero_std_samples=False,
+            replenish_prompts=False,
+            param_prompt_Q=None,
+            base_env_config=given["base_env_config"],
+            ground_truth_overrides=given["ground_truth_overrides"],
+        )
+
+    def _ask(self, name: str, prompt: int, seed: int, generation_config: Any, given: Mapping[str, Any]) -> None:
+        """seed: of sample 0; the engine's actor gives sample i the i-th next."""
+        self._module["add_prompt_to_generator"](
+            {**given["dataset"][prompt], "index": prompt},
+            name,  # in place of the epoch: the request's name is unique, and comes back
+            given["param_prompt_Q"],
+            dataclasses.replace(generation_config, seed=seed),
+            is_eval=False,
+            base_env_config=given["base_env_config"],
+            ground_truth_overrides=given["ground_truth_overrides"],
+        )
 
     def _observe(self, *arguments: Any, training_step: int, **given: Any) -> Any:
         made = self._native_accumulate(*arguments, training_step=training_step, **given)
@@ -211,14 +234,16 @@ class Feed:
         if batch is not None:
             scores = list(batch.scores)
             rewards = [scores[start : start + group] for start in range(0, len(scores), group)]
-            self._identify(training_step, batch.indices[::group], rewards)
+            every = zip(batch.indices[::group], rewards, batch.model_steps[::group], strict=True)
+            self._identify(training_step, list(every))
         return made
 
-    def _identify(self, rollout: int, prompts: Sequence[int], rewards: Sequence[Sequence[float]]) -> None:
+    def _identify(self, rollout: int, groups: Sequence[tuple[int, Sequence[float], int | None]]) -> None:
+        """groups: prompt, rewards and the training steps before its weights of each that is trained."""
         self._pieces = [
-            Piece(rollout, int(prompt), position, sample, 0, 0, 0, float(reward))
-            for position, (prompt, group) in enumerate(zip(prompts, rewards, strict=True))
-            for sample, reward in enumerate(group)
+            Piece(rollout, int(prompt), position, sample, 0, 0, 0, float(reward), weights_of)
+            for position, (prompt, rewards, weights_of) in enumerate(groups)
+            for sample, reward in enumerate(rewards)
         ]
 
     # ---- packed rows
@@ -231,8 +256,11 @@ class Feed:
             return packed
         ranks = self._actor.dp_world_size
         costs = [len(query) + len(answer) for query, answer in zip(given["queries"], given["responses"], strict=True)]
-        blocks = []
+        blocks: list[tuple[Any, list[tuple[Piece, ...]]]] = []
         for hand in deal(costs, ranks):
+            if not hand:  # fewer completions than ranks
+                blocks.append((None, []))
+                continue
             part = self._native_pack(**_chosen(given, hand))
             blocks.append((part, self._located(part, hand)))
             part.response_masks = [_renumbered(mask, hand) for mask in part.response_masks]
@@ -243,7 +271,8 @@ class Feed:
         for part, rows in blocks:
             spare = most - len(rows)
             self._rows += [*rows, *[()] * spare]
-            parts += [part, *[self._native_pack(**filler) for _ in range(spare)]]
+            own = [] if part is None else [part]
+            parts += [*own, *[self._native_pack(**filler) for _ in range(spare)]]
         packed = dataclasses.replace(
             parts[0], **{name: [row for part in parts for row in getattr(part, name)] for name in _KEPT}
         )
@@ -283,7 +312,7 @@ class Feed:
         for rank, (batch, order) in enumerate(zip(made, orders, strict=True)):
             rows = [self._rows[rank * block + place] for place in order]
             cut = tuple(tuple(rows[start : start + size]) for start in range(0, len(rows), size))
-            setattr(batch, ATTRIBUTE, Table(self._orders.spec.digest(), cut))
+            setattr(batch, ATTRIBUTE, Table(self._orders.spec.digest(), cut, self._taken))
         return made
 
     def _advantages(self) -> list[Any]:
@@ -302,44 +331,30 @@ class Place:
 
     _epoch = 0
 
-    def __init__(self, actor: Any, plan: Any, resumed: Callable[[tuple[str, ...]], None]) -> None:
-        self._actor, self._plan, self._resumed = actor, plan, resumed
+    def __init__(
+        self, actor: Any, plan: Plan, candidates: Candidates, resumed: Callable[[tuple[str, ...]], None]
+    ) -> None:
+        self._actor, self._plan, self._candidates, self._resumed = actor, plan, candidates, resumed
 
     def __next__(self) -> None:
         """The loop draws what it would ask for ahead."""
 
     def state_dict(self) -> dict[str, Any]:
         """After the rollouts that were handed out."""
-        steps = checkpoints.steps_before(self._plan, self._actor._last_consumed_step + 1)
-        return checkpoints.state(self._plan, steps, ranks=self._actor.dp_world_size)
+        following = self._actor._last_consumed_step + 1
+        steps = checkpoints.steps_before(self._plan, following)
+        number = self._candidates.next_of(following)
+        return checkpoints.state(self._plan, steps, ranks=self._actor.dp_world_size, next_candidate=number)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises `CannotAttach` unless `state` continues this plan."""
         ranks = self._actor.dp_world_size
         resumed = checkpoints.resume(state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=PARTITIONED)
+        rollout = resumed.position.next_rollout
+        # A checkpoint of the first versions is of a run whose rollouts all took the planned number.
+        number = resumed.saved.get("next_candidate", rollout * self._plan.prompts_per_rollout)
+        self._candidates.start_at(rollout, int(number))
         self._resumed(resumed.notes)
-
-
-def _position(result: Any, planned: RolloutPlan, have: Mapping[int, Any]) -> int:
-    """The result's place in its rollout. Raises `BatchDrift` where nobody asked for it or other weights made it."""
-    name = str(result.prompt_id).partition("_")[0]
-    rollout, _, position = name.partition(".")
-    if rollout != str(planned.index) or not position.isdigit() or int(position) in have:
-        raise _drift(planned, "membership", f"the answer {result.prompt_id} came, which is not missing")
-    if planned.prompts[int(position)] != result.index:
-        raise _drift(planned, "membership", f"the answer {result.prompt_id} is to prompt {result.index}")
-    if result.model_step != planned.index:
-        raise _drift(
-            planned,
-            "clock",
-            f"prompt {result.index} of rollout {planned.index} was answered by the weights after {result.model_step} "
-            "training steps: send the weights to the engines, as model_step, before the learners' next step",
-        )
-    return int(position)
-
-
-def _drift(planned: RolloutPlan, aspect: str, detail: str) -> BatchDrift:
-    return BatchDrift(planned.generated_at_step, aspect, detail)
 
 
 def _chosen(given: Mapping[str, Any], hand: Sequence[int]) -> dict[str, Any]:

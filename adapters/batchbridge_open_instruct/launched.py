@@ -15,11 +15,12 @@ import functools
 import inspect
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchbridge import BatchDrift, CannotAttach
+from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit import checkpoints, current_launch, follow, proven
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT
@@ -67,7 +68,16 @@ def reach(script: ModuleType) -> None:
     learner = names[LEARNER].__ray_metadata__.modified_class
     learner.from_pretrained = _followed(learner.from_pretrained)
     if launch is not None and launch.mode == "enforce":
-        Sending(names)
+        Sending(names, waits=_synchronous(launch.spec, launch.like))
+
+
+def _synchronous(spec: Mapping[str, Any] | None, like: str | None) -> bool:
+    """Whether each rollout shall be generated with the weights that it trains next. The script's own meaning never is
+    that; of a configuration that only a learner can read it is not known here, and newer weights are right in any."""
+    if spec is None:
+        return like is not None
+    staleness = Spec.from_dict(spec).staleness
+    return staleness.mode == "sync" or not staleness.maximum
 
 
 def _followed(native: Any) -> Any:
@@ -77,42 +87,34 @@ def _followed(native: Any) -> Any:
     @functools.wraps(native)
     def loaded(self: Any, *arguments: Any, **options: Any) -> Any:
         made = native(self, *arguments, **options)
-        try:
-            follow(self)
-        except CannotAttach as error:
-            raise CannotAttach({name: _hinted(name, why) for name, why in error.reasons.items()}) from error
+        follow(self)
         return made
 
     return loaded
 
 
-def _hinted(name: str, reason: str) -> str:
-    """The script always generates ahead, so that its own meaning has no plan; what comes nearest has one."""
-    nearest = "the nearest is a spec with staleness.mode = sync, for which weights are sent in time: --spec"
-    return f"{reason}; {nearest}" if name == "plan" and "staleness.mode" in reason else reason
-
-
 class Sending:
-    """In the script's process: a training step begins when the engines have the weights of the one before. What differs
-    from the run whose checkpoint it resumes is said before the first.
+    """In the script's process: what differs from the run whose checkpoint it resumes is said before the first training
+    step; and where `waits`, a training step begins when the engines have the weights of the one before.
 
     The script sends weights from a thread, when a training step has ended, but not those of the first one, and goes on
-    without waiting. Here the first ones are asked for as well, and waited for are all.
+    without waiting. Where `waits`, the first ones are asked for as well, and waited for are all.
     """
 
-    def __init__(self, names: dict[str, Any]) -> None:
+    def __init__(self, names: dict[str, Any], *, waits: bool) -> None:
         self._changed = threading.Condition()
         # Training steps whose weights were asked for, are on their way, and came.
         self._asked = self._sending = self._sent = -1
         self._error: BaseException | None = None
         self._trigger: Any = None
-        self._begun = False
+        self._begun, self._waits = False, waits
         self._native_step, self._utilities = names[STEP], names["grpo_utils"]
         self._native_sync = self._utilities.perform_weight_sync
         self._seconds = float(names["WEIGHT_SYNC_TIMEOUT_S"])
-        names[TRIGGER] = self._triggers(names[TRIGGER])
         names[STEP] = self.step
-        self._utilities.perform_weight_sync = self.sync
+        if waits:
+            names[TRIGGER] = self._triggers(names[TRIGGER])
+            self._utilities.perform_weight_sync = self.sync
 
     @staticmethod
     def _notes() -> tuple[str, ...]:
@@ -166,6 +168,8 @@ class Sending:
         if not self._begun:
             self._begun = True
             checkpoints.tell(self, self._notes())
+        if not self._waits:
+            return self._native_step(*arguments, **options)
         if self._asked < before:
             self._trigger.notify(before)
         with self._changed:

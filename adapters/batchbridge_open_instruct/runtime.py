@@ -136,16 +136,33 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=never,
     ),
     Refusal(
-        "active_sampling",
-        "active_sampling replaces planned prompts by others; set it to false",
-        lambda view, request: bool(view.config.active_sampling),
-        configured=lambda reading: bool(setting(reading, "active_sampling", False)),
+        "staleness",
+        "what can be enforced is generation with the weights that are trained next (staleness.mode sync), or with "
+        "those of a number of rollouts before at most (bounded): ask for one of them",
+        lambda trainer, request: (
+            not (
+                request.spec.staleness.mode == "sync"
+                or (
+                    request.spec.staleness.mode == "bounded"
+                    and request.spec.staleness.unit == "rollouts"
+                    and request.spec.staleness.maximum is not None
+                )
+            )
+        ),
     ),
     Refusal(
         "group_filter",
-        "filter_zero_std_samples drops planned groups by their rewards; set it to false",
-        lambda view, request: bool(view.config.filter_zero_std_samples),
-        configured=lambda reading: bool(setting(reading, "filter_zero_std_samples", False)),
+        "the spec and the trainer filter groups differently: set active_sampling and filter_zero_std_samples",
+        lambda view, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
+    ),
+    Refusal(
+        "loss_denominator",
+        "a constant divides a step's loss whatever the filter leaves of it, and the spec's counts what is left",
+        lambda view, request: (
+            request.spec.rollout.group_filter == "drop_zero_variance"
+            and request.spec.loss.policy.aggregation == "sequence_sum_over_constant"
+        ),
+        remedy="set loss_denominator to token, or active_sampling, which replaces what is dropped",
     ),
     Refusal(
         "no_resampling",
@@ -261,7 +278,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step; the plan has "
         "another number of rollouts or steps, or moves per rollout",
         _clock,
-        configured=never,
+        configured=lambda reading: reading.spec is not None and reading.spec.horizon.lr_tick != "optimizer_step",
     ),
     *common("Open-Instruct"),
 )

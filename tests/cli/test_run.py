@@ -14,7 +14,7 @@ import pytest
 
 from batchbridge.cli.main import INVALID, UNDECIDED, USAGE
 from batchbridge.contract.reading import Reading
-from batchbridge.meaning.spec import MicroBatch, Spec
+from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
 from batchbridge.reading import read
 
 Run = Callable[..., tuple[int, str, str]]
@@ -83,6 +83,31 @@ def test_like_is_read_as_the_release_that_is_named(run: Run, recipe: Path, monke
     words = ("--framework", "toy", "--like", str(recipe), "--like-version", "1.2")
     run("run", *words, "--", sys.executable, "-c", "pass")
     assert versions == [None, "1.2"], "the command's own release is the installed one"
+
+
+@pytest.mark.usefixtures("launchable")
+@pytest.mark.parametrize("like", [(), ("--like", "recipe")])
+def test_a_synchronous_run_is_asked_for_whatever_is_meant_otherwise(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, like: tuple[str, ...]
+) -> None:
+    own = read.read(str(recipe))
+    assert own.spec is not None
+    ahead = own.spec.replace(staleness=Staleness(mode="bounded", maximum=2))
+    monkeypatch.setattr(read, "read", lambda *arguments, **options: dataclasses.replace(own, spec=ahead))
+    run("run", "--framework", "toy", *like, "--sync", "--", sys.executable, "-c", LAUNCH)
+    spec = Spec.from_dict(json.loads((tmp_path / "launch.json").read_text())["spec"])
+    assert spec == ahead.replace(staleness=Staleness(), micro_batch=MicroBatch())
+
+
+@pytest.mark.usefixtures("launchable")
+def test_a_synchronous_run_of_what_nobody_has_read_is_a_usage_error(
+    run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = read.read(str(recipe))
+    monkeypatch.setattr(read, "read", lambda *arguments, **options: dataclasses.replace(own, spec=None))
+    code, _, error = run("run", "--framework", "toy", "--sync", "--", sys.executable, "-c", "pass")
+    assert code == USAGE
+    assert "--sync: what the run means is known once its trainer is built; give --spec" in error
 
 
 @pytest.mark.usefixtures("launchable")

@@ -24,6 +24,7 @@ from batchbridge.cli.main import INVALID, UNDECIDED
 )
 @click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
 @click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
+@click.option("--sync", is_flag=True, help="Generate every rollout with the weights that are trained on it next.")
 @click.option(
     "--mode",
     type=click.Choice(["enforce", "verify", "observe"]),
@@ -57,6 +58,7 @@ def command(
     spec_file: str | None,
     like: str | None,
     like_version: str | None,
+    sync: bool,
     mode: str,
     ledger: str | None,
     tokens_per_device: int | None,
@@ -73,7 +75,7 @@ def command(
     started, 4 where it ended well without a trainer that BatchBridge wrapped.
     """
     from batchbridge.contract import plugins
-    from batchbridge.meaning.spec import MicroBatch
+    from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
     from batchbridge.render.text import check
     from batchbridge.running.launch import TRAINER, Launch
@@ -115,6 +117,12 @@ def command(
         if other.spec is not None:
             # Of a configuration that is read, micro-batches are no part.
             spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
+    elif sync and own.spec is not None:
+        spec = own.spec.replace(micro_batch=MicroBatch()).to_dict()
+    if sync:
+        if spec is None:
+            raise click.UsageError("--sync: what the run means is known once its trainer is built; give --spec")
+        spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
         launch = Launch(
             framework=own.framework,

@@ -15,13 +15,23 @@ from typing import Any
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.meaning.advantages import group_advantages
 from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
 
 MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
-COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
+COLUMNS = (
+    "rollout",
+    "pass",
+    "prompt",
+    "sample",
+    "rank",
+    "response_tokens",
+    "weights",
+    "advantage",
+    "generated_at_step",
+)
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 SPLITS = 3
 CASES: Mapping[str, tuple[int, int]] = {
@@ -121,7 +131,7 @@ def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[
 def check_edges(measured: Mapping[str, Any]) -> None:
     """What is no step of the plan, or cannot be one, is refused by name before the update."""
     said = measured["edges"]
-    assert "staleness.mode = bounded" in said["own configuration"]
+    assert "staleness.mode sync" in said["lookahead"]
     assert said["restored"]
     assert said["left behind"] == []
     assert said["stale"].startswith("optimizer step 2 departs from the plan in its clock")
@@ -131,7 +141,40 @@ def check_edges(measured: Mapping[str, Any]) -> None:
     assert said["verified"].startswith("optimizer step 0 departs from the plan")
     assert "in_training" in said["started"]
     assert "no completion of the rollout has a trained token" in said["silent"]
+    for name, how in (("a dropped group is trained", "is trained"), ("a kept group is dropped", "was dropped")):
+        assert said[name].startswith("optimizer step 0 departs from the plan in its membership"), said[name]
+        assert f" {how}, whose rewards are " in said[name]
+    assert said["a kept group"].startswith("optimizer step 0 departs from the plan in its order")
+    assert said["too old"].startswith("optimizer step 4 departs from the plan in its clock"), said["too old"]
     assert {value for name, value in said.items() if name.endswith(", moved")} == {0.0}
+
+
+TAKEN: Mapping[str, tuple[int, Sequence[Sequence[int]]]] = {
+    # case -> aggregations, and where its steps' completions may have been generated, by step
+    "dropped": (2, ((0,), (0,), (2,), (2,))),
+    "dropped, ahead": (1, ((0,), (0,), (0, 2), (0, 2))),
+    "replaced": (1, ((0,), (0,), (2,), (2,))),
+    "replaced, ahead": (1, ((0,), (0,), (0, 2), (0, 2))),
+    "ahead": (1, ((0,), (0,), (0, 2), (0, 2))),
+}
+
+
+def check_taken(measured: Mapping[str, Any]) -> None:
+    """Where rewards or timing decide: each step trains the prompts that are left, in the plan's order, and has their
+    gradient; the one with the dropped groups misses the bar; weights are as old as the spec allows."""
+    found: dict[str, int] = {}
+    for result in measured["taken"]:
+        assert result["error"] <= bar(result), result
+        assert result["norm"] > 0.1, result
+        assert [list(one) for one in result["trained"]] == [list(one) for one in result["expected"]], result
+        assert {*result["made_at"]} <= {*TAKEN[result["case"]][1][result["step"]]}, result
+        if result["case"] != "ahead":  # which drops nothing
+            assert over(result, "error_with_dropped") > 10, result
+        found[result["case"]] = found.get(result["case"], 0) + 1
+    assert found == {case: aggregations * STEPS for case, (aggregations, _) in TAKEN.items()}
+    sizes = {result["case"]: len(result["trained"]) for result in measured["taken"]}
+    assert sizes["dropped"] == 2 * GROUP
+    assert sizes["replaced"] == 3 * GROUP
 
 
 CONTROLS = ("times 7", "own tokens", "mean over rows")
@@ -148,7 +191,7 @@ TAMPERED: Mapping[str, str] = {
 
 CLIP_NORM = "carried.max_gradient_norm: 1000000000.0 in the checkpoint, 100000000.0 now"
 """What a resumed run's note says of its other clip norm."""
-PARTS = ("engine", "feed", "probe", "runtime", "watching")
+PARTS = ("candidates", "engine", "feed", "probe", "runtime", "watching")
 """Modules of the adapter that act on every wrapped learner."""
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     # record -> the scripts of `native` that it is of
@@ -213,7 +256,7 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
 
     script = Script()
     assert run["mode"] == "enforce"
-    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    plan = synchronous(run)
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
     for step in run["steps"]:
         planned = plan.step(step["step"])
@@ -228,6 +271,12 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
             assert have is None if not tokens else math.isclose(have, want, rel_tol=1e-6, abs_tol=1e-7)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
+
+
+def synchronous(run: Mapping[str, Any]) -> Plan:
+    """The plan of a run's specification whose rollouts are generated by the weights that they train next; which
+    completions are trained where, and what they weigh, is the same where weights are older."""
+    return Plan(Spec.from_dict(run["spec"]).replace(staleness=Staleness()), run["dataset_size"])
 
 
 def check_weights(wanted: Sequence[Any], step: Mapping[str, Any]) -> None:
@@ -340,6 +389,24 @@ def check_sent(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initi
     assert len(asked) == sum(len(plan.rollout(rollout).prompts) for rollout in range(plan.total_rollouts))
     assert weights[0] == initial
     assert len(set(weights)) == len(weights)
+
+
+def check_ahead(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], async_steps: int) -> None:
+    """The ledger says which weights generated each completion: those that its prompt's last answer is stamped with, at
+    most `async_steps` rollouts old; those of the second rollout are, whatever the timing."""
+    assert Spec.from_dict(run["spec"]).staleness == Staleness(mode="bounded", maximum=async_steps)
+    plan = synchronous(run)
+    stamps: dict[tuple[int, int], int] = {}
+    for line in asked:
+        rollout = int(line["request"].removeprefix("train_").partition(".")[0])
+        stamps[rollout, line["prompt"]] = line["model_step"]
+    ages: dict[int, set[int]] = {}
+    for step in run["steps"]:
+        for rollout, prompt, made in rows_of(step, "rollout", "prompt", "generated_at_step"):
+            assert made == plan.rollout(stamps[rollout, prompt]).generated_at_step
+            ages.setdefault(rollout, set()).add(rollout - stamps[rollout, prompt])
+    assert all(0 <= age <= async_steps for found in ages.values() for age in found)
+    assert (ages[0], ages[1]) == ({0}, {1})
 
 
 def lags(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], async_steps: int) -> list[tuple[int, int, int]]:

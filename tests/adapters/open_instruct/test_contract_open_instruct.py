@@ -133,8 +133,7 @@ OF_PPO = Spec(
 
 REFUSED = {
     "mini_batches": {"num_mini_batches": 2},
-    "active_sampling": {"active_sampling": True},
-    "group_filter": {},
+    "loss_denominator": {"filter_zero_std_samples": True, "loss_denominator": "64"},
     "no_resampling": {"no_resampling_pass_rate": 0.9},
     "mask_truncated_completions": {"mask_truncated_completions": True},
     "truncated_completions": {"mask_truncated_completions": True},
@@ -147,17 +146,15 @@ REFUSED = {
     "kl_estimator": {"beta": 0.1, "kl_estimator": 3},
     "script": {"script": "grpo.py"},
 }
-"""Refusal to settings of grpo_fast.py whose learner is refused by it; all of them are refused without a plan, too."""
+"""Refusal to settings of grpo_fast.py whose learner is refused by it."""
 REFUSED_CASES = {
-    name: ValidCase(
-        name=name, source=grpo(**{"filter_zero_std_samples": name == "group_filter", **values}), context=GRPO
-    )
+    name: ValidCase(name=name, source=grpo(**{"filter_zero_std_samples": False, **values}), context=GRPO)
     for name, values in REFUSED.items()
 }
 REFUSED_OTHERWISE = (
     *("tokens_per_device", "passes", "value_baseline", "aggregation", "surrogate", "sampler_correction", "entropy"),
     *("group_size", "prompts_per_rollout", "short_rollout", "clock", "denominator_scope", "loss_per_term", "no_step"),
-    *("kl_without_reference", "kl_in_reward", "step_crosses_rollouts"),
+    *("kl_without_reference", "kl_in_reward", "step_crosses_rollouts", "staleness", "group_filter"),
 )
 
 

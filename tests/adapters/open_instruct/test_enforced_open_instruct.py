@@ -21,9 +21,10 @@ def test_every_field_is_one_that_the_runtime_plans_or_sets(path: str) -> None:
     ("path", "value", "expected"),
     [
         ("staleness.mode", "sync", True),
-        ("staleness.mode", "bounded", False),  # no plan
+        ("staleness.mode", "bounded", True),
+        ("staleness.mode", "lookahead", False),  # refusal "staleness"
         ("staleness.maximum", 0, True),
-        ("staleness.maximum", 1, False),
+        ("staleness.maximum", 1, True),
         ("order.seed", 7, True),
         ("order.last_rollout", "wrap", True),
         ("order.last_rollout", "short", False),  # refusal "short_rollout"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.launch import ENVIRONMENT, Launch
 from batchbridge_open_instruct import config, feed, launched, proven
@@ -100,7 +101,7 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_differs_from_the_run_that_is_resumed_is_said_once_by_the_driver(resumed: None) -> None:
     script = Script()
-    launched.Sending(script.names)
+    launched.Sending(script.names, waits=True)
     with pytest.warns(UserWarning, match=NOTE) as said:
         script.run(3)
     assert len(said) == 1
@@ -111,9 +112,19 @@ def test_what_differs_from_the_run_that_is_resumed_is_said_once_by_the_driver(re
 @pytest.mark.parametrize("resumed_at", [1, 3])
 def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_engines(resumed_at: int) -> None:
     script = Script()
-    launched.Sending(script.names)
+    launched.Sending(script.names, waits=True)
     assert script.run(resumed_at) == [resumed_at - 1 + step for step in range(STEPS)]
     assert set(script.flags) == {False}
+
+
+@pytest.mark.usefixtures("resumed")
+def test_a_run_that_generates_ahead_sends_weights_as_the_script_does_and_says_what_differs() -> None:
+    script = Script()
+    launched.Sending(script.names, waits=False)
+    with pytest.warns(UserWarning, match=NOTE) as said:
+        assert script.run()[:2] == [0, 0]
+    assert len(said) == 1
+    assert set(script.flags) == {True}
 
 
 def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_weights() -> None:
@@ -126,7 +137,7 @@ def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_w
 @pytest.mark.usefixtures("resumed")
 def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
     script = Script(fails_at=1)
-    launched.Sending(script.names)
+    launched.Sending(script.names, waits=True)
     with pytest.raises(BatchDrift, match="after 1 training steps to the engines failed") as caught:
         script.run()
     assert (caught.value.step, caught.value.aspect) == (2, "clock")
@@ -139,7 +150,7 @@ def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
 def test_a_send_that_takes_too_long_ends_the_run() -> None:
     script = Script()
     script.names["WEIGHT_SYNC_TIMEOUT_S"] = 0.001
-    launched.Sending(script.names)
+    launched.Sending(script.names, waits=True)
     with pytest.raises(BatchDrift, match=r"took more than 0 s"):
         script.run()
 
@@ -176,11 +187,26 @@ def test_a_script_of_other_code_is_refused_when_it_begins() -> None:
     assert set(caught.value.reasons) == {"unproven_code"}
 
 
-@pytest.mark.parametrize(("mode", "sends"), [("enforce", True), ("observe", False)])
-def test_learners_follow_when_loaded_and_weights_are_held_where_the_plan_is_enforced(
-    monkeypatch: pytest.MonkeyPatch, mode: str, sends: bool
+COMMAND = ["python", "open_instruct/grpo_fast.py", "--total_episodes", "640"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "staleness", "steps", "sends"),
+    [
+        ("enforce", Staleness(), True, True),
+        ("enforce", Staleness(mode="bounded", maximum=0), True, True),
+        ("enforce", Staleness(mode="bounded", maximum=2), True, False),
+        ("enforce", None, True, False),  # the command's own
+        ("observe", None, False, False),
+    ],
+)
+def test_learners_follow_when_loaded_and_weights_are_waited_for_where_the_spec_is_synchronous(
+    monkeypatch: pytest.MonkeyPatch, mode: str, staleness: Staleness | None, steps: bool, sends: bool
 ) -> None:
-    launch = Launch(framework="open_instruct", hooks={}, mode=mode)
+    own = read(COMMAND, version="2026.8.20").spec
+    assert own is not None
+    spec = None if staleness is None else own.replace(staleness=staleness).to_dict()
+    launch = Launch(framework="open_instruct", hooks={}, mode=mode, spec=spec)
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
     monkeypatch.setattr(launched.proven, "require", lambda *asked, **more: None)
     followed: list[Any] = []
@@ -191,25 +217,8 @@ def test_learners_follow_when_loaded_and_weights_are_held_where_the_plan_is_enfo
     learner = names[launched.LEARNER].__ray_metadata__.modified_class()
     assert learner.from_pretrained() == "loaded"
     assert followed == [learner]
-    assert (vars(script)[launched.STEP] is not names[launched.STEP]) == sends
+    assert (vars(script)[launched.STEP] is not names[launched.STEP]) == steps
     assert (vars(script)[launched.TRIGGER] is not Trigger) == sends
-
-
-def test_a_command_line_s_own_staleness_is_refused_with_the_spec_that_comes_nearest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def follow(learner: Any) -> None:
-        raise CannotAttach({"plan": "staleness.mode = bounded: timing decides", "clock": "another"})
-
-    monkeypatch.setattr(launched.proven, "require", lambda *asked, **more: None)
-    monkeypatch.setattr(launched, "follow", follow)
-    names = complete()
-    launched.reach(script_module(**names))
-    with pytest.raises(CannotAttach) as caught:
-        names[launched.LEARNER].__ray_metadata__.modified_class().from_pretrained()
-    assert "staleness.mode = sync" in caught.value.reasons["plan"]
-    assert "--spec" in caught.value.reasons["plan"]
-    assert caught.value.reasons["clock"] == "another"
 
 
 def test_the_script_is_reached_by_the_first_thing_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(ranks: int) ->
     proofs.check_gradients(measured)
     proofs.check_controls(measured)
     proofs.check_edges(measured)
+    proofs.check_taken(measured)
 
 
 def test_recorded_tampering_ended_before_its_update() -> None:
@@ -184,10 +185,20 @@ def test_the_recorded_launched_script_that_was_evaluated_in_the_middle_is_the_on
         proofs.check_evaluated(run, whole, said["asked"]["launched, 1"], said["initial"])
 
 
-def test_the_recorded_command_line_s_own_meaning_was_refused_before_a_prompt_was_asked_for() -> None:
-    said = recorded("script")
-    assert set(said["said"]["launched as it is, 1"]) >= {"cannot attach", "staleness.mode", "bounded"}
-    assert said["asked"]["launched as it is, 1"] == []
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_recorded_command_line_s_own_meaning_was_followed(ranks: int) -> None:
+    said, name = recorded("script"), f"launched as it is, {ranks}"
+    proofs.check_plan(said["runs"][name], ranks=ranks)
+    proofs.check_ahead(said["runs"][name], said["asked"][name], 1)
+    assert proofs.differing_steps(said["runs"][name], said["runs"][f"launched, {ranks}"]) == 0
+
+
+def test_a_ledger_that_says_other_weights_than_answered_fails() -> None:
+    said, name = recorded("script"), "launched as it is, 2"
+    for line in said["asked"][name]:
+        line["model_step"] += 1
+    with pytest.raises(AssertionError):
+        proofs.check_ahead(said["runs"][name], said["asked"][name], 1)
 
 
 def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:

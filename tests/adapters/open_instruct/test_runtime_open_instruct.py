@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +13,15 @@ import pytest
 from batchbridge import wrap
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
-from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.kit.proven import records
 from batchbridge.kit.refusals import reasons_against, split
-from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read
 from batchbridge_open_instruct import feed, proven, runtime
+from batchbridge_open_instruct.candidates import Candidates
 from batchbridge_open_instruct.config import OpenInstructAdapter
 
 COMMAND = (
@@ -63,7 +63,7 @@ def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
     found = read([*COMMAND, *more], version=NEWEST, dataset_size=dataset_size)
     assert found.spec is not None, found.findings
     wanted = found.spec.replace(staleness=Staleness()).replace(**changes)
-    return Request(spec=wanted, plan=Plan(wanted, dataset_size), reading=found, mode="enforce")
+    return Request(spec=wanted, plan=plan_of(wanted, dataset_size), reading=found, mode="enforce")
 
 
 def refused(trainer: runtime.View, request: Request) -> set[str]:
@@ -78,8 +78,6 @@ def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
     ("name", "changed"),
     [
         ("mini_batches", {"num_mini_batches": 2}),
-        ("active_sampling", {"active_sampling": True}),
-        ("group_filter", {"filter_zero_std_samples": True}),
         ("no_resampling", {"no_resampling_pass_rate": 0.9}),
         ("mask_truncated_completions", {"mask_truncated_completions": True}),
         ("evolving_rubrics", {"apply_evolving_rubric_reward": True}),
@@ -111,6 +109,10 @@ def test_another_number_of_passes_is_refused_with_the_clock_that_it_changes() ->
         ("surrogate", {"objective.ratio_level": "sequence"}),
         ("surrogate", {"objective.dual_clip": 3.0}),
         ("value_baseline", {"advantage.baseline": "value"}),
+        ("group_filter", {"rollout.group_filter": "drop_zero_variance"}),
+        ("staleness", {"staleness.mode": "lookahead"}),
+        ("staleness", {"staleness.mode": "bounded", "staleness.maximum": None}),
+        ("staleness", {"staleness.mode": "bounded", "staleness.unit": "optimizer_steps"}),
         ("old_logprobs", {"objective.old_logprobs": "detached"}),
         ("sampler_correction", {"objective.sampler_correction": None}),
         ("entropy", {"objective.entropy_coefficient": 0.01}),
@@ -140,11 +142,26 @@ def test_a_remainder_of_prompts_in_a_rollout_of_its_own_is_refused() -> None:
     assert "short_rollout" in refused(view(), request)
 
 
-def test_own_staleness_has_no_plan_so_the_spec_must_ask_for_synchronous_rollouts() -> None:
-    found = read([*COMMAND], version=NEWEST, dataset_size=12)
-    assert found.spec is not None
-    with pytest.raises(ValueError, match=r"staleness\.mode = bounded"):
-        Plan(found.spec, 12)
+BOUNDED = Staleness(mode="bounded", maximum=1)
+
+
+@pytest.mark.parametrize("more", [(), ("--filter_zero_std_samples", "True")])
+def test_what_the_command_line_itself_means_is_not_refused(more: tuple[str, ...]) -> None:
+    request = request_of(*more, staleness=BOUNDED)
+    assert request.spec == request.reading.spec
+    assert refused(view(), request) == set()
+
+
+def test_groups_may_be_replaced_where_more_than_one_rollout_is_asked_for() -> None:
+    request = request_of("--filter_zero_std_samples", "True", "--active_sampling", "True", "--async_steps", "2")
+    assert request.spec.rollout.group_filter == "replace_zero_variance"
+    assert refused(view(), request) == set()
+
+
+def test_a_constant_denominator_is_refused_where_dropped_groups_shrink_the_step() -> None:
+    constant = ("--loss_denominator", "240")
+    assert refused(view(), request_of(*constant)) == set()
+    assert refused(view(), request_of(*constant, "--filter_zero_std_samples", "True")) == {"loss_denominator"}
 
 
 class PolicyTrainerRayProcess(SimpleNamespace):
@@ -156,11 +173,9 @@ PolicyTrainerRayProcess.__module__ = "open_instruct.grpo_fast"
 
 @pytest.mark.parametrize(
     ("mode", "names"),
-    [("enforce", ["mini_batches", "tools", "sequence_parallel"]), ("verify", ["sequence_parallel"])],
+    [("enforce", ["mini_batches", "tools", "sequence_parallel"]), ("verify", ["plan", "sequence_parallel"])],
 )
-def test_that_the_script_generates_ahead_hides_no_other_reason(
-    monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
-) -> None:
+def test_every_reason_is_said_at_once(monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]) -> None:
     seen = view(num_mini_batches=2, sequence_parallel_size=2)
     learner = PolicyTrainerRayProcess(args=seen.args, streaming_config=seen.config)
     own = load_source(COMMAND)
@@ -171,8 +186,9 @@ def test_that_the_script_generates_ahead_hides_no_other_reason(
     with pytest.raises(CannotAttach) as caught:
         wrap(learner, mode=mode)
     # The script's code is not here to be looked at, and that is one reason more.
-    assert list(caught.value.reasons) == ["plan", "unproven_code", *names]
-    assert "staleness.mode = bounded" in caught.value.reasons["plan"]
+    assert set(caught.value.reasons) == {"unproven_code", *names}
+    if mode == "verify":  # the plan of a native run that generates ahead is not known
+        assert "staleness.mode = bounded" in caught.value.reasons["plan"]
 
 
 def test_what_the_loss_reads_is_set_in_its_own_words() -> None:
@@ -202,49 +218,16 @@ def test_a_learner_is_known_by_its_class_of_the_module_or_the_script() -> None:
         assert adapter.owns(type("PolicyTrainerRayProcess", (), {"__module__": module})()) is known
 
 
-# ---- the feed
-
-
-def planned() -> Any:
-    return request_of().plan.rollout(1)  # type: ignore[union-attr]  # an enforced request has a plan
-
-
-def answer(position: int, **changed: Any) -> Any:
-    rollout = planned()
-    made = {"prompt_id": f"1.{position}_{rollout.prompts[position]}", "index": rollout.prompts[position]}
-    return SimpleNamespace(**{**made, "model_step": 1, **changed})
-
-
-def test_an_answer_that_was_asked_for_has_its_place_whenever_it_arrives() -> None:
-    assert [feed._position(answer(place), planned(), {}) for place in (5, 0, 3)] == [5, 0, 3]
-
-
-@pytest.mark.parametrize(
-    ("aspect", "made", "have"),
-    [
-        ("membership", lambda: answer(2, prompt_id="0.2_5"), {}),
-        ("membership", lambda: answer(2, prompt_id="0_7"), {}),
-        ("membership", lambda: answer(2, index=99), {}),
-        ("membership", lambda: answer(2), {2: "here already"}),
-        ("clock", lambda: answer(2, model_step=0), {}),
-        ("clock", lambda: answer(2, model_step=2), {}),
-        ("clock", lambda: answer(2, model_step=None), {}),
-    ],
-)
-def test_an_answer_that_is_not_the_plans_is_a_departure_at_the_rollouts_first_step(
-    aspect: str, made: Callable[[], Any], have: dict[int, Any]
-) -> None:
-    with pytest.raises(BatchDrift) as caught:
-        feed._position(made(), planned(), have)
-    assert (caught.value.step, caught.value.aspect) == (2, aspect)
+# ---- checkpoints
 
 
 def place(*, consumed: int, ranks: int = 2, spec: Spec | None = None, notes: list[str] | None = None) -> feed.Place:
-    plan = request_of().plan
-    assert plan is not None
-    wanted = plan if spec is None else Plan(spec, 12)
+    wanted = request_of().plan if spec is None else plan_of(spec, 12)
+    assert wanted is not None
     actor = SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks)
-    return feed.Place(actor, wanted, ([] if notes is None else notes).extend)
+    candidates = Candidates(wanted)
+    candidates.start_at(consumed + 1, 6 * (consumed + 1))
+    return feed.Place(actor, wanted, candidates, ([] if notes is None else notes).extend)
 
 
 def test_a_checkpoint_continues_the_plan_that_it_was_written_by() -> None:
@@ -255,6 +238,19 @@ def test_a_checkpoint_continues_the_plan_that_it_was_written_by() -> None:
     notes: list[str] = []
     place(consumed=-1, spec=other, notes=notes).load_state_dict(state)
     assert re.search(r"carried\.learning_rate: .* in the checkpoint, 0\.5 now", notes[0])
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_goes_on_at_the_candidate_that_no_rollout_took(saved: bool) -> None:
+    spec = request_of("--filter_zero_std_samples", "True", staleness=BOUNDED).spec
+    one = place(consumed=1, spec=spec)
+    one._candidates.start_at(2, 18)  # a rollout took six more, since all of its own were dropped
+    state = one.state_dict()
+    if not saved:
+        del state["next_candidate"]
+    other = place(consumed=-1, spec=spec)
+    other.load_state_dict(state)
+    assert other._candidates.next_of(2) == (18 if saved else 12)
 
 
 def test_a_checkpoint_of_other_ranks_another_plan_or_an_unwrapped_run_is_refused() -> None:

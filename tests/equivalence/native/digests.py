@@ -30,7 +30,7 @@ CUT = {
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
-PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing")
+PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates")
 """Names of the modules of an adapter that act on a run, where it has them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 

@@ -65,10 +65,11 @@ RUNS: Mapping[str, Run] = {
     "launched killed, 2": Run(2, settings=CHECKPOINTS, environment={"BATCHBRIDGE_KILL": "1/2"}, fails=True),
     "launched resumed, 2": Run(2, settings={**CHECKPOINTS, "max_grad_norm": 1e8}, ledger="launched killed, 2"),
     "launched evaluated, 1": Run(1, settings={"vllm_num_engines": 2, **EVALUATED}),
-    "launched as it is, 1": Run(1, fails=True),
+    "launched as it is, 1": Run(1, settings={"vllm_num_engines": 2}),
+    "launched as it is, 2": Run(2),
 }
-"""`resumed` is the command of `killed` once more, with another clip norm that nothing reaches either. `as it is` asks
-for what the command line itself means."""
+"""`resumed` is the command of `killed` once more, with another clip norm that nothing reaches either. `as it is`
+follows what the command line itself means: it generates ahead."""
 
 
 def words_of(checkout: Path, folder: Path, run: Run) -> list[str]:

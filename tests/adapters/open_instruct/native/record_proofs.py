@@ -119,15 +119,17 @@ SCRIPTS = (
     "launched killed, 2",
     "launched resumed, 2",
     "launched evaluated, 1",
+    "launched as it is, 1",
+    "launched as it is, 2",
 )
-SAID = ("PolicyTrainerRayProcess", "died", "cannot attach", "staleness.mode", "bounded")
+SAID = ("PolicyTrainerRayProcess", "died")
 
 
 def script_of(place: Path) -> dict[str, Any]:
     """What launched.py left: ledgers, what was asked for and by which weights it was answered, and how far what
     the policy says at the end is from what it says after a driver of one's own."""
     folder = place / "launched-0"
-    names = {name: name.replace(", ", "-").replace(" ", "_") for name in (*SCRIPTS, "launched as it is, 1")}
+    names = {name: name.replace(", ", "-").replace(" ", "_") for name in SCRIPTS}
     left = {name: json.loads((folder / f"{file}.json").read_text(encoding="utf-8")) for name, file in names.items()}
     first = torch.load(folder / "first.pt", weights_only=True)
     ends = {

@@ -27,6 +27,12 @@ def test_every_step_has_the_oracles_gradient(measured: dict[str, Any]) -> None:
     proofs.check_gradients(measured)
 
 
+def test_where_rewards_or_timing_decide_every_step_has_the_oracles_gradient_of_what_is_left(
+    measured: dict[str, Any],
+) -> None:
+    proofs.check_taken(measured)
+
+
 def test_negative_control_dropped_rows_and_denominators_of_one_rank_miss_the_bar_tenfold(
     measured: dict[str, Any],
 ) -> None:

@@ -75,7 +75,11 @@ def test_a_killed_learner_ends_the_launched_script_and_the_same_command_continue
     assert proofs.CLIP_NORM in resumed["said"], "the driver's output says what differs"
 
 
-def test_the_command_line_s_own_meaning_is_refused_by_name(runs: Path) -> None:
-    said = left(runs, "launched_as_it_is-1")
-    assert all(word in said["said"] for word in ("cannot attach", "staleness.mode", "bounded"))
-    assert said["asked"] == []
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_command_line_s_own_meaning_is_followed_and_says_how_old_its_weights_were(runs: Path, ranks: int) -> None:
+    said = left(runs, f"launched_as_it_is-{ranks}")
+    proofs.check_plan(said["run"], ranks=ranks)
+    proofs.check_ahead(said["run"], said["asked"], 1)
+    assert proofs.differing_steps(said["run"], left(runs, f"launched-{ranks}")["run"]) == 0
+    with pytest.raises(AssertionError):
+        proofs.check_sent(said["run"], said["asked"], (runs / "initial.txt").read_text(encoding="utf-8"))

@@ -182,10 +182,10 @@ def parts(
 class Job:
     """One rank without Ray: a learner that is loaded, and the actor that it asks; `train` is one training step.
 
-    Takes what `parts` takes.
+    Takes what `parts` takes, and what `Engine` does: a rollout's prompts are a burst by default.
     """
 
-    def __init__(self, policy: Path, *, script: Script | None = None, **more: Any) -> None:
+    def __init__(self, policy: Path, *, script: Script | None = None, burst: int | None = None, **more: Any) -> None:
         import ray
         from open_instruct import data_loader, grpo_fast
 
@@ -194,7 +194,7 @@ class Job:
         found = parts(policy, ranks=ranks, script=script, **more)
         self.config, self.args = found.config, found.args
         per_rollout, group = found.config.num_unique_prompts_rollout, found.config.num_samples_per_prompt_rollout
-        self.engine = Engine(per_rollout, group, script or Script())
+        self.engine = Engine(burst or per_rollout, group, script or Script())
         kind: type[Any] = data_loader.DataPreparationActor.__ray_metadata__.modified_class
         self.actor = kind(inference_results_Q=self.engine.results, param_prompt_Q=self.engine, **found.actor)
         handle = LocalActor(self.actor)
