@@ -378,6 +378,7 @@ def easyr1() -> str:
                     ends["stock entry on one rank"]
                 ),
                 **easyr1_images(recorded / f"images_{version}.json"),
+                **easyr1_lora(recorded / f"lora_{version}.json"),
             }
         )
     commits = [f"{version} ({head['commit'][:7]})" for version, (head, *_) in versions.items()]
@@ -408,6 +409,31 @@ def easyr1_images(file: Path) -> dict[str, str]:
             f"{digits(apart['enforced, 1'])}; {digits(apart['penalised, tower frozen, 1'])}"
         ),
         "... unwrapped: apart by": f"{apart['observed, 2']:.0%}",
+    }
+
+
+def easyr1_lora(file: Path) -> dict[str, str]:
+    """Of one version: what test_lora_easyr1.py measured, where there is LoRA."""
+    if not file.exists():
+        return dict.fromkeys(easyr1_lora(file.with_name("lora_0.3.3.dev0.json")), "no LoRA")
+    record = read(file)
+    results = [result for case in record["gradients"].values() for result in case["wrapped"]]
+    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
+    apart, plain, faults = (record[name] for name in ("apart", "plain_torch", "plain_torch_with_a_fault"))
+    controls = [case["control"] for case in record["gradients"].values()]
+    return {
+        "test_lora_easyr1.py: gradients of adapters": (
+            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
+            f"{max(of_the_bar):.2f} of the bar"
+        ),
+        "... an oracle whose adapters are 1 % larger: at least, in bars": f"{min(controls):,.0f}",
+        "... `fit` on 1 and 2 ranks; with KL in the loss; with images: apart by, of its change": "; ".join(
+            digits(apart[f"{name}, 1"]) for name in ("enforced", "penalised", "images")
+        ),
+        "... from the same plan in plain torch, float64; with one fault in it, at least": (
+            f"{digits(max(plain.values()))}; {digits(min(faults.values()))}"
+        ),
+        "... with LoRA, unwrapped: apart by": f"{apart['observed, 2']:.0%}",
     }
 
 

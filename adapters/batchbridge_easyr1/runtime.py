@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from batchbridge_easyr1.writing import micro_batch_settings
 MODEL = f"{ACTOR}model.model_path"
 PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
 """Of the models whose images are proven to follow their rows."""
+UNSENT_FROM = "0.21"
+"""The release of peft from which `get_peft_model_state_dict` finds weights by their whole names alone: EasyR1 gives it
+those of one layer. Source: EasyR1 0.3.3.dev0 FSDPVLLMShardingManager._collect_lora_weights; peft 0.20.0 and 0.21.0."""
 OFF = 1e30
 """A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
 
@@ -95,8 +99,11 @@ def _scores_any_rows(reading: Reading) -> bool:
 
 
 def _assumed(reading: Reading) -> tuple[str, ...]:
-    model = setting(reading, MODEL)
-    return (ASSUMED,) if model is None else ("a data set without videos",) if images_of(model) else ()
+    model, lora = setting(reading, MODEL), is_on(setting(reading, f"{ACTOR}model.lora.rank"))
+    peft = () if lora is False else (f"peft before {UNSENT_FROM}",)
+    if model is None:
+        return (ASSUMED, *peft)
+    return (*(("a data set without videos",) if images_of(model) else ()), *peft)
 
 
 def _has_videos(dataset: Any) -> bool:
@@ -129,6 +136,17 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
             "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
         )
     return objection(request.reading, settings, request.spec.micro_batch)
+
+
+def _rank(trainer: Any) -> int:
+    return int(getattr(getattr(_actor(trainer).model, "lora", None), "rank", 0))
+
+
+def _adapters_are_lost() -> bool:
+    try:
+        return holds(f">={UNSENT_FROM}", metadata.version("peft"))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -250,11 +268,27 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "lora",
-        'worker.actor.model.lora is not proven against the oracle yet; allow=("lora",) accepts it',
-        lambda trainer, request: getattr(getattr(_actor(trainer).model, "lora", None), "rank", 0) > 0,
+        "LoRA with worker.actor.model.freeze_vision_tower is not proven: adapters in a frozen tower stay in float32 "
+        "beside its bf16 weights, which FSDP does not take",
+        lambda trainer, request: (
+            trainer.processor is not None and bool(_actor(trainer).model.freeze_vision_tower) and _rank(trainer) > 0
+        ),
         allowable=True,
-        configured=lambda reading: is_on(setting(reading, f"{ACTOR}model.lora.rank")),
-        remedy="worker.actor.model.lora.rank=0",
+        configured=lambda reading: (
+            is_on(setting(reading, f"{ACTOR}model.freeze_vision_tower"))
+            and is_on(setting(reading, f"{ACTOR}model.lora.rank"))
+            and images_of(setting(reading, MODEL))
+        ),
+        remedy="worker.actor.model.freeze_vision_tower=false",
+    ),
+    Refusal(
+        "lora_rollouts",
+        f"with peft {UNSENT_FROM} and later EasyR1's own function finds no adapter to send to vLLM, which would "
+        "generate without them: rollouts of another policy than the one that is trained",
+        lambda trainer, request: _rank(trainer) > 0 and _adapters_are_lost(),
+        allowable=True,
+        configured=never,
+        remedy=f"pip install 'peft<{UNSENT_FROM}'",
     ),
 )
 

@@ -95,12 +95,15 @@ def easyr1(reading: Reading) -> Any:
     actor.setdefault("ulysses_size", 1)
     model = actor.at("model")
     model.at("lora").setdefault("rank", 0)
-    seen = any(name in str(model.get("model_path")).lower() for name in ("vl", "llava"))
+    model.setdefault("freeze_vision_tower", False)
+    name = str(model.get("model_path")).lower()
+    seen = any(part in name for part in ("vl", "llava"))
+    processor = "Qwen2_5_VLProcessor" if "qwen2.5-vl" in name else "Processor"
     return SimpleNamespace(
         config=config,
         use_critic=config.algorithm.adv_estimator == "gae",
         use_reference_policy=not config.algorithm.disable_kl,
-        processor=object() if seen else None,
+        processor=type(processor, (), {})() if seen else None,
         train_dataloader=SimpleNamespace(dataset=[]),  # whose columns no configuration tells
     )
 

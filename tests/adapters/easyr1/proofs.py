@@ -144,6 +144,7 @@ SCRIPTS = {
     "runs": ("fits",),
     "tampering": ("gradients", "tampering"),
     "images": ("gradients", "images", "image_fits"),
+    "lora": ("gradients", "images", "fits", "lora", "lora_fits"),
 }
 """Kind of record -> scripts of the folder `native` that it is made by."""
 

@@ -110,7 +110,11 @@ REFUSED = {
     "sequence_parallel": {f"{ACTOR}ulysses_size": 2},
     "hybrid_sharding": {f"{ACTOR}fsdp.fsdp_size": 2},
     "multi_modal": {MODEL: "llava-hf/llava-1.5-7b-hf"},
-    "lora": {f"{ACTOR}model.lora.rank": 8},
+    "lora": {
+        MODEL: "Qwen/Qwen2.5-VL-7B-Instruct",
+        f"{ACTOR}model.lora.rank": 8,
+        f"{ACTOR}model.freeze_vision_tower": True,
+    },
 }
 """Refusal to settings whose trainer is refused by it."""
 
@@ -130,7 +134,7 @@ class TestEasyR1(AdapterContract):
     refused_otherwise = (
         *("batch_scale", "tokens_per_device", "group_filter", "surrogate", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_without_reference", "kl_in_reward", "sampler_logprobs", "truncated_completions"),
-        *("step_crosses_rollouts", "entropy", "kl_estimator", "group_size", "videos"),
+        *("step_crosses_rollouts", "entropy", "kl_estimator", "group_size", "videos", "lora_rollouts"),
     )
     valid = (
         valid("64 prompts x 8 in steps of 16 prompts", spec=MEANING),

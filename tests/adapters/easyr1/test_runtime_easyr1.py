@@ -41,7 +41,7 @@ def trainer_of(**changed: Any) -> Any:
         loss_type="default",
         ulysses_size=1,
         fsdp=SimpleNamespace(fsdp_size=-1),
-        model=SimpleNamespace(lora=SimpleNamespace(rank=0)),
+        model=SimpleNamespace(lora=SimpleNamespace(rank=0), freeze_vision_tower=False),
     )
     made: dict[str, Any] = {
         "config": SimpleNamespace(
@@ -97,7 +97,6 @@ def test_gae_is_refused_with_the_reason_that_it_cannot_run() -> None:
         ("critic_warmup", "trainer.critic_warmup", 2),
         ("sequence_parallel", "worker.actor.ulysses_size", 2),
         ("hybrid_sharding", "worker.actor.fsdp.fsdp_size", 1),
-        ("lora", "worker.actor.model.lora.rank", 8),
         ("group_size", "worker.rollout.n", 5),
     ],
 )
@@ -117,11 +116,30 @@ def test_an_adaptive_kl_coefficient_is_refused() -> None:
     assert refused(trainer, request_of()) == {"adaptive_kl"}
 
 
-def test_lora_and_videos_alone_can_be_allowed() -> None:
+def test_lora_beside_a_frozen_tower_and_videos_alone_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.metadata, "version", lambda name: "0.20.0")
     trainer = trainer_of()
     trainer.config.worker.actor.model.lora.rank = 8
+    assert refused(trainer, request_of()) == set()
+    trainer.config.worker.actor.model.freeze_vision_tower = True
+    assert refused(trainer, request_of()) == set()  # without a tower
+    trainer.processor = type("Qwen2_5_VLProcessor", (), {})()
+    assert refused(trainer, request_of()) == {"lora"}
     assert refused(trainer, request_of(allow=frozenset({"lora"}))) == set()
-    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["videos", "lora"]
+    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["videos", "lora", "lora_rollouts"]
+
+
+@pytest.mark.parametrize(
+    ("peft", "rank", "names"),
+    [("0.20.0", 8, set()), ("0.21.0", 8, {"lora_rollouts"}), ("0.21.2", 8, {"lora_rollouts"}), ("0.21.2", 0, set())],
+)
+def test_lora_is_refused_beside_a_peft_with_which_vllm_is_sent_no_adapter(
+    monkeypatch: pytest.MonkeyPatch, peft: str, rank: int, names: set[str]
+) -> None:
+    monkeypatch.setattr(runtime.metadata, "version", lambda name: peft)
+    trainer = trainer_of()
+    trainer.config.worker.actor.model.lora.rank = rank
+    assert refused(trainer, request_of()) == names
 
 
 @pytest.mark.parametrize(

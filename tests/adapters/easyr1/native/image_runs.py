@@ -32,12 +32,12 @@ from batchbridge_on_cpu.easyr1.scripted import command, environment
 HERE = Path(__file__).parent
 
 
-def _environment(checkout: Path, **more: str) -> dict[str, str]:
+def environment_of(checkout: Path, **more: str) -> dict[str, str]:
     paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 
-def _torchrun(ranks: int, *words: str, **options: Any) -> Any:
+def torchrun(ranks: int, *words: str, **options: Any) -> Any:
     head = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "check": False}
     return subprocess.run([*head, *words], **pipes, **options)
@@ -50,7 +50,7 @@ def gradients(place: Path, checkout: Path, ranks: int, name: str) -> dict[str, A
         folder.mkdir(parents=True, exist_ok=True)
         family, settings = {**image_proofs.GRADIENTS, **image_proofs.ONE_RANK}[name]
         words = (str(HERE / "images.py"), str(folder), family, json.dumps(settings))
-        ran = _torchrun(ranks, *words, env=_environment(checkout))
+        ran = torchrun(ranks, *words, env=environment_of(checkout))
         assert ran.returncode == 0, ran.stdout[-20000:]
     found: dict[str, Any] = json.loads((folder / "images.json").read_text(encoding="utf-8"))
     return found
@@ -64,11 +64,16 @@ def _prepared(folder: Path) -> Path:
 
 
 def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Path:
-    """Runs scenarios of image_fits.py on so many ranks, in one job, unless they were kept; as `started.fit`."""
-    folder = _prepared(place / f"image-fits-{ranks}")
+    """Runs scenarios of image_fits.py, see `scenarios`."""
+    return scenarios("image_fits.py", _prepared(place / f"image-fits-{ranks}"), checkout, ranks, *names, **env)
+
+
+def scenarios(script: str, folder: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Path:
+    """Runs scenarios of a script of this folder on so many ranks, in one job, unless they were kept; as `started.fit`.
+    folder: what it trains."""
     if all((folder / f"{name}.json").exists() for name in names):
         return folder
-    ran = _torchrun(ranks, str(HERE / "image_fits.py"), str(folder), *names, env=_environment(checkout, **env))
+    ran = torchrun(ranks, str(HERE / script), str(folder), *names, env=environment_of(checkout, **env))
     for name in names:
         if ran.returncode and (folder / name).exists():
             shutil.copytree(folder / name, folder / f"{name}-left")
@@ -120,11 +125,11 @@ def weights(folder: Path, end: str = "last") -> Mapping[str, torch.Tensor]:
     return found
 
 
-def said(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def said(parameters: Mapping[str, torch.Tensor], family: str = image_proofs.MODEL) -> torch.Tensor:
     """The log-probabilities of the script's completions after their prompts and images, float64, in transformers' own
     forward."""
     model, processor, script, found = (
-        pictures.policy(image_proofs.MODEL).double(),
+        pictures.policy(family).double(),
         pictures.Qwen2VLProcessor(),
         Script(),
         [],

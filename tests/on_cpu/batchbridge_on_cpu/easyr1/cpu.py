@@ -29,6 +29,7 @@ HOOKS = {
     "ray": f"{HERE}:after_ray",
     "ray._private.node": f"{HERE}:after_node",
     "torch": f"{HERE}:after_torch",
+    "verl.utils.checkpoint.fsdp_checkpoint_manager": f"{HERE}:after_checkpoints",
     "verl.utils.seqlen_balancing": f"{HERE}:after_balancing",
     "verl.models.transformers.flash_attention_utils": "batchbridge_on_cpu.easyr1.packed:after_attention",
     "verl.utils.tokenizer": "batchbridge_on_cpu.easyr1.pictures:after_tokenizer",
@@ -101,6 +102,20 @@ def after_torch(torch: Any) -> None:
     cuda.set_rng_state = lambda *arguments: None
     native = torch.distributed.init_process_group
     torch.distributed.init_process_group = lambda backend=None, **options: native(backend="gloo", **options)
+
+
+def after_checkpoints(module: Any) -> None:
+    """Where this module puts an adapter's weights together: on the CPU."""
+    import torch
+
+    class OnCpu(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+        def device(self, *arguments: Any) -> Any:
+            return torch.device("cpu")
+
+    module.torch = OnCpu("torch")
 
 
 def after_balancing(module: Any) -> None:

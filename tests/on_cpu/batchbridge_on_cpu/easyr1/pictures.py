@@ -38,9 +38,18 @@ FAMILY = "family.json"
 """The file of a model's folder that names its family."""
 
 
+COUNTS = [1, 0, 2]
+"""How many pictures a prompt has, by the rest of its number; see `every_prompt_shown`."""
+
+
+def every_prompt_shown() -> None:
+    """From now on no prompt is without a picture, in this process."""
+    COUNTS[:] = [1, 2, 2]
+
+
 def pictures_of(prompt: int) -> list[int]:
     """The numbers of a prompt's pictures: one, none or two."""
-    return [10 * prompt + each for each in range((1, 0, 2)[prompt % 3])]
+    return [10 * prompt + each for each in range(COUNTS[prompt % 3])]
 
 
 def picture(number: int) -> Any:

@@ -1,6 +1,7 @@
 """Scripted completions in the place of vLLM's: a pure function of prompt and sample; see `batchbridge.testing.tiny`.
 
-`BATCHBRIDGE_WEIGHTS`: folder where rank 0 leaves the weights that it would send to vLLM: first.pt, last.pt.
+`BATCHBRIDGE_WEIGHTS`: folder where rank 0 leaves all weights as they are when vLLM gets them: first.pt, last.pt; and
+of a model with adapters what EasyR1's own function gives vLLM: first.sent.pt, last.sent.pt.
 `BATCHBRIDGE_SEEDS`: file where every completion that is asked for with a seed leaves a line: prompt, sample, seed.
 """
 
@@ -100,14 +101,16 @@ class Sharding:
             return
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
+        kept = {"sent.pt": adapters_for_vllm(self._module)}
         with FSDP.summon_full_params(self._module, writeback=False):
-            kept = {name: value.detach().clone() for name, value in self._module.named_parameters()}
+            kept["pt"] = {name: value.detach().clone() for name, value in self._module.named_parameters()}
         if os.environ.get("RANK", "0") == "0":
             Path(folder).mkdir(parents=True, exist_ok=True)
-            for name in ("first", "last"):
-                file = Path(folder) / f"{name}.pt"
-                if name == "last" or not file.exists():
-                    torch.save(kept, file)
+            for ending, weights in kept.items():
+                for name in ("first", "last"):
+                    file = Path(folder) / f"{name}.{ending}"
+                    if weights and (name == "last" or not file.exists()):
+                        torch.save(weights, file)
 
     def offload_vllm(self) -> None: ...
 
@@ -116,6 +119,17 @@ class Sharding:
 
     def postprocess_data(self, data: Any) -> Any:
         return data
+
+
+def adapters_for_vllm(module: Any) -> dict[str, torch.Tensor]:
+    """What EasyR1 puts together for vLLM of a model with adapters; nothing of another model. Collective."""
+    if not hasattr(module._fsdp_wrapped_module, "peft_config"):
+        return {}
+    from verl.workers.sharding_manager.fsdp_vllm import FSDPVLLMShardingManager
+
+    asked = types.SimpleNamespace(module=module, use_param_offload=False)
+    found: dict[str, torch.Tensor] = FSDPVLLMShardingManager._collect_lora_weights(asked)
+    return found
 
 
 REWARD_NAME, REWARD_TYPE = "scripted", "batch"
