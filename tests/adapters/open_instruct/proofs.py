@@ -375,7 +375,7 @@ def check_sent(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initi
     """Every prompt was asked for once, when its rollout's training step had begun, and answered by the weights after as
     many training steps: the same for all of a rollout, `initial` for the first, others for each; its samples were asked
     for with the plan's seeds."""
-    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    plan = synchronous(run)
     weights: list[str] = []
     for rollout in range(plan.total_rollouts):
         lines = [line for line in asked if line["request"].startswith(f"train_{rollout}.")]
