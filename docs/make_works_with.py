@@ -122,7 +122,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "no: [trainer_copy](trl.md#what-is-refused)",
         "verl": {"trainer.v1.trainer_mode": "colocate_async"},
         "openrlhf": {"train.async_enable": True},
-        "open_instruct": "[made synchronous](open_instruct.md)",
+        "open_instruct": "[yes, within `async_steps`](open_instruct.md)",
     },
     "group filter (dynamic sampling)": {
         "verl": {"algorithm.filter_groups.enable": True},
