@@ -16,13 +16,13 @@ from batchbridge import BatchDrift, Plan
 from batchbridge.kit import CandidatePlan, StepPlan
 
 if TYPE_CHECKING:
-    from batchbridge_open_instruct.feed import Piece
+    from batchbridge_open_instruct.pieces import Piece
 
 
 @dataclass(frozen=True)
 class Taken:
     """A prompt that a rollout took. number: in the order in which prompts are asked for, from 0. position: in the
-    rollout; None: dropped for its rewards. weights_of: see `Piece`."""
+    rollout; None: dropped for its rewards. weights_of: see `feed.Piece`."""
 
     number: int
     prompt: int

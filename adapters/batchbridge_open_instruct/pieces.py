@@ -1,0 +1,22 @@
+"""What `candidates` asks of a completion that is trained: `feed.Piece`, which it cannot name, as `feed` imports it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Piece(Protocol):
+    """See `feed.Piece`."""
+
+    @property
+    def rollout(self) -> int: ...
+    @property
+    def prompt(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def weights_of(self) -> int | None: ...
