@@ -27,7 +27,7 @@ def uv_installs() -> bool:
     asked = ("pip", "compile", "--quiet", "--no-deps", "-")
     try:
         words = (sys.executable, "-m", "uv", *asked)
-        return subprocess.run(words, input=b"pluggy", capture_output=True, timeout=60, check=False).returncode == 0
+        return subprocess.run(words, input=b"pluggy", capture_output=True, timeout=20, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
