@@ -99,6 +99,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",  # no test downloads
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "UV_COMPILE_BYTECODE": "1",  # as pip does; else every process that a test starts compiles what it imports
 }
 THIRD_PARTY = "examples/third_party_adapter"
 THIRD_PARTY_ON_RAY = "examples/ray_adapter"
