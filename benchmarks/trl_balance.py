@@ -198,9 +198,10 @@ def page(results: dict[str, Any]) -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     cost = results["ways"]["fitted"]["cost"]
-    width = results["width"]
-    overhead = cost["micro_batch"] / (cost["token"] + cost["response"] + cost["pair"] * width)
-    yield f"\nFitted: a micro-batch costs what {overhead:.0f} tokens do (assumed before: {results['assumed']})."
+    token = cost["token"] + cost["response"] + cost["pair"] * results["width"]
+    # A few small micro-batches may differ by noise alone: then their sizes cost nothing.
+    overhead = f"what {cost['micro_batch'] / token:.0f} tokens do" if token else "the same whatever is in it"
+    yield f"\nFitted: a micro-batch costs {overhead} (assumed before: {results['assumed']} tokens)."
 
 
 if __name__ == "__main__":

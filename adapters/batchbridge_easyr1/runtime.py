@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge.kit.versions import installed
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
@@ -143,10 +143,8 @@ def _rank(trainer: Any) -> int:
 
 
 def _adapters_are_lost() -> bool:
-    try:
-        return holds(f">={UNSENT_FROM}", metadata.version("peft"))
-    except metadata.PackageNotFoundError:
-        return False
+    version = installed("peft")
+    return version is not None and holds(f">={UNSENT_FROM}", version)
 
 
 REFUSALS: tuple[Refusal, ...] = (
