@@ -85,7 +85,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     told |= CONSTANTS
     told.setdefault("loss.policy.aggregation", Told(AGGREGATIONS[run[MODE]], None, "token mean"))
     if run["algorithm.online_filtering"]:
-        told["rollout.group_filter"] = Told("drop_zero_variance", "algorithm.online_filtering")
+        told["rollout.group_filter"] = Told("replace_zero_variance", "algorithm.online_filtering")
     if run["trainer.max_steps"] is None:
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
     surrogate, level, clips = loss

@@ -72,7 +72,7 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         "optimizer_step.completions_per_step",
     ):
         values[BATCH] = (completions or 0) // group
-    values["algorithm.online_filtering"] = rollout.group_filter != "none"
+    values["algorithm.online_filtering"] = rollout.group_filter == "replace_zero_variance"
     if carried.warmup_ratio is not None:
         values[WARMUP_SHARE] = carried.warmup_ratio
     if carried.warmup_steps:

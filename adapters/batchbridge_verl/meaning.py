@@ -76,7 +76,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     if generated not in (None, run.prompts_per_rollout):
         told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
-        told["rollout.group_filter"] = Told("drop_zero_variance", "algorithm.filter_groups.enable")
+        told["rollout.group_filter"] = Told("replace_zero_variance", "algorithm.filter_groups.enable")
     if run["trainer.total_training_steps"] is None:
         epochs = "trainer.total_epochs"
         told["horizon.epochs"] = Told(float(run[epochs]), None, epochs, (epochs,))

@@ -137,7 +137,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
 def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     order, horizon = spec.order, spec.horizon
     values[f"{ACTOR}shuffle"] = spec.optimizer_step.rollout_shuffle == "completions"
-    if spec.rollout.group_filter != "none":
+    if spec.rollout.group_filter == "replace_zero_variance":
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
     values["data.seed"] = None if order.seed == TORCH_SEED else order.seed

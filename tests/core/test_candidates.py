@@ -23,7 +23,7 @@ def spec(**fields: Any) -> Spec:
     """Two optimizer steps per rollout of 4 places, over 10 prompts; groups are filtered."""
     return Spec(
         topology=Topology(world_size=1),
-        rollout=Rollout(prompts_per_rollout=PLACES, completions_per_prompt=GROUP, group_filter="drop_zero_variance"),
+        rollout=Rollout(prompts_per_rollout=PLACES, completions_per_prompt=GROUP, group_filter="replace_zero_variance"),
         optimizer_step=OptimizerStep(completions_per_step=4),
         loss=Loss(policy=LossTerm(aggregation="token_mean")),
         horizon=Horizon(epochs=2, lr_tick="rollout"),

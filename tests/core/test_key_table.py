@@ -290,7 +290,7 @@ PLACEMENT = Together(
     {(True, False): ("loss",), (False, True): ("reward",), (False, False): ("none",)},
 )
 FILTER = Together(
-    ("filter", "tolerance"), ("rollout.group_filter",), {(True, ...): ("drop_zero_variance",), (False, ...): ("none",)}
+    ("filter", "tolerance"), ("rollout.group_filter",), {(True, ...): ("replace_zero_variance",), (False, ...): ("none",)}
 )
 
 
@@ -317,7 +317,7 @@ def test_settings_that_only_together_say_a_field_are_read_and_written_by_the_fir
     assert told == {"objective.kl_placement": Told("reward", "kl_loss", None, ("kl_reward",))}
     assert PLACEMENT.says({"objective.kl_placement": "none"}) == {"kl_loss": False, "kl_reward": False}
     assert PLACEMENT.says({"objective.kl_placement": None}) == {"kl_loss": True, "kl_reward": False}  # may be unknown
-    assert FILTER.told({"filter": True, "tolerance": 3})["rollout.group_filter"].value == "drop_zero_variance"
+    assert FILTER.told({"filter": True, "tolerance": 3})["rollout.group_filter"].value == "replace_zero_variance"
     assert FILTER.says({"rollout.group_filter": "none"}) == {"filter": False}  # what does not matter is not written
     with pytest.raises(Unsayable) as refused:
         FILTER.says({"rollout.group_filter": None})

@@ -76,7 +76,7 @@ DEFAULTS = Spec(
 """grpo_math_1B.yaml on eight devices: its numbers, and grpo.py, loss_functions.py, utils.py for what they mean."""
 DAPO = DEFAULTS.replace(
     **{
-        "rollout.group_filter": "drop_zero_variance",
+        "rollout.group_filter": "replace_zero_variance",
         "rollout.prompts_per_generation_batch": 96,
         "rollout.truncated_completions": "mask",
         "optimizer_step.completions_per_step": 128,

@@ -121,7 +121,7 @@ SEVERAL = MEANING.replace(
             prompts_per_rollout=None,
             completions_per_prompt=8,
             sample_unit="trajectory",
-            group_filter="drop_zero_variance",
+            group_filter="replace_zero_variance",
         ),
         "optimizer_step": OptimizerStep(tokens_per_step=1_000_000),
         "horizon": Horizon(optimizer_steps=100),

@@ -89,7 +89,7 @@ DEFAULTS = Spec(
 """SkyRL's defaults on four devices: every number from config.py, ppo_utils.py, worker.py and fsdp_strategy.py."""
 DAPO = DEFAULTS.replace(
     **{
-        "rollout.group_filter": "drop_zero_variance",
+        "rollout.group_filter": "replace_zero_variance",
         "rollout.truncated_completions": "mask",
         "optimizer_step.passes_per_rollout": 2,
         "loss.policy": LossTerm(aggregation="token_mean", denominator_scope="micro_batch"),
@@ -132,7 +132,7 @@ DR_GRPO = DEFAULTS.replace(
 ASYNCHRONOUS = DEFAULTS.replace(
     **{
         "rollout.prompts_per_rollout": 256,
-        "rollout.group_filter": "drop_zero_variance",
+        "rollout.group_filter": "replace_zero_variance",
         "staleness.mode": "bounded",
         "staleness.maximum": 4,
         "objective.surrogate": "rollout_is",

@@ -256,6 +256,8 @@ _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.old_logprobs", "sampler"): ("rollout_start",),
     ("objective.old_logprobs", "detached"): ("rollout_start",),
     ("rollout.group_filter", "mask_zero_variance"): ("none",),
+    ("rollout.group_filter", "drop_zero_variance"): ("replace_zero_variance", "none"),
+    ("rollout.group_filter", "replace_zero_variance"): ("drop_zero_variance", "none"),
     ("advantage.scale", "group_others"): ("group", "none"),
     ("objective.kl_estimator", "k1_with_score"): ("k3+", "k2", "k3"),
     ("objective.kl_estimator", "k2_with_score"): ("k3+", "k2", "k3"),

@@ -77,7 +77,11 @@ class Rollout:
     )
     group_filter: Annotated[
         Literal["none", "drop_zero_variance", "mask_zero_variance", "replace_zero_variance", "custom"],
-        Quantity("kind", "What happens to groups whose rewards are all equal."),
+        Quantity(
+            "kind",
+            "What happens to groups whose rewards are all equal: the rollout is smaller for dropped ones, and for "
+            "replaced ones more prompts are generated.",
+        ),
     ] = "none"
     truncated_completions: Annotated[
         Literal["keep", "mask", "drop"], Quantity("kind", "What happens to completions cut at the length limit.")

@@ -152,7 +152,7 @@ def test_lora_is_refused_beside_a_peft_with_which_vllm_is_sent_no_adapter(
         ("truncated_completions", {"rollout.truncated_completions": "mask"}),
         ("sampler_logprobs", {"objective.old_logprobs": "sampler"}),
         ("value_baseline", {"advantage.baseline": "value"}),
-        ("group_filter", {"rollout.group_filter": "drop_zero_variance"}),
+        ("group_filter", {"rollout.group_filter": "replace_zero_variance"}),
         ("batch_scale", {"advantage.scale": "batch"}),
         ("tokens_per_device", {"micro_batch.completions_per_device": 1}),
     ],

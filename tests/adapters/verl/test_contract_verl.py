@@ -24,7 +24,7 @@ from batchbridge_verl.config import VerlAdapter
 VERSION = "0.9.1"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 SAMPLER = "trainer.v1.sampler."
-DROPS = "drop_zero_variance"
+DROPS = "replace_zero_variance"
 FILTER = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "reward"}
 AHEAD = {"trainer.v1.trainer_mode": "colocate_async"}
 RUN = {

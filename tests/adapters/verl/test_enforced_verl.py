@@ -39,7 +39,7 @@ def test_the_adapter_and_the_record_of_its_code_have_the_same_oldest_version() -
         ("advantage.baseline", "value", False),  # refusal "value_baseline"
         ("advantage.scale", "batch", False),  # refusal "batch_scale"
         ("staleness.mode", "bounded", False),
-        ("rollout.group_filter", "drop_zero_variance", False),
+        ("rollout.group_filter", "replace_zero_variance", False),
         ("rollout.truncated_completions", "mask", False),  # refusal "truncated_completions"
         ("optimizer_step.step_may_span", "epoch", False),  # refusal "step_crosses_rollouts"
         ("objective.kl_placement", "reward", False),  # refusal "kl_in_reward"

@@ -333,7 +333,7 @@ ASKED = {
     "asynchronous": Asked(("trainer.v1.trainer_mode=colocate_async",), mode="observe"),
     "initialised": Asked(attributes={"actor_rollout_wg": None}),
     "distillation": Asked(attributes={"use_teacher_policy": True}),
-    "group_filter": Asked(spec={"rollout.group_filter": "drop_zero_variance"}),
+    "group_filter": Asked(spec={"rollout.group_filter": "replace_zero_variance"}),
     "staleness": Asked(("trainer.v1.trainer_mode=colocate_async",), spec={"staleness": Staleness()}),
     "custom_sampler": Asked(
         ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"),

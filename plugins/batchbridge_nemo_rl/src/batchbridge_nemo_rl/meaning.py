@@ -77,7 +77,7 @@ def _filter(native: Native) -> dict[str, Told]:
     if native["grpo.max_rollout_turns"] > 1:
         told["rollout.sample_unit"] = _by("trajectory", "several turns in one sequence", "grpo.max_rollout_turns")
     if native[switch]:
-        told["rollout.group_filter"] = Told("drop_zero_variance", switch)
+        told["rollout.group_filter"] = Told("replace_zero_variance", switch)
         generated = int(native[prompts] * native[factor])
         if generated != native[prompts]:
             told["rollout.prompts_per_generation_batch"] = _by(generated, "int(prompts x factor)", prompts, factor)

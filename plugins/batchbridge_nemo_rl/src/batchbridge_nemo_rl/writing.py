@@ -96,7 +96,7 @@ def _sizes(spec: Spec) -> dict[str, Any]:
             f"policy.{group}.logprob_mb_tokens": forward,
         }
     prompts, generated = spec.rollout.prompts_per_rollout, spec.rollout.prompts_per_generation_batch
-    filtered = spec.rollout.group_filter == "drop_zero_variance"
+    filtered = spec.rollout.group_filter == "replace_zero_variance"
     said |= {"grpo.use_dynamic_sampling": filtered, "grpo.batch_multiplier": 1.0}
     if filtered and generated and prompts:
         factor = generated / prompts

@@ -118,7 +118,7 @@ def gated(native: Mapping[str, Any]) -> str:
         raise ValueError(f"{keys.SOURCES}: a gate other than one for groups of equal rewards has no word")
     if len({bool(gates) for gates in found}) > 1:
         raise ValueError(f"{keys.SOURCES}: some sources have a gate, and others none")
-    return "drop_zero_variance" if every else "none"
+    return "replace_zero_variance" if every else "none"
 
 
 def bound(native: Mapping[str, Any]) -> float:

@@ -102,6 +102,6 @@ def _opened(spec: Spec) -> dict[str, Any]:
         said[keys.EXTRA] = {**(extra if isinstance(extra, dict) else {}), "top_k": spec.carried.top_k}
     gates = {"curriculum": {"gates": {"zero_advantage": GATE}}}
     sources = [{"name": f"source-{place}", "ratio": ratio} for place, ratio in enumerate(ratios, 1)]
-    if spec.rollout.group_filter == "drop_zero_variance":
+    if spec.rollout.group_filter == "replace_zero_variance":
         sources = [source | gates for source in sources or [{"name": "source-1"}]]
     return said | ({keys.SOURCES: sources} if sources else {})

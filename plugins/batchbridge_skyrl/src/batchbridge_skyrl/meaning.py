@@ -159,7 +159,7 @@ def _staleness(run: Run) -> dict[str, Told]:
         return {}
     told = {"staleness.mode": mode, "staleness.maximum": oldest}
     if run["sample_full_batch"]:
-        told["rollout.group_filter"] = _by("drop_zero_variance", "sample_full_batch", "sample_full_batch")
+        told["rollout.group_filter"] = _by("replace_zero_variance", "sample_full_batch", "sample_full_batch")
     return told
 
 

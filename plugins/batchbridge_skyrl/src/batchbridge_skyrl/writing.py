@@ -100,7 +100,7 @@ def _sampled(spec: Spec) -> dict[str, Any]:
     if stale.mode == "bounded":
         said |= {"fully_async.enabled": True, "max_staleness_steps": stale.maximum}
         said["num_parallel_generation_workers"] = rollout.prompts_per_rollout
-        if rollout.group_filter == "drop_zero_variance":
+        if rollout.group_filter == "replace_zero_variance":
             said |= {"dynamic_sampling.type": None, "zero_variance_filter": True, "sample_full_batch": True}
     return said
 

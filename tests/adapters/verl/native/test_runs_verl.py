@@ -615,7 +615,7 @@ def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_varia
         assert set(step["rollout"]) == {index // 2}
         assert set(step["generated_at_step"]) == {index // 2 * 2}
         assert step["gradient_norm"] > 1e-2
-    assert "decided while it runs: rollout.group_filter = drop_zero_variance: rewards decide" in filtered.text
+    assert "decided while it runs: rollout.group_filter = replace_zero_variance: rewards decide" in filtered.text
 
 
 @needs_candidates
