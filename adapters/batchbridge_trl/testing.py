@@ -17,7 +17,7 @@ import torch
 from transformers import TrainerCallback
 
 from batchbridge import Plan, Spec
-from batchbridge.testing.oracle import ScriptedRun, Surrogate, relative_error
+from batchbridge.testing.oracle import ScriptedRun, Surrogate, gradient_bar, relative_error
 from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
 from batchbridge_trl import releases
 
@@ -230,7 +230,7 @@ class GradientError:
     @property
     def bar(self) -> float:
         """max(1e-6, 3 x the floor)."""
-        return max(1e-6, 3 * self.floor)
+        return gradient_bar(self.floor)
 
 
 def gradient_errors(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,6 +176,15 @@ def step_gradient(
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in parameters]
     )
+
+
+def gradient_bar(*floors: float) -> float:
+    """The most that a run's gradients may be off (see `relative_error`): 3 times what float32 alone is off at the same
+    steps, their root mean square, and at least 1e-6.
+
+    floors: a step's each. One step's rounding is one draw: on some processors half of what the next step's is.
+    """
+    return max(1e-6, 3 * math.hypot(*floors) / math.sqrt(len(floors) or 1))
 
 
 def relative_error(measured: torch.Tensor, expected: torch.Tensor) -> float:

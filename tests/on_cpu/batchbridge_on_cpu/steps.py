@@ -16,7 +16,15 @@ import torch
 
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
-from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
+from batchbridge.testing.oracle import (
+    Sample,
+    advantages,
+    double,
+    gradient_bar,
+    logprobs,
+    relative_error,
+    step_gradient,
+)
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
 PROMPTS, GROUP, STEP_SIZE, STEPS = 6, 4, 5, 3
@@ -168,4 +176,4 @@ def moved(policy: Any, seed: int, scale: float) -> Any:
 
 def bar(floor: float) -> float:
     """The bar of a relative error, where the same model's float32 alone errs by `floor`."""
-    return max(1e-6, 3 * floor)
+    return gradient_bar(floor)

@@ -21,6 +21,7 @@ from gradients import CASES
 from tampering import STEP, WAYS
 
 from batchbridge.ledger import diff
+from batchbridge.testing.oracle import gradient_bar
 from batchbridge.testing.trajectories import assert_same_end
 
 HERE = Path(__file__).parent
@@ -60,23 +61,19 @@ def fitted(run: Callable[..., Path]) -> dict[str, Any]:
     return found
 
 
-def bar(result: dict[str, Any]) -> float:
-    return float(max(1e-6, 3 * result["floor"]))
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_of_packed_samples_has_the_oracles_gradient(
     measured: dict[str, Any], case: str, record: Callable[..., None]
 ) -> None:
     results = [result for result in measured["wrapped"] if result["case"] == case]
     assert len(results) >= 2 * 6
+    bar = gradient_bar(*(result["floor"] for result in results))
     for result in results:
-        assert result["error"] <= bar(result), result
+        assert result["error"] <= bar, result
         assert result["norm"] > 0.1, result
     worst = max(results, key=lambda result: float(result["error"]))
-    share = max(result["error"] / bar(result) for result in results)
     name = f"packed: gradient of {case}, ranks: {measured['ranks']}"
-    record(name, error=worst["error"], float32=worst["floor"], of_the_bar=share)
+    record(name, error=worst["error"], float32=worst["floor"], of_the_bar=worst["error"] / bar)
 
 
 def test_the_policy_is_run_on_one_row_of_all_completions(measured: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -133,10 +130,11 @@ def test_a_whole_run_of_packed_samples_trains_its_plan_with_the_oracles_gradient
     worst = max(steps, key=lambda step: float(step["error"]))
     record("packed: fit", error=worst["error"], float32=worst["floor"])
     assert [step["size"] for step in steps] == [6] * 6
+    bar = gradient_bar(*(step["floor"] for step in steps))
     for step in steps:
         assert step["planned"]
         assert step["advantages"]
-        assert step["error"] <= bar(step), step
+        assert step["error"] <= bar, step
         assert step["norm"] > 1e-2
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from batchbridge.ledger import diff, read_steps
+from batchbridge.testing.oracle import gradient_bar
 
 VERSION = importlib.metadata.version("verl")
 CASES: dict[str, int] = {
@@ -68,18 +69,15 @@ def ranks(request: pytest.FixtureRequest) -> int:
     return value
 
 
-def bar(result: dict[str, Any]) -> float:
-    return float(max(1e-6, 3 * result["floor"]))
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_has_the_oracles_gradient(
     measured: Callable[[int], dict[str, Any]], ranks: int, case: str, record: Callable[..., None]
 ) -> None:
     results = [result for result in measured(ranks)["wrapped"] if result["case"] == case]
     per_split: dict[str, int] = defaultdict(int)
+    bar = gradient_bar(*(result["floor"] for result in results))
     for result in results:
-        assert result["error"] <= bar(result), result
+        assert result["error"] <= bar, result
         assert result["norm"] > 0.1, result
         per_split[result["split"]] += 1
     assert set(per_split.values()) == {3 * CASES[case]}
@@ -122,7 +120,8 @@ def test_positive_control_verl_alone_weighs_kl_and_gspos_policy_term_as_the_read
 def test_detached_ratios_ignore_the_old_logprobs_that_the_batch_carries(
     measured: Callable[[int], dict[str, Any]], ranks: int
 ) -> None:
-    assert measured(ranks)["detached"]["error"] <= bar(measured(ranks)["detached"])
+    found = measured(ranks)["detached"]
+    assert found["error"] <= gradient_bar(found["floor"])
 
 
 def test_other_rows_than_planned_are_refused_before_the_update(
@@ -249,4 +248,4 @@ def test_a_policy_under_fsdp1_is_watched_by_a_part_of_a_flat_parameter(
 def test_rows_as_the_v0_trainer_sends_them_are_measured(measured: Callable[[int], dict[str, Any]], ranks: int) -> None:
     found = measured(ranks)["tampering"]["v0"]
     assert found["updates"] == 3
-    assert found["error"] <= bar(found), found
+    assert found["error"] <= gradient_bar(found["floor"]), found
