@@ -201,7 +201,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     token = cost["token"] + cost["response"] + cost["pair"] * results["width"]
     # A few small micro-batches may differ by noise alone: then their sizes cost nothing.
     overhead = f"what {cost['micro_batch'] / token:.0f} tokens do" if token else "the same whatever is in it"
-    yield f"\nFitted: a micro-batch costs {overhead} (assumed before: {results['assumed']} tokens)."
+    yield f"\nFitted: a micro-batch costs {overhead} (assumed before: {results['assumed']})."
 
 
 if __name__ == "__main__":
