@@ -547,7 +547,7 @@ def less_greedy(rewards: Sequence[float], tokens: Sequence[int], prompt: int) ->
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        pytest.param("opo", less_mean_token, marks=needs_v1),
+        pytest.param("opo", less_mean_token, marks=[needs_v1, pytest.mark.by_hand]),
         pytest.param("remax", less_greedy, marks=pytest.mark.by_hand),
     ],
 )
@@ -602,6 +602,7 @@ def candidate_plan_of(run: Run) -> CandidatePlan:
     return CandidatePlan(Spec.from_dict(header["spec"]), header["dataset_size"])
 
 
+@pytest.mark.by_hand
 @needs_candidates
 def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_variance(filtered: Run) -> None:
     assert filtered.code == 0, filtered.text[-20000:]
@@ -736,6 +737,7 @@ def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(place: Path)
         assert trained == sorted((member.prompt, member.sample) for member in plan.step(step["step"]).members)
 
 
+@pytest.mark.by_hand
 def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:
     assert killed.code != 0
     assert "died" in killed.text or "killed" in killed.text.lower()
@@ -743,6 +745,7 @@ def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) 
     assert [step["step"] for step in steps] == [0, 1, 2, 3, *([4] if not steps.incomplete else [])]
 
 
+@pytest.mark.by_hand
 def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run) -> None:
     assert resumed.code == 0, resumed.text[-20000:]
     compared = diff(two_ranks.ledger, resumed.ledger, exact=True)
@@ -843,6 +846,7 @@ def test_v0_follows_its_behaviour_completion_by_completion(observed_v0: Run) -> 
         assert sum(weight is not None for weight in have.values()) >= 6
 
 
+@pytest.mark.by_hand
 def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
     place: Path, two_ranks: Run
 ) -> None:
