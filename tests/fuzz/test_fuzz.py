@@ -16,7 +16,7 @@ import pytest
 import batchbridge
 
 HERE = Path(__file__).parent
-INPUTS = 20_000
+INPUTS = 8_000
 """Of the short run. The long one is `nox -s fuzz -- --inputs 1000000`."""
 
 
