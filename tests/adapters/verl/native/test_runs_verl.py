@@ -552,7 +552,10 @@ def less_greedy(rewards: Sequence[float], tokens: Sequence[int], prompt: int) ->
     ],
 )
 def test_advantages_that_the_schema_has_no_words_for_stay_verls_and_all_else_is_the_plan(
-    name: str, rule: Callable[[Sequence[float], Sequence[int], int], list[float]], request: pytest.FixtureRequest
+    name: str,
+    rule: Callable[[Sequence[float], Sequence[int], int], list[float]],
+    request: pytest.FixtureRequest,
+    record: Callable[..., None],
 ) -> None:
     done: Run = request.getfixturevalue(name)
     assert done.code == 0, done.text[-20000:]
@@ -574,6 +577,7 @@ def test_advantages_that_the_schema_has_no_words_for_stay_verls_and_all_else_is_
             assert trained == pytest.approx(wanted, rel=1e-5)
             moved += trained != pytest.approx([reward for reward, count in zip(rewards, tokens, strict=True) if count])
     assert moved > len(steps)  # what the word "none" would have put in their place
+    record("run", name, steps=len(steps), prompts_moved=moved)
 
 
 @pytest.mark.parametrize(
@@ -604,7 +608,9 @@ def candidate_plan_of(run: Run) -> CandidatePlan:
 
 @pytest.mark.by_hand
 @needs_candidates
-def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_variance(filtered: Run) -> None:
+def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_variance(
+    filtered: Run, record: Callable[..., None]
+) -> None:
     assert filtered.code == 0, filtered.text[-20000:]
     plan, steps = candidate_plan_of(filtered), list(read_steps(filtered.ledger))
     kept = [prompt for prompt in plan.candidates(0, 4 * PROMPTS) if prompt not in FLAT]
@@ -617,6 +623,7 @@ def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_varia
         assert set(step["generated_at_step"]) == {index // 2 * 2}
         assert step["gradient_norm"] > 1e-2
     assert "decided while it runs: rollout.group_filter = replace_zero_variance: rewards decide" in filtered.text
+    record("run", "filtered", steps=len(steps))
 
 
 @needs_candidates
@@ -738,20 +745,22 @@ def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(place: Path)
 
 
 @pytest.mark.by_hand
-def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:
+def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run, record: Callable[..., None]) -> None:
     assert killed.code != 0
     assert "died" in killed.text or "killed" in killed.text.lower()
     steps = read_steps(killed.ledger)
     assert [step["step"] for step in steps] == [0, 1, 2, 3, *([4] if not steps.incomplete else [])]
+    record("run", "killed", steps=4)
 
 
 @pytest.mark.by_hand
-def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run) -> None:
+def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run, record: Callable[..., None]) -> None:
     assert resumed.code == 0, resumed.text[-20000:]
     compared = diff(two_ranks.ledger, resumed.ledger, exact=True)
     assert compared.equal, compared.text()
     for name, value in two_ranks.weights[ROLLOUTS].items():
         assert torch.equal(value, resumed.weights[ROLLOUTS][name]), name
+    record("run", "resumed", weights_that_differ=0)
 
 
 @pytest.mark.by_hand  # which settings may differ is asked without verl, too: test_runtime_verl
@@ -848,7 +857,7 @@ def test_v0_follows_its_behaviour_completion_by_completion(observed_v0: Run) -> 
 
 @pytest.mark.by_hand
 def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
-    place: Path, two_ranks: Run
+    place: Path, two_ranks: Run, record: Callable[..., None]
 ) -> None:
     folder = place / "h"
     folder.mkdir()
@@ -872,3 +881,4 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
         for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
             assert mine["prompt"] == theirs["prompt"]
             assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]
+    record("run", "a driver of one's own, wrapped twice", ledgers=2)
