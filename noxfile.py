@@ -276,7 +276,8 @@ def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *LOGGERS, ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
+    folders = (*native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
+    pytest(session, *TWO_PROCESSES, *folders, "-m", "not by_hand")
 
 
 @nox.session
@@ -339,12 +340,13 @@ def upstream_probe(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("release", ["newest", "oldest"])
 def trl_full(session: nox.Session, release: str) -> None:
-    """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part; by name only."""
+    """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part, and whether the
+    benchmarks still run; by name only."""
     # bitsandbytes, for QLoRA: not in the default session, as peft imports it wherever it finds it.
     constraints, more = ("trl", ("bitsandbytes",)) if release == "newest" else ("trl_oldest", BESIDE_TRL)
     install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
     (folder,) = native("adapters/trl")
-    names = ("gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command")
+    names = ("gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command", "benchmark_of_steps")
     files = [f"{folder}/test_{name}.py" for name in names]
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)

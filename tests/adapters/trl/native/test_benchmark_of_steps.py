@@ -1,4 +1,5 @@
-"""benchmarks/trl_step_time.py still runs, and finds the native gradient. Speed is judged nowhere."""
+"""benchmarks/trl_step_time.py still runs, and finds the native gradient. Speed is judged nowhere. By name only:
+`nox -s trl_full`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.by_hand
 
 BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "trl_step_time.py"
 SMALL = ("--lengths", "equal", "--completions", "8", "--tokens-per-device", "304", "--steps", "1", "--memory")
