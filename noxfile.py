@@ -368,7 +368,8 @@ def openrlhf(session: nox.Session) -> None:
     also the example of a third party's adapter with Ray workers."""
     install_openrlhf(session)
     session.install("-q", "--no-deps", f"./{THIRD_PARTY_ON_RAY}")
-    pytest(session, *native("adapters/openrlhf"), f"{THIRD_PARTY_ON_RAY}/tests", *TWO_PROCESSES)
+    folders = (*native("adapters/openrlhf"), f"{THIRD_PARTY_ON_RAY}/tests")
+    pytest(session, *folders, *TWO_PROCESSES, "-m", "not by_hand")
 
 
 @nox.session(python="3.11")  # as above
@@ -381,7 +382,7 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
-    """By hand: gradients, and fits of the trainer, on one release of OpenRLHF that runs are wrapped in."""
+    """By hand: gradients, fits of the trainer and filtered ones, on one release of OpenRLHF that runs are wrapped in."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
     pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in ("gradients", "fits", "filtered")))

@@ -24,6 +24,9 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.testing.oracle import gradient_bar
 from batchbridge.testing.trajectories import assert_same_end
 
+# Minutes: `nox -s openrlhf_full` runs it on every release; its figures are kept with digests of our code.
+pytestmark = pytest.mark.by_hand
+
 HERE = Path(__file__).parent
 SIZES = {"own": [6] * 6, "passes": [5, 5, 2] * 6}
 APPLIED = {"kept groups are dropped": 2}
