@@ -382,7 +382,7 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
-    """By hand: gradients, fits of the trainer and filtered ones, on one release of OpenRLHF that runs are wrapped in."""
+    """By hand: gradients and fits of the trainer, filtered ones too, on one release of OpenRLHF."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
     pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in ("gradients", "fits", "filtered")))
