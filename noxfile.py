@@ -94,6 +94,10 @@ OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard
 OPEN_R1 = ("math-verify", "async-lru", "python-dotenv", "aiohttp")
 NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM's CPU build requires and rollouts of text never import."""
+IN_PROCESS = ("releases", "code_of_trl", "wrap", "measured", "verify_and_observe", "gradients", "whole_runs")
+ON_RELEASES = (*IN_PROCESS, "resume", "two_ranks", "report_to")
+"""What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
+tampering, resume."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -297,9 +301,11 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
-    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""
+    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins; what
+    starts processes of its own, but for DeepSpeed, by name only: `trl_full`."""
     install_oldest_trl(session)
-    pytest(session, *TWO_PROCESSES, *trl_wrapped("deepspeed", "fsdp"), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+    files = (*trl_wrapped(*IN_PROCESS), *trl_wrapped("deepspeed"), *native("adapters/open_r1"))
+    pytest(session, *TWO_PROCESSES, *files, *BESIDE_DEEPSPEED)
 
 
 @nox.session
@@ -340,14 +346,14 @@ def upstream_probe(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("release", ["newest", "oldest"])
 def trl_full(session: nox.Session, release: str) -> None:
-    """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part, and whether the
-    benchmarks still run; by name only."""
+    """What `trl` and `trl_oldest` run a part of or leave out: whole matrices of gradients and trajectories, benchmarks,
+    runs of several processes on the oldest; by name only."""
     # bitsandbytes, for QLoRA: not in the default session, as peft imports it wherever it finds it.
     constraints, more = ("trl", ("bitsandbytes",)) if release == "newest" else ("trl_oldest", BESIDE_TRL)
     install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
-    (folder,) = native("adapters/trl")
-    names = ("gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command", "benchmark_of_steps")
-    files = [f"{folder}/test_{name}.py" for name in names]
+    names = {"gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command"}
+    names |= {"benchmark_of_steps"} if release == "newest" else {*ON_RELEASES, "fsdp"}
+    files = trl_wrapped(*sorted(names))
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
 
@@ -525,7 +531,7 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         pinned = (f"trl=={release}", f"transformers=={transformers}", f"accelerate=={TRL_WITH[release][1]}")
         needed = (f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".")
         session.install("-q", *offers, *pinned, *needed, env=ENVIRONMENT)
-        pytest(session, *TWO_PROCESSES, *trl_wrapped("padding_free"))
+        pytest(session, *TWO_PROCESSES, *trl_wrapped(*ON_RELEASES, "padding_free"))
         return
     frameworks = (f"torch=={TORCH}", f"trl=={release}", f"transformers=={transformers}", "accelerate==1.15.0")
     beside = ("datasets>=4.4", "rich", "jinja2", "requests", "pluggy", "pyyaml", "packaging")
@@ -542,12 +548,9 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         session.run("python", "tests/adapters/trl/history/compare.py", str(made), env=environment)
 
 
-def trl_wrapped(*more: str) -> list[str]:
-    """What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
-    tampering, resume."""
+def trl_wrapped(*names: str) -> list[str]:
+    """Tests of a wrapped trainer of TRL, by what they are of."""
     (folder,) = native("adapters/trl")
-    names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
-    names += ("whole_runs", "report_to", *more)
     return [f"{folder}/test_{name}.py" for name in names]
 
 
