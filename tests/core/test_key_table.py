@@ -290,7 +290,9 @@ PLACEMENT = Together(
     {(True, False): ("loss",), (False, True): ("reward",), (False, False): ("none",)},
 )
 FILTER = Together(
-    ("filter", "tolerance"), ("rollout.group_filter",), {(True, ...): ("replace_zero_variance",), (False, ...): ("none",)}
+    ("filter", "tolerance"),
+    ("rollout.group_filter",),
+    {(True, ...): ("replace_zero_variance",), (False, ...): ("none",)},
 )
 
 
