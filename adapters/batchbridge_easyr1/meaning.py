@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import schedule_text
+from batchbridge.kit.score_ranges import group_filter
 from batchbridge.kit.values import Told
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
@@ -14,6 +15,9 @@ from batchbridge_easyr1.settings import (
     BATCH,
     DYNAMIC,
     ESTIMATOR,
+    FILTER,
+    FILTER_HIGH,
+    FILTER_LOW,
     FORWARD,
     GPUS,
     GROUP,
@@ -84,8 +88,11 @@ def meaning(run: Run) -> dict[str, Told] | None:
     }
     told |= CONSTANTS
     told.setdefault("loss.policy.aggregation", Told(AGGREGATIONS[run[MODE]], None, "token mean"))
-    if run["algorithm.online_filtering"]:
-        told["rollout.group_filter"] = Told("replace_zero_variance", "algorithm.online_filtering")
+    if run[FILTER]:
+        low, high = run[FILTER_LOW], run[FILTER_HIGH]
+        formula = f"filter_low {low:g} to filter_high {high:g} of the mean of {run[GROUP]} scores, each 0 or 1"
+        keys = (FILTER, FILTER_LOW, FILTER_HIGH, GROUP)
+        told["rollout.group_filter"] = Told(group_filter(low, high, run[GROUP]), None, formula, keys)
     if run["trainer.max_steps"] is None:
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
     surrogate, level, clips = loss

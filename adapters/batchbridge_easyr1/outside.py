@@ -66,7 +66,7 @@ SHARED: Mapping[str, SharedSetting] = {
 
 MODEL = ("worker.actor.model.*",)
 PROMPTS = ("data.*_key", "data.image_dir", "data.video_fps", "data.*_pixels", "data.format_prompt")
-REWARDS = ("worker.reward.*", "algorithm.filter_*")
+REWARDS = ("worker.reward.*", "algorithm.filter_key")
 NOTHING = (
     *("trainer.val_*", "trainer.save_*"),
     *("data.val_*", "worker.rollout.val_override_config.*", "*.enable_gradient_checkpointing", "*.trust_remote_code"),

@@ -34,6 +34,7 @@ ESTIMATOR = "algorithm.adv_estimator"
 CRITIC_BATCH = "worker.critic.global_batch_size"
 CRITIC_FORWARD = "worker.critic.micro_batch_size_per_device_for_experience"
 WARMUP_STEPS, WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_ratio"
+FILTER, FILTER_LOW, FILTER_HIGH = (f"algorithm.{name}" for name in ("online_filtering", "filter_low", "filter_high"))
 MAX_TRIES = "trainer.max_try_make_batch"
 PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_response_length"
 
@@ -61,7 +62,9 @@ SETTINGS = (
     Key(PROMPTS, INT, 512, "rollout.prompts_per_rollout"),
     Key(BATCH, INT, 256),
     Key(MINI_ROLLOUT, OPTIONAL_INT, None, "rollout.prompts_per_generation_batch", versions=">=0.3.1"),
-    Key("algorithm.online_filtering", BOOL, False, versions=">=0.3.1"),
+    Key(FILTER, BOOL, False, versions=">=0.3.1"),
+    Key(FILTER_LOW, FLOAT, 0.01, versions=">=0.3.1"),
+    Key(FILTER_HIGH, FLOAT, 0.99, versions=">=0.3.1"),
     Key(f"{_OPTIM}lr", FLOAT, 1e-6, "carried.learning_rate"),
     Key(f"{_OPTIM}strategy", TEXT, "adamw", "carried.optimizer"),
     Key(f"{_OPTIM}weight_decay", FLOAT, 0.01, "carried.weight_decay"),

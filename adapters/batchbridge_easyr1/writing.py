@@ -8,6 +8,7 @@ from batchbridge import Spec
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import schedule_parts
+from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
@@ -16,6 +17,9 @@ from batchbridge_easyr1.settings import (
     BATCH,
     DYNAMIC,
     ESTIMATOR,
+    FILTER,
+    FILTER_HIGH,
+    FILTER_LOW,
     FORWARD,
     GPUS,
     KL_ESTIMATORS,
@@ -72,7 +76,9 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         "optimizer_step.completions_per_step",
     ):
         values[BATCH] = (completions or 0) // group
-    values["algorithm.online_filtering"] = rollout.group_filter == "replace_zero_variance"
+    values[FILTER] = rollout.group_filter == "replace_zero_variance"
+    if values[FILTER]:
+        values[FILTER_LOW], values[FILTER_HIGH] = ALIKE
     if carried.warmup_ratio is not None:
         values[WARMUP_SHARE] = carried.warmup_ratio
     if carried.warmup_steps:

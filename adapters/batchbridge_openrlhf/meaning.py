@@ -9,6 +9,7 @@ from batchbridge.kit.key_table import Key, Unsayable, keys_of, told_by
 from batchbridge.kit.kinds import anything, one_of
 from batchbridge.kit.records import dataclass
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
+from batchbridge.kit.score_ranges import group_filter
 from batchbridge.kit.values import Told
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
@@ -18,6 +19,7 @@ UNSEEDED = ">=0.8.1"
 DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
+FILTER, RANGE = "algo.dynamic_filtering_enable", "algo.dynamic_filtering_range"
 WORLD = "actor.num_nodes x actor.num_gpus_per_node"
 
 
@@ -193,7 +195,7 @@ def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         prompts = Told(sizes.prompts_per_rollout, "rollout.vllm_generate_batch_size", "generated at once")
     told = {
         "rollout.prompts_per_rollout": prompts,
-        "rollout.group_filter": Told("custom" if sizes.filtered else "none", "algo.dynamic_filtering_enable"),
+        "rollout.group_filter": _filter(settings, sizes),
         "rollout.sample_unit": Told(
             "trajectory" if settings["train.agent_func_path"] else "completion", "train.agent_func_path"
         ),
@@ -202,6 +204,18 @@ def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         key = "rollout.vllm_generate_batch_size"
         told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, key)
     return told
+
+
+def _filter(settings: Mapping[str, Any], sizes: Sizes) -> Told:
+    if not sizes.filtered:
+        return Told("none", FILTER)
+    low, high = settings[RANGE]
+    return Told(
+        "custom" if isinstance(low, str) else group_filter(low, high, sizes.group),  # 0.8.1 leaves a range text
+        None,
+        f"{RANGE} {low} to {high} of the mean of {sizes.group} scores, each 0 or 1",
+        (FILTER, RANGE, FIELDS["group"]),
+    )
 
 
 def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:

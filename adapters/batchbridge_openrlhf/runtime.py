@@ -169,7 +169,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "group_filter",
-        "the spec and the trainer filter groups differently: set algo.dynamic_filtering_enable",
+        "the spec and the trainer filter groups differently: set algo.dynamic_filtering_enable, and its range",
         lambda args, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
     ),
     Refusal(

@@ -11,14 +11,17 @@ from batchbridge import Spec
 from batchbridge.kit import LossTerm, walk
 from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf.meaning import (
     CORRECTION_WORDS,
     ESTIMATORS,
+    FILTER,
     FIXED,
     KEYS,
     KL_CLAMP,
     MIN_LR_SCHEDULES,
+    RANGE,
     TYPES,
     UNSEEDED,
 )
@@ -95,7 +98,6 @@ _ONLY: Mapping[str, Any] = {
     "topology.pipeline_parallel": 1,
     "rollout.prompts_per_generation_batch": None,
     "rollout.sample_unit": "completion",
-    "rollout.group_filter": "none",
     "rollout.truncated_completions": "keep",
     "optimizer_step.tokens_per_step": None,
     "optimizer_step.parts_per_rollout": None,
@@ -106,8 +108,8 @@ _ONLY: Mapping[str, Any] = {
     "horizon.optimizer_steps": None,
     "carried.reference_sync_steps": None,
 }
-"""Canonical fields with the one value that OpenRLHF has, beside those of `FIXED`. A filter or an agent needs code or
-bounds that the spec does not hold."""
+"""Canonical fields with the one value that OpenRLHF has, beside those of `FIXED`. An agent needs code that the spec
+does not hold."""
 
 
 def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
@@ -126,6 +128,16 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         )
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
+    kind = rollout.group_filter
+    if kind == "replace_zero_variance":
+        values |= {FILTER: True, RANGE: ALIKE}
+    else:
+        problems.need(
+            kind == "none",
+            f"rollout.group_filter = {kind}: openrlhf has only none or replace_zero_variance, or bounds of "
+            "mean scores that the spec does not hold",
+            "rollout.group_filter",
+        )
     nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
     several = nodes > 1 and not rest
     values |= {

@@ -137,13 +137,14 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
 def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     order, horizon = spec.order, spec.horizon
     values[f"{ACTOR}shuffle"] = spec.optimizer_step.rollout_shuffle == "completions"
-    if spec.rollout.group_filter == "replace_zero_variance":
+    filtered = spec.rollout.group_filter == "replace_zero_variance"
+    if filtered:
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
     values["data.seed"] = None if order.seed == TORCH_SEED else order.seed
     problems.need(order.seed is not None, "order.seed is open: verl always has one", "order.seed")
-    if order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
-        values["trainer.use_v1"] = False
+    if order.last_optimizer_step == "error" and not filtered and holds(">=0.9.0", to.version):
+        values["trainer.use_v1"] = False  # which alone ends at a part of a step, and reads no filter
     if not to.legacy and holds("<0.8.0", to.version):
         values["trainer.use_legacy_worker_impl"] = "disable"
     counts = "horizon.optimizer_steps: verl counts rollouts or epochs"

@@ -72,7 +72,9 @@ def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 def _filter_reward(facts: Facts) -> str | None:
-    if not facts.sizes.filtered or facts.remote_reward:
+    # A mapping may be a part of the options: rewards are added to it.
+    open_yet = not facts.whole and facts["reward.model_name_or_path"] is None
+    if not facts.sizes.filtered or facts.remote_reward or open_yet:
         return None
     return f"{facts.name(FILTER)} needs scores while it generates: a remote reward or an agent function"
 

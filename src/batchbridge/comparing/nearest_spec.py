@@ -408,11 +408,12 @@ _LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 
 
 def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
-    """One step old, as it is or as the target's own staleness is: the nearest to none. Then the target's own."""
+    """One step old, as it is or as the target's own staleness is: the nearest to none. Two. Then the target's own."""
     own = {path: _get(defaults, path) for path in _STALENESS}
-    yield {"staleness.maximum": 1}
-    if defaults.staleness.mode != "sync":
-        yield {**own, "staleness.maximum": 1}
+    for ahead in (1, 2):
+        yield {"staleness.maximum": ahead}
+        if defaults.staleness.mode != "sync":
+            yield {**own, "staleness.maximum": ahead}
     yield own
     yield {"staleness.mode": "sync", "staleness.maximum": 0}
 

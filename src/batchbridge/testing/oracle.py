@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from batchbridge.kit.objectives import kl_losses, policy_losses
+from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.meaning.weights import Row, token_weights
@@ -200,7 +202,8 @@ class ScriptedRun:
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
     reference policy, or None. surrogate: replaces the objective's (see `token_losses`). multiplier: of (prompt, sample,
     log-probabilities of the weights that generated it), of its tokens (see `Sample`). beside: of (optimizer step, the
-    policy), another term of the step's loss. inputs: of (prompt, completion tokens), see `Sample`.
+    policy), another term of the step's loss. inputs: of (prompt, completion tokens), see `Sample`. keeps_all: a group
+    filter drops nothing: for negative controls.
     """
 
     spec: Spec
@@ -212,6 +215,7 @@ class ScriptedRun:
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None
     beside: Callable[[int, Any], torch.Tensor] | None = None
     inputs: Callable[[int, int], Mapping[str, torch.Tensor]] | None = None
+    keeps_all: bool = False
 
     def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
         """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
@@ -233,19 +237,34 @@ class ScriptedRun:
         return made if fresh else replace(made, old_logprobs=old)
 
     def planned(self, plan: Plan, step: int) -> list[Sample]:
-        """The samples of optimizer step `step` of `plan`, in the plan's order."""
+        """The samples of optimizer step `step` of `plan`, in the plan's order; places are filled as `fills` says."""
         group = plan.completions_per_prompt
         values: dict[int, list[float]] = {}
         samples = []
         planned = plan.step(step)
         for member, position in zip(planned.members, planned.positions, strict=True):
             rollout = plan.rollout(member.rollout)
+            prompts = self.fills(plan, member.rollout)
             if member.rollout not in values:
-                scores = [self.script.reward(*completion) for completion in rollout.completions]
+                scores = [self.script.reward(prompt, sample) for prompt in prompts for sample in range(group)]
                 values[member.rollout] = advantages(scores, group, self.spec.advantage)
-            advantage = values[member.rollout][position]
-            samples.append(self.sample(member.prompt, member.sample, advantage, rollout.generated_at_step, step))
+            advantage, prompt = values[member.rollout][position], prompts[position // group]
+            samples.append(self.sample(prompt, member.sample, advantage, rollout.generated_at_step, step))
         return samples
+
+    def fills(self, plan: Plan, rollout: int) -> tuple[int, ...]:
+        """The prompts of a rollout. Those of a plan of places are the candidates whose rewards are not all equal, one
+        after the other."""
+        if not isinstance(plan, CandidatePlan):
+            return plan.rollout(rollout).prompts
+        size, samples = plan.prompts_per_rollout, range(plan.completions_per_prompt)
+        candidates = (plan.candidates(number, number + 1)[0] for number in itertools.count())
+        kept = (
+            prompt
+            for prompt in candidates
+            if self.keeps_all or len({self.script.reward(prompt, sample) for sample in samples}) > 1
+        )
+        return tuple(itertools.islice(kept, rollout * size, (rollout + 1) * size))
 
     def recorded(self, record: Mapping[str, Any]) -> list[Sample]:
         """The samples of a ledger's merged step record. Advantages by group only: `scale` batch needs the rollout."""

@@ -6,6 +6,7 @@ that two frameworks, two world sizes and two runs see the same tokens; their len
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 WORDS = 61
 """Words in the vocabulary, after <pad>, <eos> and <unk>."""
 PAD, EOS, FIRST_WORD = 0, 1, 3
+FLAT, BINARY = "BATCHBRIDGE_FLAT", "BATCHBRIDGE_BINARY"
+"""Environment variables, see `Script.of_environment`."""
 _LENGTHS = (1, 2, 3, 5, 8, 12, 17, 23)
 
 
@@ -72,12 +75,20 @@ class Script:
 
     empty: (prompt, sample) pairs whose loss mask is all zero, as an environment's feedback would be.
     longest: completions are cut to this many tokens, end-of-sequence included. flat: prompts whose completions all earn
-    the same reward, as a group filter drops them.
+    the same reward, as a group filter drops them. binary: rewards are 0 or 1.
     """
 
     empty: frozenset[tuple[int, int]] = frozenset({(1, 1)})
     longest: int = 24
     flat: frozenset[int] = frozenset()
+    binary: bool = False
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Script:
+        """What scripted engines play: `BATCHBRIDGE_FLAT`: flat prompts, between commas. `BATCHBRIDGE_BINARY`: rewards
+        are 0 or 1."""
+        flat = frozenset(int(prompt) for prompt in environment.get(FLAT, "").split(",") if prompt)
+        return cls(flat=flat, binary=bool(environment.get(BINARY)))
 
     def prompt(self, index: int) -> str:
         """The text of prompt `index`: two to four words, the first two of which identify it (below 3,721 prompts)."""
@@ -100,5 +111,7 @@ class Script:
         return [0 if (prompt, sample) in self.empty else 1] * len(self.completion(prompt, sample))
 
     def reward(self, prompt: int, sample: int) -> float:
-        """Between 0 and 6; within a group of up to seven never equal, or always where the prompt is flat."""
-        return float((prompt * 5 + (0 if prompt in self.flat else sample * 3)) % 7)
+        """Between 0 and 6; within a group of up to seven never equal, or always where the prompt is flat. binary: 1
+        from 4 on, else 0; both occur in a group of four or more that is not flat."""
+        earned = (prompt * 5 + (0 if prompt in self.flat else sample * 3)) % 7
+        return float(earned >= 4 if self.binary else earned)

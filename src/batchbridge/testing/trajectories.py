@@ -17,6 +17,7 @@ What the comparisons came to under different kernels is in docs/testing.md, writ
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import os
@@ -40,10 +41,12 @@ PROMPTS, SAMPLES = 12, 4
 
 Parameters: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"
 """All parameters of a tiny policy: flat, in the model's order, or by name."""
-Fault = Literal["swapped", "weight"]
+Fault = Literal["swapped", "weight", "kept"]
 """swapped: an optimizer step trains, in the place of its first completion, one of an earlier step. weight: one
-completion weighs 1 % more; it is the one with the median share of its step's loss."""
+completion weighs 1 % more; it is the one with the median share of its step's loss. kept: the step trains the first
+candidates, those too that a group filter drops."""
 FAULTS: tuple[Fault, ...] = ("swapped", "weight")
+"""Of every plan; `kept` is one where groups are filtered."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,9 @@ def reference_run(
     start: Any = None,
     reference: Any = None,
     fault: Fault | None = None,
+    script: Script | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Parameters at the start and at the end of a run of `plan` over the script in plain torch, float64, flat.
+    """Parameters at the start and at the end of a run of `plan` over `script` in plain torch, float64, flat.
 
     steps: optimizer steps; all of the plan's by default. max_norm: of the gradient; None: no clipping. rates: the
     learning rate of each step; the optimizer's own by default. start, reference: policies; the tiny policy by default
@@ -158,7 +162,7 @@ def reference_run(
 
     run = ScriptedRun(
         spec=spec,
-        script=Script(),
+        script=script or Script(),
         tokenize=lambda text: tokenizer(text)["input_ids"],
         policy_at=policy_at,
         reference=reference,
@@ -167,7 +171,8 @@ def reference_run(
     stepper = optimizer(parameters)
     for step in range(count):
         states.append(copy.deepcopy(policy.state_dict()))
-        samples = run.planned(plan, step)
+        kept = fault == "kept" and step == count // 2
+        samples = dataclasses.replace(run, keeps_all=kept).planned(plan, step)
         if fault == "swapped" and step == count // 2:
             samples = [_of_an_earlier_step(run, plan, step, samples), *samples[1:]]
         rows = [Row(tokens=sum(sample.loss_mask), group=sample.group) for sample in samples]

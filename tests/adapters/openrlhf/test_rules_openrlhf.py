@@ -77,7 +77,7 @@ BROKEN = {
         "algo.dynamic_filtering_range": (1, 0),
         "reward.remote_url": "math.py",
     },
-    "BB-ORL-015": {"algo.dynamic_filtering_enable": True},
+    "BB-ORL-015": {"algo.dynamic_filtering_enable": True, "reward.model_name_or_path": "a/scorer"},
     "BB-ORL-016": {
         "algo.dynamic_filtering_enable": True,
         "reward.remote_url": "math.py",
@@ -184,6 +184,8 @@ def test_a_command_without_any_reward_has_no_model_for_its_critic():
 
 def test_a_mapping_may_leave_the_models_to_be_added():
     assert "BB-ORL-025" not in codes({"algo.advantage.estimator": "gae"})
+    assert "BB-ORL-015" not in codes({"algo.dynamic_filtering_enable": True})
+    assert "BB-ORL-015" in command("--algo.dynamic_filtering_enable")
 
 
 def test_a_value_that_argparse_takes_and_nothing_else_does_is_no_error_of_the_parser():

@@ -1,4 +1,5 @@
-"""Digests of the code that decides what a wrapped run trains: `python digests.py FRAMEWORK` prints that framework's.
+"""Digests of the code that decides what a wrapped run trains: `python digests.py FRAMEWORK` prints that framework's,
+with `--filtered` those of a run with a group filter.
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
@@ -10,6 +11,7 @@ only, and nothing of a framework or an adapter is imported.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import sys
@@ -32,22 +34,28 @@ MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
 PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates")
 """Names of the modules of an adapter that act on a run, where it has them."""
+FILTERED = {"verl": ("candidates_v1",)}
+"""What acts beside them where a group filter decides which prompts fill a rollout; so does the core's plan of them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
 
-def files(framework: str) -> dict[str, Path]:
-    """The modules of a framework's digest, by name, as this interpreter would import them."""
+def files(framework: str, *, filtered: bool = False) -> dict[str, Path]:
+    """The modules of a framework's digest, by name, as this interpreter would import them. filtered: of a run with a
+    group filter."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
     parts = {**CORE, **(ROWS if framework in WITH_ROWS else {}), **CUT.get(framework, {})}
+    if filtered:
+        parts["candidates"] = "meaning/candidates.py"
     found = {f"batchbridge.{name}": core / file for name, file in parts.items()}
-    for part in PARTS:
+    for part in (*PARTS, *(FILTERED.get(framework, ()) if filtered else ())):
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
     return found
 
 
-def digests(framework: str) -> dict[str, str]:
-    """Module -> digest."""
-    return {name: digest(file.read_text(encoding="utf-8")) for name, file in files(framework).items()}
+def digests(framework: str, *, filtered: bool = False) -> dict[str, str]:
+    """Module -> digest; see `files`."""
+    found = files(framework, filtered=filtered)
+    return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 
 
 def measuring(framework: str) -> dict[str, str]:
@@ -62,6 +70,7 @@ BEFORE_A_RUN = ("REFUSALS", "started", "assumes", "would_use")
 """Tables, and arguments of a `Runtime`, that decide whether a run starts and what is said before it does."""
 
 
+@functools.cache
 def digest(text: str) -> str:
     """Of a module's code."""
     tree, asked = _of_the_run(ast.parse(text))
@@ -140,4 +149,4 @@ def _folder(package: str) -> Path:
 if __name__ == "__main__":
     import json
 
-    print(json.dumps(digests(sys.argv[1])))
+    print(json.dumps(digests(sys.argv[1], filtered="--filtered" in sys.argv)))

@@ -46,7 +46,7 @@ def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapp
     with (folder / "output.txt").open("w", encoding="utf-8") as output:
         ran = subprocess.run(
             [*launcher, *like, "--", *command],
-            env={**environment, FOLDER: str(folder / "steps"), "BATCHBRIDGE_JITTER": "0.5"},
+            env={**environment, **case.environment, FOLDER: str(folder / "steps"), "BATCHBRIDGE_JITTER": "0.5"},
             cwd=folder,  # hydra leaves a folder of its own there
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -52,6 +52,8 @@ class Case:
     kits inject SGD where a framework has none. ranks: devices of every run. seed: what keys the order of prompts where
     the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: modes in which
     `nox -s equivalence` runs it. cannot: at least what a framework cannot say of the case, which it does not run then.
+    left_out: other runs that are not made, and why. flat: prompts whose completions all earn the same, for a group
+    filter; rewards are then 0 or 1.
     """
 
     name: str
@@ -64,11 +66,21 @@ class Case:
     seed: int | None = None
     ci: tuple[str, ...] = ()
     cannot: Mapping[str, Set[str]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    flat: tuple[int, ...] = ()
 
     @property
     def path(self) -> Path:
         """The source configuration."""
         return HERE / "sources" / self.source
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What scripted engines are told of rewards: see `Script.of_environment`; OpenRLHF's filter asks for scores."""
+        if not self.flat:
+            return {}
+        flat = ",".join(map(str, self.flat))
+        return {"BATCHBRIDGE_FLAT": flat, "BATCHBRIDGE_BINARY": "1", "BATCHBRIDGE_SCORES": "1"}
 
     @property
     def arguments(self) -> list[str]:
@@ -99,7 +111,6 @@ CASES = {
             version="0.9.1",
             prompts=12,
             optimizer="sgd",
-            ci=("enforce",),
             cannot=SEVERAL_STEPS,
         ),
         Case(
@@ -138,6 +149,22 @@ CASES = {
             prompts=23,
             optimizer="adamw",
             cannot=SEVERAL_STEPS,
+        ),
+        Case(
+            name="group_filter",
+            source="openrlhf_group_filter.sh",
+            framework="openrlhf",
+            version="0.11.2",
+            prompts=12,
+            optimizer="adamw",
+            seed=7,
+            cannot={"trl": {"rollout.group_filter"}},
+            left_out={
+                "verl v0": "its trainer reads no group filter (BB-VERL-086)",
+                "easyr1": "its filter is held against the plan alone (docs/easyr1.md)",
+                "open_instruct": "its filter is held against the oracle alone (docs/open_instruct.md)",
+            },
+            flat=(2, 5, 8, 11),
         ),
     )
 }

@@ -52,10 +52,15 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     yield f"Source: `tests/equivalence/native/sources/{case.source}` ({case.framework} {case.version}), {case.prompts}"
     yield f"prompts, {case.ranks} {'rank' if case.ranks == 1 else 'ranks'}, {case.optimizer}. Ran: {ran}. A small"
     yield f"change grows {result['amplification']:.1f} times.\n"
+    if case.flat:
+        yield f"All completions of prompts {', '.join(map(str, case.flat))} earn the same, 0 or 1: their groups are"
+        yield "replaced by those of the next prompts in the plan's order.\n"
     rows = []
     for target, said in result["accounts"].items():
         rows.append([target, str(said["same"]), ", ".join(said["patched"]), ", ".join(said["lost"])])
     yield from table(["converted to", "exact or equivalent", "patched by the wrapped run", "lost"], rows)
+    for run, why in case.left_out.items():
+        yield f"Not run: {run}: {why}.\n"
     for target, lost in result["refused"].items():
         yield f"Not run: {target}, which cannot say {'; '.join(f'{field} ({why})' for field, why in lost.items())}.\n"
     yield "Wrapped:\n"
@@ -73,9 +78,15 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         ],
     )
     yield from table(
-        ["run", "gradient against the oracle, worst step", "of its bar", "tokens clipped, most"],
         [
-            [run, figure(found["error"]), f"{found['of_the_bar']:.2f}", f"{found['clipped']:.0%}"]
+            *("run", "gradient against the oracle, worst step", "of its bar", "tokens clipped, most"),
+            *(["of its bar if nothing were dropped, least"] if case.flat else []),
+        ],
+        [
+            [
+                *(run, figure(found["error"]), f"{found['of_the_bar']:.2f}", f"{found['clipped']:.0%}"),
+                *([f"{found['kept']:,.0f}"] if case.flat else []),
+            ]
             for run, found in result["oracle"].items()
         ],
     )

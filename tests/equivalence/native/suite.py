@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
+    from batchbridge.testing.tiny import Script
     from batchbridge.testing.trajectories import Fault
 
 HERE = Path(__file__).parent
@@ -127,7 +128,7 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str,
     done = folder / "done.json"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
-        told = [str(python), str(HERE / "digests.py"), order.target]
+        told = [str(python), str(HERE / "digests.py"), order.target, *(["--filtered"] if order.told.flat else [])]
         ran_with = json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)
         order.write(folder)
         command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
@@ -144,8 +145,14 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str,
 
 
 def told(case: Case) -> str:
-    """A digest of all that decides the case's runs, its source's text included."""
-    text = json.dumps(dataclasses.asdict(case), sort_keys=True, default=sorted) + case.path.read_text(encoding="utf-8")
+    """A digest of all that decides the case's runs, its source's text included. What only some cases say is no part of
+    the others' digests, and when a case is run decides nothing."""
+    said = {
+        name: value
+        for name, value in dataclasses.asdict(case).items()
+        if name != "ci" and (value or name not in ("left_out", "flat"))
+    }
+    text = json.dumps(said, sort_keys=True, default=sorted) + case.path.read_text(encoding="utf-8")
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -159,7 +166,8 @@ def orders(
 ) -> Iterator[tuple[str, str, Path, Order]]:
     """(name, mode, folder, order) of every run of a case. natives: configuration of each framework."""
     for target, native in natives.items():
-        for variant, mode in itertools.product(VARIANTS.get(target, ("",)), modes):
+        variants = [one for one in VARIANTS.get(target, ("",)) if name_of(target, one) not in case.left_out]
+        for variant, mode in itertools.product(variants, modes):
             number = list(CASES).index(case.name)
             place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
             yield (
@@ -170,20 +178,27 @@ def orders(
             )
 
 
-def oracle_steps(folder: Path) -> list[OracleStep]:
+def script_of(case: Case) -> Script:
+    """What the case's engines play."""
+    from batchbridge.testing.tiny import Script
+
+    return Script.of_environment(case.environment)
+
+
+def oracle_steps(case: Case, folder: Path) -> list[OracleStep]:
     """Every optimizer step of a finished run beside the float64 oracle at the run's own parameters."""
     import torch
 
     from batchbridge.ledger import read_headers
-    from batchbridge.meaning.plan import Plan
+    from batchbridge.meaning.candidates import plan_of
     from batchbridge.meaning.spec import Spec
     from batchbridge.testing.oracle import ScriptedRun, relative_error
     from batchbridge.testing.snapshots import snapshots
-    from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+    from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
     header = read_headers(folder / "ledger")[0]
     spec = Spec.from_dict(header["spec"])
-    plan, steps, tokenizer = Plan(spec, header["dataset_size"]), snapshots(folder / "steps"), tiny_tokenizer()
+    plan, steps, tokenizer = plan_of(spec, header["dataset_size"]), snapshots(folder / "steps"), tiny_tokenizer()
 
     def scripted(dtype: torch.dtype) -> ScriptedRun:
         def policy_at(step: int) -> Any:
@@ -193,7 +208,7 @@ def oracle_steps(folder: Path) -> list[OracleStep]:
 
         return ScriptedRun(
             spec=spec,
-            script=Script(),
+            script=script_of(case),
             tokenize=lambda text: tokenizer(text)["input_ids"],
             policy_at=policy_at,
             reference=tiny_policy().to(dtype).eval() if spec.objective.kl_coefficient else None,
@@ -206,18 +221,24 @@ def oracle_steps(folder: Path) -> list[OracleStep]:
         expected = exact.gradient(samples, step.step)
         floor = relative_error(rough.gradient(rough.planned(plan, step.step), step.step), expected)
         off = (step.gradient.double() - expected.double()) / expected.double().norm()
-        found.append(OracleStep(off, floor, exact.clipped_share(samples, step.step)))
+        kept = None
+        if case.flat:
+            every = dataclasses.replace(exact, keeps_all=True)
+            kept = relative_error(step.gradient, every.gradient(every.planned(plan, step.step), step.step))
+        found.append(OracleStep(off, floor, exact.clipped_share(samples, step.step), kept))
     return found
 
 
 @dataclass(frozen=True)
 class OracleStep:
     """One optimizer step against the oracle. off: the gradient minus the oracle's, over the oracle's norm. floor: how
-    far the oracle's own code in float32 is from it. clipped: share of tokens."""
+    far the oracle's own code in float32 is from it. clipped: share of tokens. kept: how far the gradient is from that
+    of the first candidates, those too that a group filter drops; None: there is no filter."""
 
     off: Any
     floor: float
     clipped: float
+    kept: float | None = None
 
     @property
     def bar(self) -> float:
@@ -226,12 +247,15 @@ class OracleStep:
 
 
 def worst(steps: Sequence[OracleStep]) -> dict[str, float]:
-    """The largest of a run's steps: error, floor, error in parts of the bar, share of clipped tokens."""
+    """The largest of a run's steps: error, floor, error in parts of the bar, share of clipped tokens. kept: the
+    smallest error in parts of the bar if nothing were dropped."""
+    kept = [step.kept / step.bar for step in steps if step.kept is not None]
     return {
         "error": max(float(step.off.norm()) for step in steps),
         "floor": max(step.floor for step in steps),
         "of_the_bar": max(float(step.off.norm()) / step.bar for step in steps),
         "clipped": max(step.clipped for step in steps),
+        **({"kept": min(kept)} if kept else {}),
     }
 
 
@@ -247,7 +271,7 @@ def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, polic
 
     policy: to start from; the tiny policy by default.
     """
-    from batchbridge.meaning.plan import Plan
+    from batchbridge.meaning.candidates import plan_of
     from batchbridge.meaning.spec import Spec
     from batchbridge.testing.trajectories import adamw, reference_run, sgd
 
@@ -261,11 +285,12 @@ def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, polic
         assert carried.beta2 is not None
         optimizer = adamw(carried.learning_rate, (carried.beta1, carried.beta2))
     return reference_run(
-        Plan(spec, header["dataset_size"]),
+        plan_of(spec, header["dataset_size"]),
         optimizer,
         max_norm=spec.carried.max_gradient_norm or None,
         start=policy,
         fault=fault,
+        script=script_of(case),
     )
 
 
@@ -295,14 +320,15 @@ def amplification(case: Case, places: Mapping[str, Path]) -> float:
 
 
 def plain_torch(case: Case, places: Mapping[str, Path]) -> dict[str, dict[str, float]]:
-    """How far each wrapped run's end is from its plan's in plain torch: run -> sound, swapped, weight."""
+    """How far each wrapped run's end is from its plan's in plain torch: run -> sound, and each fault."""
     from batchbridge.ledger import read_headers
     from batchbridge.testing.snapshots import snapshots
     from batchbridge.testing.trajectories import FAULTS, distance
 
     found: dict[str, dict[str, float]] = {name: {} for name in places}
     header = read_headers(next(iter(places.values())) / "ledger")[0]
-    for fault in (None, *FAULTS):
+    faults: tuple[Fault | None, ...] = (None, *FAULTS, *(("kept",) if case.flat else ()))
+    for fault in faults:
         start, end = led(case, header, fault)
         for name, place in places.items():
             found[name][fault or "sound"] = distance(start, snapshots(place / "steps")[-1].after, end).said
@@ -344,8 +370,9 @@ def measure(
     }
     result["told"] = told(case)
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
-    natives = {target: converted(folder / case.name, case, target) for target in pythons}
-    for target in [name for name in pythons if name != case.framework]:
+    targets = [target for target in pythons if target not in case.left_out]
+    natives = {target: converted(folder / case.name, case, target) for target in targets}
+    for target in [name for name in targets if name != case.framework]:
         fields = account(natives[target])
         result["accounts"][target] = summary(fields)
         if lost := refused(fields):
@@ -363,7 +390,7 @@ def measure(
         if order.target != case.framework:
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
-    steps = {name: oracle_steps(place) for name, place in places["enforce"].items()}
+    steps = {name: oracle_steps(case, place) for name, place in places["enforce"].items()}
     result["oracle"] = {name: worst(found) for name, found in steps.items()}
     result["plain_torch"] = plain_torch(case, places["enforce"])
     result["amplification"] = amplification(case, places["enforce"])

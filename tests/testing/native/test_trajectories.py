@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.equivalence import ADAM_EPSILON, TRAJECTORY_BAR
-from batchbridge.testing.tiny import tiny_policy
+from batchbridge.testing.oracle import ScriptedRun
+from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge.testing.trajectories import (
     FAULTS,
     FIGURES,
@@ -35,6 +38,10 @@ SPEC = Spec(
     objective=Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.2),
 )
 PLAN = Plan(SPEC, 8)
+FILTERED = CandidatePlan(
+    SPEC.replace(**{"rollout.group_filter": "replace_zero_variance", "advantage.epsilon": 1e-4}), 8
+)
+FLAT = Script(flat=frozenset({1, 4, 6}), binary=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +97,27 @@ def test_a_run_with_one_fault_ends_elsewhere(optimizer: object, fault: Fault) ->
     assert_other_end("here", start, faulty, sound)
     with pytest.raises(AssertionError, match=r"here: apart by .*, bar 1e-05"):
         assert_same_end("here", start, faulty, sound)
+
+
+def test_places_of_a_rollout_are_filled_with_the_first_candidates_whose_rewards_differ() -> None:
+    run = ScriptedRun(spec=FILTERED.spec, script=FLAT, tokenize=lambda text: [3], policy_at=lambda step: tiny_policy())
+    offered = FILTERED.candidates(0, 16)
+    kept = [prompt for prompt in offered if prompt not in FLAT.flat]
+    assert [*run.fills(FILTERED, 0), *run.fills(FILTERED, 1)] == kept[:8]
+    groups = {sample.group for step in (0, 1) for sample in run.planned(FILTERED, step)}
+    assert groups == set(run.fills(FILTERED, 0))
+    assert all(sample.advantage for step in range(4) for sample in run.planned(FILTERED, step))
+    everything = dataclasses.replace(run, keeps_all=True)
+    assert [*everything.fills(FILTERED, 0), *everything.fills(FILTERED, 1)] == list(offered[:8])
+    assert run.fills(PLAN, 1) == PLAN.rollout(1).prompts
+
+
+def test_a_run_that_once_trains_what_a_filter_drops_ends_elsewhere() -> None:
+    start, sound = reference_run(FILTERED, sgd(0.1), script=FLAT)
+    _, kept = reference_run(FILTERED, sgd(0.1), script=FLAT, fault="kept")
+    assert_other_end("here", start, kept, sound)
+    plain = reference_run(PLAN, sgd(0.1))[1]
+    assert torch.equal(plain, reference_run(PLAN, sgd(0.1), fault="kept")[1]), "nothing is dropped without a filter"
 
 
 def test_two_ends_that_are_one_are_no_control(ends: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -194,8 +194,8 @@ async def _answer(module: Any, actor: Any, request: str, sampling: Any) -> None:
 
 
 async def _rewards(actor: Any, result: Any, example: Any) -> tuple[list[float], dict[str, Any]]:
-    """In place of `compute_rewards`."""
-    script = Script()
+    """In place of `compute_rewards`; see `Script.of_environment`."""
+    script = Script.of_environment()
     return [script.reward(int(result.index), sample) for sample in range(len(result.responses))], {}
 
 

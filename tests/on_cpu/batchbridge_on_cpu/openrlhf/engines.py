@@ -5,7 +5,8 @@ waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out 
 prompt (its number) of which one completion does not come. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample
 seed` per completion. `BATCHBRIDGE_SCORES`: scores are the rewards, for a filter; else there are none.
 `BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that optimizer step.
-`BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`.
+`BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`. Rewards: see
+`Script.of_environment`.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
 """
 
@@ -32,7 +33,7 @@ class ScriptedExecutor:
     ) -> dict[str, Any]:
         from batchbridge.testing.tiny import Script
 
-        script = Script()
+        script = Script.of_environment()
         index = script.prompt_index(prompt)
         if file := os.environ.get("BATCHBRIDGE_SEEDS"):
             with Path(file).open("a", encoding="utf-8") as seeds:  # one short write: processes do not mix

@@ -1,8 +1,8 @@
 """The agent loop that plays `batchbridge.testing.tiny.Script`, as `agent_loop_config_path` names it.
 
 `BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
-`BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_FLAT`: prompts, between commas, whose completions
-all earn the same. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample seed` per completion.
+`BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample seed`
+per completion. Rewards: see `Script.of_environment`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
     """Completions, loss masks and rewards as a pure function of the prompt's index and the sample's number."""
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
-        flat = os.environ.get("BATCHBRIDGE_FLAT", "")
-        script = Script(flat=frozenset(map(int, flat.split(","))) if flat else frozenset())
+        script = Script.of_environment()
         # V0 numbers no samples when it evaluates.
         prompt, sample = int(columns["extra_info"]["index"]), int(columns.get("session_id", 0))
         if sampling_params.get("temperature") == 0:

@@ -1,0 +1,28 @@
+# OpenRLHF 0.11.2: groups of equal scores are replaced; the mean over a whole rollout's tokens, twice.
+python3 -m openrlhf.cli.train_ppo_ray \
+    --actor.num_nodes 1 \
+    --actor.num_gpus_per_node 1 \
+    --ref.num_nodes 1 \
+    --ref.num_gpus_per_node 1 \
+    --reward.remote_url scripted \
+    --algo.dynamic_filtering_enable \
+    --rollout.batch_size 4 \
+    --rollout.n_samples_per_prompt 4 \
+    --rollout.micro_batch_size 4 \
+    --rollout.max_new_tokens 24 \
+    --train.batch_size 16 \
+    --train.micro_batch_size 4 \
+    --train.max_epochs 2 \
+    --train.num_episodes 1 \
+    --train.seed 7 \
+    --algo.advantage.estimator group_norm \
+    --algo.kl.init_coef 0 \
+    --actor.loss_agg_mode token-mean \
+    --actor.optim adam \
+    --actor.adam.lr 0.005 \
+    --actor.adam.betas 0.9 0.999 \
+    --actor.adam.eps 0.003 \
+    --actor.adam.weight_decay 0 \
+    --actor.max_norm 1.0 \
+    --actor.lr_scheduler constant \
+    --actor.lr_warmup_ratio 0

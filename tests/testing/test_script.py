@@ -1,0 +1,19 @@
+"""The rewards of the scripted rollouts: what a group filter needs of them."""
+
+from __future__ import annotations
+
+from batchbridge.testing.tiny import Script
+
+
+def test_binary_rewards_are_0_and_1_in_every_group_but_the_flat_ones() -> None:
+    script = Script(flat=frozenset({2, 5, 8, 11}), binary=True)
+    for prompt in range(100):
+        rewards = {script.reward(prompt, sample) for sample in range(4)}
+        assert rewards == {0.0, 1.0} if prompt not in script.flat else len(rewards) == 1
+    assert {script.reward(prompt, 0) for prompt in script.flat} == {0.0, 1.0}
+
+
+def test_an_environment_says_what_engines_play() -> None:
+    assert Script.of_environment({}) == Script()
+    told = {"BATCHBRIDGE_FLAT": "2,5", "BATCHBRIDGE_BINARY": "1"}
+    assert Script.of_environment(told) == Script(flat=frozenset({2, 5}), binary=True)
