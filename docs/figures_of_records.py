@@ -374,6 +374,16 @@ def easyr1() -> str:
                     digits(of[f"{name}_ranks_apart"]) for name in ("seq", "sgd", "like")
                 ),
                 "... unwrapped, no step has the planned members: apart by": f"{of['unwrapped_apart']:.0%}",
+                "... with Ulysses: gradients against the oracle": (
+                    f"{of['ulysses_steps']} steps, at most {digits(of['ulysses_error'])}, "
+                    f"{of['ulysses_of_the_bar']:.2f} of the bar"
+                ),
+                "... gathered without the factor for the ranks of a replica: at least, in bars": (
+                    f"{of['ulysses_unscaled_bars']:,.0f}"
+                ),
+                "... `fit` from the same without Ulysses; unwrapped: apart by, of its change": (
+                    f"{digits(of['ulysses_apart'])}; {of['ulysses_unwrapped_apart']:.0%}"
+                ),
                 "the stock entry on one rank, cut by tokens: apart by, of its change": digits(
                     ends["stock entry on one rank"]
                 ),

@@ -32,12 +32,14 @@ def behaviour(run: Run) -> Behaviour:
         undecided.append("which optimizer step and device train a completion: prompt and response lengths decide")
     if run[DYNAMIC]:
         undecided.append("which completions share a micro-batch: token counts decide")
+    parts = run.world // max(run.replicas, 1)
+    own = "its part" if parts == 1 else f"its {parts} parts, one after another,"
     shuffled = f"torch.randperm of a generator seeded with {run[f'{DATA}seed']}, every second draw being an epoch"
     return Behaviour(
         order=f"{shuffled if run[f'{DATA}shuffle'] else 'as in the dataset'}; an epoch's incomplete batch is dropped",
         membership=(
             f"a rollout is balanced by length into {run.world} parts, which keep their order; each of {run.replicas} "
-            f"replicas cuts its part into steps of {run.share}; all passes alike"
+            f"replicas cuts {own} into steps of {run.share}; all passes alike"
         ),
         denominator_scope="micro_batch" if run.depends_on_split else "optimizer_step",
         denominator_formula=FORMULAS[run.token_weighted, run[MODE]],

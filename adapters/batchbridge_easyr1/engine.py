@@ -26,6 +26,7 @@ from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
+from batchbridge_easyr1.exchange import Exchange
 from batchbridge_easyr1.images import processed
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
@@ -45,8 +46,8 @@ def install(worker: Any, orders: Orders) -> Receipt:
     import torch.distributed as dist
 
     remove(worker)
-    worker.batchbridge = ActorLayer(worker, orders)
-    return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
+    worker.batchbridge = layer = ActorLayer(worker, orders)
+    return Receipt.here(orders, rank=dist.get_rank(), world_size=layer.exchange.replicas)
 
 
 def probe(worker: Any) -> None:
@@ -72,10 +73,11 @@ class ActorLayer:
 
         self._worker, self._actor, self._orders = worker, worker.actor, orders
         self._config = self._actor.config
-        self._ranks = dist.get_world_size()
         self._require_proven_code()
+        self.exchange = Exchange(worker)
+        replica, replicas = self.exchange.replica, self.exchange.replicas
         self._recorder = Recorder(
-            "easyr1", self._orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+            "easyr1", self._orders, rank=replica, world_size=replicas, gather=self.exchange.gather
         )
         self._plan = self._recorder.plan
         self._patches = Patches()
@@ -107,7 +109,10 @@ class ActorLayer:
         self._native_update = types.MethodType(update, self._actor)
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
             self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
-        self._watch = Watch(self._actor, orders.trained.objective, ranks=self._ranks, patches=self._patches)
+        ranks = dist.get_world_size()
+        self._watch = Watch(
+            self._actor, orders.trained.objective, ranks=ranks, replicas=replicas, patches=self._patches
+        )
 
     def remove(self) -> None:
         """Restores the worker and closes the ledger."""
@@ -199,8 +204,8 @@ class ActorLayer:
         self._watch.expect(Given.of(data.batch, detached=detached, penalised=penalised), self._places)
         try:
             if self._orders.mode != "enforce":
-                rollouts = [row[0] for row in self._gather([(row.rollout,) for row in self._rows if row is not None])]
-                self._first_step = min(rollouts) * self._orders.steps_per_rollout
+                rollouts = self.exchange.gather([(row.rollout,) for row in self._rows if row is not None])
+                self._first_step = min(rollouts)[0] * self._orders.steps_per_rollout
                 return dict(self._native_update(data))
             return self._enforced(data)
         finally:
@@ -215,14 +220,14 @@ class ActorLayer:
             raise CannotAttach({"clock": reason})
         self._first_step, self._tick = step, self._plan.step(step).lr_tick
         mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
-        everyone = [Row(tokens=row[2], group=row[:2]) for row in self._gather(mine)]
+        everyone = [Row(tokens=row[2], group=row[:2]) for row in self.exchange.gather(mine)]
         self._normaliser = Normaliser.of(self._orders.spec.loss.policy, everyone)
         if self._normaliser.tokens:
             with self._one_step(len(data)):
                 metrics = dict(self._native_update(data))
         else:
             metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
-            self._recorder.compare(step, self._of_this_step(), pass_index=self._native_pass)
+            self._compare(())
             self._write(gradient_norm=None, skipped=True)
         self._last = step
         return metrics
@@ -289,7 +294,7 @@ class ActorLayer:
 
     def _compare(self, objections: Sequence[str]) -> None:
         step, rows = self._first_step + self._done, self._of_this_step()
-        self._recorder.compare(step, rows, objections, pass_index=self._native_pass)
+        self.exchange.agree(lambda: self._recorder.compare(step, rows, objections, pass_index=self._native_pass))
 
     # ---- facts
 
@@ -321,6 +326,8 @@ class ActorLayer:
         return bool(self._done + 1 == steps)
 
     def _write(self, *, gradient_norm: float | None, skipped: bool, learning_rate: float | None = None) -> None:
+        if not self.exchange.writes:
+            return
         rows = self._of_this_step()
         rate = self._actor.actor_optimizer.param_groups[0]["lr"] if learning_rate is None else learning_rate
         self._recorder.write(
@@ -334,15 +341,6 @@ class ActorLayer:
             gradient_norm=gradient_norm,
             skipped=skipped,
         )
-
-    @staticmethod
-    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Every rank's tuples. Collective."""
-        import torch.distributed as dist
-
-        parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, list(mine))
-        return [row for part in parts for row in part]
 
 
 def identified(data: Any) -> list[TrainedRow | None]:

@@ -120,16 +120,18 @@ CONSTANTS: Mapping[str, Told] = {
 
 
 def _micro_batch(run: Run) -> dict[str, Told]:
-    told = {}
+    """Sizes of a device's micro-batches: of a budget, what is left of it where devices share a sequence, rounded up."""
+    told, shared = {}, run[run.ulysses_key]
+    by, shares = (f" / {run.ulysses_key} {shared}", (run.ulysses_key,)) if shared > 1 else ("", ())
     for name, key in (("", MICRO), ("forward_", FORWARD)):
         if key == FORWARD and run[FORWARD] == run[MICRO]:
             continue
         if not run[DYNAMIC]:
             told[f"micro_batch.{name}completions_per_device"] = Told(run[key], key)
             continue
-        formula = f"{key} {run[key]} x ({PROMPT_TOKENS} + {RESPONSE_TOKENS} = {run.longest})"
-        keys = (key, PROMPT_TOKENS, RESPONSE_TOKENS)
-        told[f"micro_batch.{name}tokens_per_device"] = Told(run[key] * run.longest, None, formula, keys)
+        formula = f"{key} {run[key]} x ({PROMPT_TOKENS} + {RESPONSE_TOKENS} = {run.longest}){by}"
+        keys = (key, PROMPT_TOKENS, RESPONSE_TOKENS, *shares)
+        told[f"micro_batch.{name}tokens_per_device"] = Told(-(-run[key] * run.longest // shared), None, formula, keys)
     return told
 
 

@@ -42,12 +42,19 @@ CODE = Code(
                     "compute_advantage",
                 ),
                 "utils/seqlen_balancing.py": ("prepare_dynamic_batch", "rearrange_micro_batches"),
+                "workers/sharding_manager/fsdp_ulysses.py": (
+                    "FSDPUlyssesShardingManager.postprocess_data",
+                    "FSDPUlyssesShardingManager.preprocess_data",
+                ),
+                # What multiplies a gradient below the log-probabilities, where nothing is measured.
+                "utils/ulysses.py": ("Gather.backward", "Gather.forward", "gather_outputs_and_unpad"),
                 "workers/rollout/vllm_rollout_spmd.py": ("vLLMRollout.generate_sequences",),
                 "protocol.py": (
                     "DataProto.chunk",
                     "DataProto.concat",
                     "DataProto.index_select",
                     "DataProto.split",
+                    "all_gather_data_proto",
                 ),
             },
             loss={

@@ -92,6 +92,12 @@ def _other_images(reading: Reading) -> bool | None:
     return None if Path(str(model)).expanduser().exists() else True
 
 
+def _images_in_parts(reading: Reading) -> bool | None:
+    """Whether ranks share the tokens of rows with images; None: the model's name does not say."""
+    run = run_of(reading)
+    return images_of(setting(reading, MODEL)) if run[run.ulysses_key] > 1 else False
+
+
 def _scores_any_rows(reading: Reading) -> bool:
     """Whether EasyR1's forward runs the vision tower for rows without an image in evaluation mode, too. Source: EasyR1
     0.3.2 and 0.3.3.dev0 models/transformers/qwen2_vl.py _get_input_embeds."""
@@ -233,9 +239,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sequence_parallel",
-        "worker.actor.ulysses_size splits completions over ranks; not proven yet",
-        lambda trainer, request: _actor(trainer).ulysses_size > 1,
-        configured=lambda reading: run_of(reading)[run_of(reading).ulysses_key] > 1,
+        "a model that reads images with worker.actor.ulysses_size above 1: each rank has a part of a row's tokens and "
+        "all features of its images, at which EasyR1's own forward stops",
+        lambda trainer, request: _actor(trainer).ulysses_size > 1 and trainer.processor is not None,
+        configured=lambda reading: _images_in_parts(reading),
         remedy="worker.actor.ulysses_size=1",
     ),
     Refusal(
@@ -290,8 +297,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-UNOBSERVED = ("critic", "sequence_parallel")
-"""Refused in every mode: such rows are not told apart."""
+UNOBSERVED = ("critic",)
+"""Refused in every mode: it cannot run."""
 SETTABLE: Settable = {
     # Source: EasyR1 0.3.2 to 0.3.3.dev0 dp_actor.update_policy.
     "objective.surrogate": ("loss_type", lambda value, spec: loss_type(spec)),

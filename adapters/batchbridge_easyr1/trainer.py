@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ class Driver(StepDriver):
 
     @property
     def ranks(self) -> int:
+        return self.shards // int(self._actor.ulysses_size)
+
+    @property
+    def shards(self) -> int:
         return int(self._trainer.actor_rollout_ref_wg.world_size)
 
     def require_images(self, columns: Mapping[str, Any]) -> None:
@@ -54,12 +59,17 @@ class Driver(StepDriver):
         require(columns, ranks=self.ranks, padding_free=self._actor.padding_free, allow=self.orders.allow)
 
     @property
-    def rows_per_micro_batch(self) -> int | None:
-        return None if self._actor.dynamic_batching else int(self._actor.micro_batch_size_per_device_for_update)
+    def rows_per_micro_batch(self) -> int:
+        return self._whole(self._actor.micro_batch_size_per_device_for_update)
 
     @property
-    def forward_rows(self) -> int | None:
-        return None if self._actor.dynamic_batching else int(self._actor.micro_batch_size_per_device_for_experience)
+    def forward_rows(self) -> int:
+        return self._whole(self._actor.micro_batch_size_per_device_for_experience)
+
+    def _whole(self, fixed: int) -> int:
+        """Rows of which a replica has whole numbers: of its micro-batches where they are `fixed`, and for its ranks,
+        which are sent a part each and put them together. Source: EasyR1 FSDPUlyssesShardingManager.preprocess_data."""
+        return math.lcm(1 if self._actor.dynamic_batching else int(fixed), int(self._actor.ulysses_size))
 
 
 class Planned:
@@ -169,7 +179,7 @@ class Planned:
 
             if (seeds := self._loader.take(len(prompts))) is not None:
                 prompts.non_tensor_batch[SEED] = seeds
-            padded, extra = pad_dataproto_to_divisor(prompts, self._driver.ranks)
+            padded, extra = pad_dataproto_to_divisor(prompts, self._driver.shards)
             group = prompts.meta_info.get("n", self._trainer.config.worker.rollout.n)
             try:
                 return unpad_dataproto(native(padded), extra * group)

@@ -58,10 +58,11 @@ class Given:
 
 
 class Watch:
-    """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over."""
+    """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over.
+    replicas: the ranks of each have the same rows, and the same gradient at their log-probabilities."""
 
-    def __init__(self, actor: Any, objective: Objective, *, ranks: int, patches: Patches) -> None:
-        self._actor, self._ranks, self.objective = actor, ranks, objective
+    def __init__(self, actor: Any, objective: Objective, *, ranks: int, replicas: int, patches: Patches) -> None:
+        self._actor, self._ranks, self._replicas, self.objective = actor, ranks, replicas, objective
         self._tap = self.tap()
         self._given: Given | None = None
         self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
@@ -129,7 +130,8 @@ class Watch:
             if row is not None:
                 row.measured(Measured(math.nan, 0.0))
         try:
-            seen = self._tap.take(scale=self._ranks)
+            # EasyR1 multiplies a loss with all ranks, over tokens that it counts once for each rank of a replica.
+            seen = self._tap.take(scale=self._replicas)
             trained = [place - first for part in parts for place in part]
             if moved or sorted(trained) != list(range(len(rows))):
                 objections.append("the loss did not take the rows of log-probabilities that the step has")

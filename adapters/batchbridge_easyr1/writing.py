@@ -125,20 +125,22 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
 
 
 def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
-    """What cuts micro-batches as `spec` says; a budget is a number of sequences of the greatest length."""
-    micro, carried = spec.micro_batch, spec.carried
+    """What cuts micro-batches as `spec` says. A budget is a number of sequences of the greatest length; devices that
+    share sequences have a part of it each, rounded up."""
+    micro, carried, shared = spec.micro_batch, spec.carried, spec.topology.context_parallel
     values: dict[str, Any] = {DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
     if micro.tokens_per_device is not None:
         longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
         budgets = ", ".join(f"{path} = {value}" for path, value in _budgets(spec).items())
+        by = f", over {shared} devices" if shared > 1 else ""
         problems.need(
-            micro.tokens_per_device % longest == 0 and (micro.forward_tokens_per_device or 0) % longest == 0,
-            f"{budgets}: easyr1's budgets are multiples of the longest sequence, {longest} tokens",
+            all(value * shared % longest < shared for value in _budgets(spec).values()),
+            f"{budgets}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}",
             *_budgets(spec),
         )
-        size = micro.tokens_per_device // longest
-        forward = None if micro.forward_tokens_per_device is None else micro.forward_tokens_per_device // longest
+        size, forward = micro.tokens_per_device * shared // longest, micro.forward_tokens_per_device
+        forward = None if forward is None else forward * shared // longest
     if problems.need(
         size is not None,
         "micro_batch is open: easyr1 needs a size or a token budget",

@@ -50,6 +50,11 @@ class StepDriver(ABC):
         """Data-parallel ranks of the actor."""
 
     @property
+    def shards(self) -> int:
+        """Ranks that each have a file of a checkpoint."""
+        return self.ranks
+
+    @property
     @abstractmethod
     def rows_per_micro_batch(self) -> int | None:
         """The framework's fixed micro-batch in training; None with a token budget."""
@@ -132,7 +137,7 @@ class StepDriver(ABC):
     def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
         """Before the native checkpoint: what is complete there is complete for us, whenever the run is killed."""
         steps = checkpoints.steps_before(self.plan, rollouts_done)
-        saved = checkpoints.state(self.plan, steps, ranks=self.ranks, rollouts=rollouts_done, **more)
+        saved = checkpoints.state(self.plan, steps, ranks=self.shards, rollouts=rollouts_done, **more)
         checkpoints.write(folder, saved)
 
     def begin(self, trainer: object, folder: Path | None) -> Mapping[str, Any]:
@@ -156,7 +161,7 @@ class StepDriver(ABC):
             checkpoints.read(folder),
             self.plan,
             where=str(folder),
-            ranks=self.ranks,
+            ranks=self.shards,
             other_ranks=self.other_ranks,
             reading=self.request.reading,
         )

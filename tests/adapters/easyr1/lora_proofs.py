@@ -30,6 +30,8 @@ ONE_RANK: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     family: (family, {}) for family in ("Qwen2-VL", "Qwen2.5-VL", "Qwen3-VL-MoE")
 }
 """Cases beside `GRADIENTS` that are measured on one rank: the same forward with other models."""
+TWO_RANKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {"ulysses": ("", proofs.ULYSSES)}
+"""The same on two ranks: which share the tokens of their rows."""
 THREE, SAVED, RESUMED = proofs.THREE, proofs.SAVED, proofs.RESUMED
 FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "enforced": ("enforce", [THREE, *proofs.EVALUATED]),
@@ -62,7 +64,7 @@ BAR, CONTROL = 1e-5, 1e-4
 
 def cases_of(ranks: int) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """The cases of native/lora.py, by name."""
-    return {**GRADIENTS, **(ONE_RANK if ranks == 1 else {})}
+    return {**GRADIENTS, **(ONE_RANK if ranks == 1 else TWO_RANKS)}
 
 
 CASES = [(name, ranks) for ranks in (1, 2) for name in cases_of(ranks)]

@@ -32,6 +32,22 @@ RESUMED = "trainer.find_last_checkpoint=true"
 EVALUATED = ["trainer.val_freq=1", "trainer.val_before_train=true"]
 SEQ = "worker.actor.loss_avg_mode=seq"
 KL = ["algorithm.disable_kl=false", "algorithm.use_kl_loss=true", "algorithm.kl_penalty=low_var_kl"]
+ULYSSES: Mapping[str, Any] = {"worker.actor.ulysses_size": 2, "worker.actor.padding_free": True}
+"""Two ranks share the tokens of their rows."""
+SHARED = [f"{key}={str(value).lower()}" for key, value in ULYSSES.items()]
+BENCHES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "1": (1, {}),
+    "2": (2, {}),
+    "ulysses, 2": (2, ULYSSES),
+    "ulysses, 4": (4, ULYSSES),
+    "ulysses, padded": (2, {**ULYSSES, "worker.actor.padding_free": False}),
+}
+"""What native/gradients.py and native/tampering.py measure on: ranks, and settings."""
+FEW = ("ulysses, 4", "ulysses, padded")
+"""Benches with two objectives: what differs there is where rows are."""
+MEASURED_ON = {"gradients": tuple(BENCHES), "tampering": ("1", "2", "ulysses, 2")}
+LEFT = {"gradients": "measured.json", "tampering": "tampering.json"}
+"""Script -> the benches that it measures on, and the file that it leaves."""
 LIKE: Mapping[str, Any] = {
     "objective.kl_coefficient": 0.1,
     "loss.policy.aggregation": "sequence_sum_over_constant",
@@ -68,9 +84,23 @@ FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "filtered, killed": ("enforce", FILTERED),
     "filtered, resumed": ("enforce", [*FILTERED, RESUMED]),
     "filtered, observed": ("observe", FILTERED),
+    "enforced, ulysses": ("enforce", [THREE, *SHARED]),
+    "seq, ulysses": ("enforce", [THREE, SEQ, "worker.actor.dynamic_batching=true", *SHARED]),
+    "like, ulysses": ("enforce", [THREE, *KL, *SHARED]),
+    "observed, ulysses": ("observe", [THREE, *SHARED]),
+    "killed, ulysses": ("enforce", [THREE, SAVED, *SHARED]),
+    "resumed, ulysses": ("enforce", [THREE, SAVED, RESUMED, *SHARED]),
 }
 """What native/fits.py runs: mode and settings by name."""
-CONTINUES = {"resumed": "killed", OTHER_SETTINGS: "killed, copied", "filtered, resumed": "filtered, killed"}
+SHARED_ROWS = ("enforced, ulysses", "seq, ulysses", "like, ulysses")
+"""Of these, on two ranks, those that follow the plan from its beginning."""
+FOUR = "enforced, ulysses, 4"
+CONTINUES = {
+    "resumed": "killed",
+    OTHER_SETTINGS: "killed, copied",
+    "filtered, resumed": "filtered, killed",
+    "resumed, ulysses": "killed, ulysses",
+}
 """A scenario that goes on from another's checkpoint, in its ledger."""
 
 
@@ -90,10 +120,13 @@ class Planned:
     said: str = ""
 
 
+FIRST_KILL = "0/4"
+"""The same of the rank that writes the rows down that the two share."""
 KILL = "1/4"
 """Rank and optimizer step, see `batchbridge_on_cpu.easyr1.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
 OWN_DRIVER, ON_ONE_RANK = "own driver", "stock entry on one rank"
+WITH_ULYSSES = "stock entry with ulysses"
 OTHER_CODE, OTHER_LOSS = "other code", "other loss"
 CHANGED: Mapping[str, tuple[str, str]] = {
     # scenario on a copy of the checkout -> the function that begins with another statement there
@@ -115,6 +148,7 @@ RUNS: Mapping[str, Planned] = {
     "resumed on one rank": Planned("d", 1, (THREE, RESUMED), said="resume: "),
     OTHER_CODE: Planned("u", 2, (THREE,), said="unproven_code: "),
     OWN_DRIVER: Planned("o", 2, (THREE,)),
+    WITH_ULYSSES: Planned("y", 2, (THREE, *SHARED)),
 }
 """What native/started.py runs: the stock entry through `batchbridge run`, `OTHER_CODE` on a copy of the checkout with
 one function changed; and native/own_driver.py."""
@@ -124,6 +158,7 @@ FIT_FAULTS: Mapping[str, tuple[int, str]] = {
     # scenario that must fail -> ranks, and what is in the line that tells why
     "killed": (2, "SIGKILL"),
     "filtered, killed": (2, "SIGKILL"),
+    "killed, ulysses": (2, "SIGKILL"),
     "resumed": (1, "resume: "),  # on the checkpoint of two ranks
     "verified": (1, "departs from the plan"),
     TAMPERED_WITH: (1, "departs from the plan"),
@@ -189,24 +224,34 @@ def bar(result: Mapping[str, Any]) -> float:
 # ---- L2
 
 
-def check_gradients(measured: Mapping[str, Any], ranks: int) -> None:
+def replicas(bench: str) -> int:
+    """How many sets of rows a bench has."""
+    ranks, settings = BENCHES[bench]
+    return int(ranks // settings.get("worker.actor.ulysses_size", 1))
+
+
+def check_gradients(measured: Mapping[str, Any], bench: str) -> None:
     """Every objective, aggregation, split and step is within the bar, and weighs something."""
     wanted = CASES if measured["version"] == "0.3.2" else CASES | LATER_CASES
+    if bench in FEW:
+        wanted = {case: CASES[case] for case in ("default", "default, k3")}
     found: dict[str, int] = {}
     for result in measured["wrapped"]:
         assert result["error"] <= bar(result), result
         assert result["norm"] > 0.1, result
         found[result["case"]] = found.get(result["case"], 0) + 1
     assert found == {
-        case: 3 * (4 if case == "default" and ranks == 1 else 2) * aggregations for case, aggregations in wanted.items()
+        case: 3 * (4 if case == "default" and replicas(bench) == 1 else 2) * aggregations
+        for case, aggregations in wanted.items()
     }
     assert max(result["clipped"] for result in measured["wrapped"]) >= 0.05
 
 
-def check_controls(measured: Mapping[str, Any], ranks: int) -> None:
+def check_controls(measured: Mapping[str, Any], bench: str) -> None:
     """EasyR1 alone misses the bar where it should, meets it where it should, and its weights are those recorded; an
-    oracle without EasyR1's clamp of k3 is missed."""
-    said = measured["natively"]
+    oracle without EasyR1's clamp of k3 is missed. Of rows that ranks share: a gathering without its factor misses it,
+    and weights that are read as if each rank had rows of its own are not the plan's."""
+    said, (ranks, settings) = measured["natively"], BENCHES[bench]
     wrong = ["seq", "seq, two per micro-batch", "seq, by token budget", *(["floors"] if ranks > 1 else [])]
     for name in wrong:
         assert said[name] > 10, name
@@ -215,6 +260,11 @@ def check_controls(measured: Mapping[str, Any], ranks: int) -> None:
         if name.startswith("weights of "):
             assert ratio <= 1, name
     assert ranks > 1 or measured["unclamped"] > 10
+    if replicas(bench) < ranks:
+        assert (measured["unscaled"] > 10) is settings["worker.actor.padding_free"]
+        counted = measured["counted by ranks"]
+        assert counted.startswith("optimizer step 0 departs from the plan in its weights: ")
+        assert "0.5 times what the plan says" in counted
 
 
 def check_edges(measured: Mapping[str, Any]) -> None:
@@ -502,6 +552,8 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
 def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, float]:
     """Of one version's records, by name; two digits of what was measured, the worst of its kind."""
     wrapped = [result for ranks in ("1", "2") for result in gradients[ranks]["wrapped"]]
+    sharing = [bench for bench in BENCHES if BENCHES[bench][1]]
+    shared = [result for bench in sharing for result in gradients[bench]["wrapped"]]
     natively = [case for ranks in ("1", "2") for case in gradients[ranks]["natively"].items()]
     apart = runs["ends_apart"]
     found = {
@@ -516,6 +568,15 @@ def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, 
         "sgd_ranks_apart": apart["fit sgd, 1"],
         "like_ranks_apart": apart["fit like, 1"],
         "unwrapped_apart": apart["fit observed, 2"],
+        "ulysses_error": max(result["error"] for result in shared),
+        "ulysses_of_the_bar": max(result["error"] / bar(result) for result in shared),
+        "ulysses_unscaled_bars": min(gradients[bench]["unscaled"] for bench in ("ulysses, 2", "ulysses, 4")),
+        "ulysses_apart": max(apart[f"fit {name}"] for name in (*(f"{name}, 2" for name in SHARED_ROWS), FOUR)),
+        "ulysses_unwrapped_apart": apart["fit observed, ulysses, 2"],
     }
-    counts = {"steps": len(wrapped), "objectives": len({result["case"] for result in wrapped})}
+    counts = {
+        "steps": len(wrapped),
+        "ulysses_steps": len(shared),
+        "objectives": len({result["case"] for result in wrapped}),
+    }
     return {**counts, **{name: float(f"{value:.1e}") for name, value in found.items()}}

@@ -433,6 +433,20 @@ def test_written_arguments_and_yaml_are_read_again(tmp_path):
     assert read([word for word in words if not word.startswith("config=")]).spec == spec
 
 
+def test_devices_that_share_sequences_have_a_part_of_the_budget_each_rounded_up():
+    # 4 sequences of 512 + 512 tokens, and 2 for scoring, over 8 devices; then of 1 token more
+    values = {**RUN, f"{ACTOR}ulysses_size": 8, f"{ACTOR}dynamic_batching": True, MICRO: 4, FORWARD: 2}
+    spec = read(values).spec
+    assert (spec.micro_batch.tokens_per_device, spec.micro_batch.forward_tokens_per_device) == (512, 256)
+    odd = read({**values, "data.max_response_length": 513}).spec
+    assert (odd.micro_batch.tokens_per_device, odd.micro_batch.forward_tokens_per_device) == (513, 257)
+    for one in (spec, odd):
+        written = EasyR1Adapter().write(one).text["arguments"].partition("\n")[2].replace("\\\n", " ")
+        assert read([word for word in shlex.split(written) if not word.startswith("config=")]).spec == one
+    with pytest.raises(CannotWrite, match="multiples of the longest sequence, 1024 tokens, over 8 devices"):
+        EasyR1Adapter().write(spec.replace(**{"micro_batch.tokens_per_device": 500}))
+
+
 def test_every_problem_of_an_unwritable_spec_is_named():
     spec = read(RUN).spec.replace(**{"horizon.epochs": 1.5, "optimizer_step.completions_per_step": 30})
     with pytest.raises(CannotWrite) as caught:

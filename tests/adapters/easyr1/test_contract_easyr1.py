@@ -107,7 +107,7 @@ REFUSED = {
     "value_baseline": {"algorithm.adv_estimator": "gae"},
     "critic_warmup": {"trainer.critic_warmup": 3},
     "adaptive_kl": {"algorithm.disable_kl": False, "algorithm.kl_type": "adaptive"},
-    "sequence_parallel": {f"{ACTOR}ulysses_size": 2},
+    "sequence_parallel": {MODEL: "Qwen/Qwen2.5-VL-7B-Instruct", f"{ACTOR}ulysses_size": 2},
     "hybrid_sharding": {f"{ACTOR}fsdp.fsdp_size": 2},
     "multi_modal": {MODEL: "llava-hf/llava-1.5-7b-hf"},
     "lora": {

@@ -18,33 +18,6 @@ import pytest
 from batchbridge.meaning.spec import Spec, walk
 
 HERE = Path(__file__).parent
-COMMITS = {
-    "0.3.2": "a23fb5b06be61d0eaa5819430533bf11136609cf",
-    "0.3.3.dev0": "b44b311b669bf1fd1aa2fc36f2251482ba33cb16",
-}
-"""Versions that were measured, and the commit of each; the versions beside EasyR1 are in each record's `made_of`."""
-VERSIONS = tuple(COMMITS)
-OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
-BAR = 1e-5
-"""DESIGN 8: of the parameters' movement."""
-ON_THE_PLAN = {
-    # `fit` without Ray -> ranks
-    **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
-    "fit resumed, 2": 2,
-    "fit resumed with other settings, 2": 2,
-    "fit other loss, 1": 1,
-}
-ON_THE_CANDIDATES = {"fit filtered, 1": 1, "fit filtered, 2": 2, "fit filtered, resumed, 2": 2}
-NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2", "fit filtered, observed, 1"}
-WITH_RAY = {
-    # the stock entry, or a driver of the user's own -> ranks
-    "stock entry": 2,
-    "stock entry on one rank": 1,
-    "resumed": 2,
-    "own driver": 2,
-}
-UNWRAPPED_WITH_RAY = {"stock entry observed", "stock entry predicted"}
-SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like", "filtered")]
 
 
 def _proofs() -> ModuleType:
@@ -58,6 +31,39 @@ def _proofs() -> ModuleType:
 
 
 proofs = _proofs()
+COMMITS = {
+    "0.3.2": "a23fb5b06be61d0eaa5819430533bf11136609cf",
+    "0.3.3.dev0": "b44b311b669bf1fd1aa2fc36f2251482ba33cb16",
+}
+"""Versions that were measured, and the commit of each; the versions beside EasyR1 are in each record's `made_of`."""
+VERSIONS = tuple(COMMITS)
+OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
+BAR = 1e-5
+"""DESIGN 8: of the parameters' movement."""
+ON_THE_PLAN = {
+    # `fit` without Ray -> ranks that have rows of their own
+    **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
+    "fit resumed, 2": 2,
+    "fit resumed with other settings, 2": 2,
+    "fit other loss, 1": 1,
+    **{f"fit {name}, 2": 1 for name in (*proofs.SHARED_ROWS, "resumed, ulysses")},
+    "fit enforced, ulysses, 4": 2,
+}
+ON_THE_CANDIDATES = {"fit filtered, 1": 1, "fit filtered, 2": 2, "fit filtered, resumed, 2": 2}
+NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2", "fit filtered, observed, 1"}
+NATIVE |= {"fit observed, ulysses, 2"}
+WITH_RAY = {
+    # the stock entry, or a driver of the user's own -> ranks
+    "stock entry": 2,
+    "stock entry on one rank": 1,
+    "resumed": 2,
+    "own driver": 2,
+    proofs.WITH_ULYSSES: 1,
+}
+UNWRAPPED_WITH_RAY = {"stock entry observed", "stock entry predicted"}
+SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like", "filtered")]
+SAME += [(f"fit {name.partition(',')[0]}, 2", f"fit {name}, 2") for name in proofs.SHARED_ROWS]
+SAME += [("fit enforced, 2", "fit enforced, ulysses, 4")]
 
 
 def recorded(kind: str, version: str) -> dict[str, Any]:
@@ -80,21 +86,21 @@ def test_a_record_of_other_code_fails() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, ranks: int) -> None:
-    measured = recorded("gradients", version)[str(ranks)]
+@pytest.mark.parametrize("bench", proofs.MEASURED_ON["gradients"])
+def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, bench: str) -> None:
+    measured = recorded("gradients", version)[bench]
     assert measured["version"] == version
-    proofs.check_gradients(measured, ranks)
-    proofs.check_controls(measured, ranks)
+    proofs.check_gradients(measured, bench)
+    proofs.check_controls(measured, bench)
     proofs.check_edges(measured)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_tampering_ended_before_its_update(version: str) -> None:
     measured = recorded("tampering", version)
-    for ranks in (1, 2):
-        proofs.check_probe(measured[str(ranks)])
-        proofs.check_tampering(measured[str(ranks)], ranks)
+    for bench in proofs.MEASURED_ON["tampering"]:
+        proofs.check_probe(measured[bench])
+        proofs.check_tampering(measured[bench], proofs.BENCHES[bench][0])
 
 
 def test_a_tampered_step_that_was_trained_fails() -> None:
@@ -108,7 +114,7 @@ def test_a_recorded_gradient_beyond_the_bar_fails() -> None:
     measured = recorded("gradients", VERSIONS[0])["1"]
     measured["wrapped"][0]["error"] = 1e-3
     with pytest.raises(AssertionError):
-        proofs.check_gradients(measured, 1)
+        proofs.check_gradients(measured, "1")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -177,7 +183,11 @@ def test_a_recorded_step_with_other_completions_is_not_the_plan(said: dict[str, 
 
 @pytest.mark.parametrize(
     ("version", "name", "wrapped"),
-    of_each(("fit observed, 2", "fit enforced, 2"), ("stock entry observed", "stock entry")),
+    of_each(
+        ("fit observed, 2", "fit enforced, 2"),
+        ("fit observed, ulysses, 2", "fit enforced, ulysses, 2"),
+        ("stock entry observed", "stock entry"),
+    ),
 )
 def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(
     version: str, name: str, wrapped: str
@@ -197,6 +207,9 @@ def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any])
     for name, other in (("fit resumed, 2", "fit enforced, 2"), ("fit filtered, resumed, 2", "fit filtered, 2")):
         proofs.check_identical(said["runs"][name], said["runs"][other])
         assert said["ends_apart"][name] == 0.0
+    sharing = ("fit resumed, ulysses, 2", "fit enforced, ulysses, 2")
+    proofs.check_identical(*(said["runs"][name] for name in sharing))
+    assert len({said["ends_apart"][name] for name in sharing}) == 1
 
 
 def test_the_recorded_run_that_was_resumed_with_a_token_budget_ended_within_the_bar(said: dict[str, Any]) -> None:
@@ -250,7 +263,10 @@ def test_the_recorded_run_that_was_verified_ended_where_it_was_tampered_with(sai
     proofs.check_tampered_with(said["failed"][f"fit {proofs.TAMPERED_WITH}, 1"])
 
 
-@pytest.mark.parametrize(("version", "name"), of_each(("fit killed, 2",), ("fit filtered, killed, 2",), ("killed",)))
+@pytest.mark.parametrize(
+    ("version", "name"),
+    of_each(("fit killed, 2",), ("fit filtered, killed, 2",), ("fit killed, ulysses, 2",), ("killed",)),
+)
 def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(version: str, name: str) -> None:
     proofs.check_killed(recorded("runs", version)["failed"][name])
 

@@ -18,7 +18,7 @@ from batchbridge.reading.read import read
 from batchbridge_easyr1 import runtime, sampling
 from batchbridge_easyr1.clock import Ticks
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
+from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader, Driver
 
 COMMAND = [
     *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
@@ -95,7 +95,6 @@ def test_gae_is_refused_with_the_reason_that_it_cannot_run() -> None:
     ("name", "path", "value"),
     [
         ("critic_warmup", "trainer.critic_warmup", 2),
-        ("sequence_parallel", "worker.actor.ulysses_size", 2),
         ("hybrid_sharding", "worker.actor.fsdp.fsdp_size", 1),
         ("group_size", "worker.rollout.n", 5),
     ],
@@ -108,6 +107,27 @@ def test_settings_that_are_not_proven_are_refused_by_name(name: str, path: str, 
         target = getattr(target, owner)
     setattr(target, last, value)
     assert refused(trainer, request_of()) == {name}
+
+
+def test_ranks_that_share_the_tokens_of_rows_are_refused_with_images_alone() -> None:
+    trainer = trainer_of()
+    trainer.config.worker.actor.ulysses_size = 2
+    assert refused(trainer, request_of()) == set()
+    trainer.processor = type("Qwen2_5_VLProcessor", (), {})()
+    assert refused(trainer, request_of()) == {"sequence_parallel"}
+
+
+def test_rows_are_whole_micro_batches_of_a_replica_and_whole_for_its_ranks() -> None:
+    trainer = trainer_of(actor_rollout_ref_wg=SimpleNamespace(world_size=4))
+    actor = trainer.config.worker.actor
+    actor.ulysses_size, actor.dynamic_batching = 2, False
+    actor.micro_batch_size_per_device_for_update, actor.micro_batch_size_per_device_for_experience = 3, 4
+    driver = Driver(trainer, request_of(), None)  # type: ignore[arg-type]  # no worker is asked
+    assert (driver.shards, driver.ranks, driver.rows_per_micro_batch, driver.forward_rows) == (4, 2, 6, 4)
+    actor.dynamic_batching = True
+    assert (driver.rows_per_micro_batch, driver.forward_rows) == (2, 2)
+    actor.ulysses_size = 1
+    assert (driver.ranks, driver.rows_per_micro_batch, driver.forward_rows) == (4, 1, 1)
 
 
 def test_an_adaptive_kl_coefficient_is_refused() -> None:

@@ -46,7 +46,7 @@ def fit(folder: Path, name: str) -> Any:
     os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
     os.environ["BATCHBRIDGE_SEEDS"] = str(folder / f"{name}-seeds")
     made = trainer(folder, [*settings, checkpoints], sgd=name == "sgd")
-    like = None if name != "like" else spec_of(made).replace(**LIKE)
+    like = None if not name.startswith("like") else spec_of(made).replace(**LIKE)
     if name == "seq":  # also after the workers stand
         made.init_workers()
         wrap(made, mode=mode, ledger=ledger)

@@ -1,9 +1,9 @@
 """What `test_gradients_easyr1` runs, one process per rank: EasyR1's real `FSDPWorker.update_actor`, FSDP on gloo.
 
-    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 gradients.py FOLDER
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 gradients.py FOLDER [SETTINGS]
 
-FOLDER/policy is the tiny policy (`batchbridge_on_cpu.easyr1.scripted.prepare`). Rank 0 leaves what it measured in
-FOLDER/measured.json; the comparing process asserts.
+FOLDER/policy is the tiny policy (`batchbridge_on_cpu.easyr1.scripted.prepare`). SETTINGS: as JSON, Ulysses' among them.
+Rank 0 leaves what it measured in FOLDER/measured.json; the comparing process asserts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from batchbridge_on_cpu.easyr1 import cpu
 cpu.start()
 
 import dataclasses
+import functools
 import itertools
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 
 import torch
 import verl
+from verl.workers.actor import dp_actor
 
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.ranks import layout
@@ -120,6 +123,7 @@ class Bench(Steps):
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.gradient: torch.Tensor | None = None
         self.config = self.worker.config.actor
+        self.replicas = self.ranks // self.config.ulysses_size
         actor = self.worker.actor
 
         self.updates, self.keeps_gradients = 0, True
@@ -141,7 +145,8 @@ class Bench(Steps):
         """This rank's part of one call, as the driver lays it out."""
         self.cut(split)
         costs = [len(sample.prompt) + len(sample.completion) for sample in samples]
-        order = layout(costs, ranks=self.ranks, rows_per_micro_batch=None if SPLITS[split][0] else SPLITS[split][1])
+        rows = math.lcm(1 if SPLITS[split][0] else SPLITS[split][1], self.config.ulysses_size)
+        order = layout(costs, ranks=self.replicas, rows_per_micro_batch=rows)
         size = len(order) // self.ranks
         return self.send_rows(samples, members, order[self.rank * size : (self.rank + 1) * size], step)
 
@@ -150,7 +155,7 @@ class Bench(Steps):
     ) -> Any:
         rows = [None if row is None else samples[row] for row in mine]
         if not any(rows):
-            rows, mine = [dataclasses.replace(samples[0], loss_mask=[0] * len(samples[0].completion))], [None]
+            rows = [dataclasses.replace(samples[0], loss_mask=[0] * len(samples[0].completion))] * len(mine)
         references = [torch.zeros(1) if sample is None else self.reference_logprobs(sample) for sample in rows]
         places = [None if row is None else members[row] for row in mine]
         return self.worker.update_actor(self.batch(rows, places, step, references))
@@ -178,10 +183,11 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
     """Every objective, aggregation and split, step by step."""
     results = []
     known = hasattr(bench.config, "loss_type")
-    for case, split in itertools.product(CASES, SPLITS):
+    few = bench.ranks > 2 or (bench.replicas < bench.ranks and not bench.config.padding_free)
+    for case, split in itertools.product(CASES[:2] if few else CASES, SPLITS):
         if case.loss_mode != "default" and not known:
             continue
-        if split in MORE_SPLITS and (case is not CASES[0] or bench.ranks > 1):
+        if split in MORE_SPLITS and (case is not CASES[0] or bench.replicas > 1):
             continue
         for aggregation in case.aggregations:
             spec = spec_of(case, aggregation)
@@ -216,7 +222,7 @@ def natively(bench: Bench, folder: Path) -> dict[str, float]:
         config.loss_avg_mode = mode
         bench.cut(split)
         share = rows // bench.ranks  # floored, as FSDPWorker does
-        config.global_batch_size_per_device = share
+        config.global_batch_size_per_device = share * config.ulysses_size
         mine = list(range(bench.rank * share, (bench.rank + 1) * share))
         ledger = folder / f"natively-{name.split()[0]}-{mode}-{split}".replace(" ", "_")
         install(bench.worker, bench.orders(spec, CASES[0], mode="observe", ledger=ledger))
@@ -271,6 +277,40 @@ def unclamped(bench: Bench) -> float:
     expected = step_gradient(bench.exact, samples, term=spec.loss.policy, objective=free, reference=reference)
     assert bench.gradient is not None
     return relative_error(bench.gradient, expected) / bar(floor)
+
+
+def unscaled(bench: Bench) -> float:
+    """The gradient of a step whose gathering leaves out the factor that makes up for the average over the ranks that
+    share a row's tokens: nothing that is measured in a run sees a model's own backward. Error over the bar."""
+    spec = spec_of(CASES[0], "token_mean")
+    samples, members = bench.step(Plan(spec, PROMPTS), 2)
+    install(bench.worker, bench.orders(spec, CASES[0]))
+    native = dp_actor.gather_outputs_and_unpad
+    dp_actor.gather_outputs_and_unpad = functools.partial(native, grad_scaler=False)
+    try:
+        bench.send(samples, members, 2, "fixed 2")
+    finally:
+        remove(bench.worker)
+        dp_actor.gather_outputs_and_unpad = native
+    expected, floor, _ = bench.expected(CASES[0], spec, 2, samples)
+    assert bench.gradient is not None
+    return relative_error(bench.gradient, expected) / bar(floor)
+
+
+def counted_by_ranks(bench: Bench) -> str:
+    """A step whose weights are read as if every rank had rows of its own: what it says."""
+    spec = spec_of(CASES[0], "token_mean")
+    samples, members = bench.step(Plan(spec, PROMPTS), 0)
+    install(bench.worker, bench.orders(spec, CASES[0]))
+    bench.worker.batchbridge._watch._replicas = bench.ranks
+    try:
+        bench.send(samples, members, 0, "fixed 2")
+    except BatchDrift as drift:
+        return str(drift)
+    finally:
+        remove(bench.worker)
+        bench.worker.optimizer.zero_grad()
+    return "trained"
 
 
 def _one_percent_more(native: Any) -> Any:
@@ -341,8 +381,8 @@ def refused(bench: Bench) -> str:
     return "trained"
 
 
-def main(folder: Path) -> None:
-    bench = Bench(folder)
+def main(folder: Path, settings: str = "{}") -> None:
+    bench = Bench(folder, json.loads(settings))
     found: dict[str, Any] = {
         "version": verl.__version__,
         "wrapped": wrapped(bench),
@@ -354,6 +394,8 @@ def main(folder: Path) -> None:
     }
     if bench.ranks == 1:
         found["unclamped"] = unclamped(bench)
+    if bench.replicas < bench.ranks:
+        found |= {"unscaled": unscaled(bench), "counted by ranks": counted_by_ranks(bench)}
     if bench.rank == 0:
         (folder / "measured.json").write_text(json.dumps(found), encoding="utf-8")
     torch.distributed.barrier()
@@ -361,4 +403,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

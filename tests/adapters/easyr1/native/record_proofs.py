@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 import torch
-from started import finished, fit_failed, fit_run, parameters
+from started import bench_folder, finished, fit_failed, fit_run, parameters
 
 from batchbridge.testing.trajectories import distance
 
@@ -38,7 +38,11 @@ FITS = {
         proofs.OTHER_SETTINGS,
         "filtered",
         "filtered, resumed",
+        *proofs.SHARED_ROWS,
+        "observed, ulysses",
+        "resumed, ulysses",
     ),
+    4: ("enforced, ulysses",),
 }
 """Scenarios of fits.py that end well, by ranks."""
 UNCOMPARED = ("predicted", "orderly", "filtered, observed", "stock entry predicted")
@@ -106,15 +110,18 @@ def runs_of(place: Path) -> dict[str, Any]:
 
 
 def gradients_of(place: Path) -> dict[str, Any]:
-    """What gradients.py measured, by ranks."""
-    files = {ranks: place / f"gradients-{ranks}" / "measured.json" for ranks in ("1", "2")}
-    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    """What gradients.py measured, by bench."""
+    return _measured(place, "gradients")
 
 
 def tampering_of(place: Path) -> dict[str, Any]:
-    """What tampering.py measured, by ranks."""
-    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
-    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    """What tampering.py measured, by bench."""
+    return _measured(place, "tampering")
+
+
+def _measured(place: Path, kind: str) -> dict[str, Any]:
+    files = {bench: bench_folder(place, kind, bench) / proofs.LEFT[kind] for bench in proofs.MEASURED_ON[kind]}
+    return {bench: json.loads(file.read_text(encoding="utf-8")) for bench, file in files.items()}
 
 
 def made_of(checkout: Path, kind: str) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def versions_of(kind: str, record: dict[str, Any]) -> set[str]:
     """Versions of EasyR1 that a record is of: one."""
     if kind == "runs":
         return {run["framework_version"] for run in record["runs"].values()}
-    return {record[ranks]["version"] for ranks in ("1", "2")}
+    return {record[bench]["version"] for bench in proofs.MEASURED_ON[kind]}
 
 
 def main(checkout: Path, place: Path, out: Path, *kinds: str) -> None:

@@ -147,15 +147,17 @@ def changed(checkout: Path, copy: Path, place: str, name: str) -> Path:
 # ---- without Ray
 
 
-def measured_by(script: Path, folder: Path, checkout: Path, ranks: int, *, leaves: str) -> dict[str, Any]:
-    """What a script of this folder measures on so many ranks, unless it was kept in `folder`, in the file `leaves`."""
+def measured_by(script: Path, place: Path, checkout: Path, bench: str) -> dict[str, Any]:
+    """What gradients.py or tampering.py measures on a bench of `proofs.BENCHES`, unless it was kept."""
+    (ranks, settings), folder = proofs.BENCHES[bench], bench_folder(place, script.stem, bench)
+    leaves = proofs.LEFT[script.stem]
     if not (folder / leaves).exists():
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
         paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
         ran = subprocess.run(
-            [*command, str(script), str(folder)],
+            [*command, str(script), str(folder), json.dumps(settings)],
             capture_output=True,
             text=True,
             check=False,
@@ -164,6 +166,11 @@ def measured_by(script: Path, folder: Path, checkout: Path, ranks: int, *, leave
         assert ran.returncode == 0, ran.stderr[-20000:]
     found: dict[str, Any] = json.loads((folder / leaves).read_text(encoding="utf-8"))
     return found
+
+
+def bench_folder(place: Path, kind: str, bench: str) -> Path:
+    """Where a script leaves what it measures on a bench."""
+    return place / f"{kind}-{bench.replace(', ', '-')}"
 
 
 def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Path:

@@ -1,7 +1,7 @@
 """What `test_tampering_easyr1` runs, one process per rank: steps of EasyR1's real `FSDPWorker.update_actor` that
 something else than the plan has a hand in.
 
-    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 tampering.py FOLDER
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 tampering.py FOLDER [SETTINGS]
 
 As gradients.py; rank 0 leaves FOLDER/tampering.json.
 """
@@ -217,8 +217,8 @@ def probed_objectives(bench: Bench) -> list[str]:
     return failed
 
 
-def main(folder: Path) -> None:
-    bench = Bench(folder)
+def main(folder: Path, settings: str = "{}") -> None:
+    bench = Bench(folder, json.loads(settings))
     bench.keeps_gradients = False  # there are none where the loss is detached
     found = {
         "version": verl.__version__,
@@ -233,4 +233,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -231,3 +231,46 @@ def test_another_loss_that_weighs_as_before_goes_on_and_is_called_measured(fit: 
     run = fit_run(fit(1, proofs.OTHER_LOSS), proofs.OTHER_LOSS, 1)
     proofs.check_plan(run, ranks=1)
     assert (run["grade"], fit_run(one, "enforced", 1)["grade"]) == ("measured", "proven")
+
+
+# ---- ranks that share the tokens of their rows (Ulysses)
+
+
+@pytest.fixture(scope="module")
+def sharing(fit: Fit) -> Path:
+    return fit(2, *proofs.SHARED_ROWS, "observed, ulysses")
+
+
+@pytest.mark.parametrize("name", proofs.SHARED_ROWS)
+def test_ranks_that_share_rows_train_the_plan_and_end_where_others_do(two: Path, sharing: Path, name: str) -> None:
+    run, other = fit_run(sharing, name, 2), name.partition(",")[0]
+    proofs.check_plan(run, ranks=1)
+    proofs.check_whole_groups(run)
+    proofs.check_same(run, fit_run(two, other, 2))
+    assert_same_end(f"easyr1, {name}: as {other}", start(two), end(sharing, name), end(two, other))
+
+
+def test_two_replicas_of_two_ranks_train_the_plan_and_end_there_too(fit: Fit, two: Path) -> None:
+    four = fit(4, "enforced, ulysses")
+    run = fit_run(four, "enforced, ulysses", 4)
+    proofs.check_plan(run, ranks=2)
+    proofs.check_same(run, fit_run(two, "enforced", 2))
+    assert_same_end(
+        "easyr1, two replicas of two ranks", start(two), end(four, "enforced, ulysses"), end(two, "enforced")
+    )
+
+
+def test_negative_control_ranks_that_share_rows_train_other_steps_unwrapped(two: Path, sharing: Path) -> None:
+    observed = fit_run(sharing, "observed, ulysses", 2)
+    assert {step["ranks"] for step in observed["steps"]} == {1}
+    assert proofs.differing_steps(fit_run(sharing, "enforced, ulysses", 2), observed) == 6
+    ends = end(sharing, "observed, ulysses"), end(sharing, "enforced, ulysses")
+    assert_other_end("easyr1, ulysses, unwrapped", start(two), *ends)
+
+
+def test_ranks_that_share_rows_are_killed_and_resume_exactly(fit: Fit, sharing: Path) -> None:
+    killed = fit(2, "killed, ulysses", BATCHBRIDGE_KILL=proofs.FIRST_KILL)
+    proofs.check_killed(fit_failed(killed, "killed, ulysses"))
+    resumed = fit(2, "resumed, ulysses")
+    proofs.check_identical(fit_run(resumed, "resumed, ulysses", 2), fit_run(sharing, "enforced, ulysses", 2))
+    assert torch.equal(end(resumed, "resumed, ulysses"), end(sharing, "enforced, ulysses"))

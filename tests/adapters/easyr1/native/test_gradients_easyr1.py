@@ -1,7 +1,7 @@
 """L2: gradients of EasyR1's real `FSDPWorker.update_actor` (FSDP, gloo) against the float64 oracle.
 
 The processes run `gradients.py`; `proofs.py` says what is asked. Ragged lengths, a completion whose loss mask is all
-zero, filler rows, a short step, fixed and dynamic micro-batches.
+zero, filler rows, a short step, fixed and dynamic micro-batches; rows whose tokens two ranks share (Ulysses).
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from started import measured_by
 SCRIPT = Path(__file__).parent / "gradients.py"
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def measured(request: pytest.FixtureRequest, place: Path, checkout: Path) -> tuple[int, dict[str, Any]]:
-    """What was measured on so many ranks."""
-    ranks: int = request.param
-    return ranks, measured_by(SCRIPT, place / f"gradients-{ranks}", checkout, ranks, leaves="measured.json")
+@pytest.fixture(scope="module", params=proofs.MEASURED_ON["gradients"])
+def measured(request: pytest.FixtureRequest, place: Path, checkout: Path) -> tuple[str, dict[str, Any]]:
+    """What was measured on a bench."""
+    return request.param, measured_by(SCRIPT, place, checkout, request.param)
 
 
-def test_every_step_has_the_oracles_gradient(measured: tuple[int, dict[str, Any]]) -> None:
+def test_every_step_has_the_oracles_gradient(measured: tuple[str, dict[str, Any]]) -> None:
     proofs.check_gradients(measured[1], measured[0])
 
 
-def test_negative_control_seq_and_floors_alone_miss_the_bar_tenfold(measured: tuple[int, dict[str, Any]]) -> None:
+def test_negative_control_seq_and_floors_alone_miss_the_bar_tenfold(measured: tuple[str, dict[str, Any]]) -> None:
     proofs.check_controls(measured[1], measured[0])
 
 
-def test_what_is_no_step_of_the_plan_is_refused_before_the_update(measured: tuple[int, dict[str, Any]]) -> None:
+def test_what_is_no_step_of_the_plan_is_refused_before_the_update(measured: tuple[str, dict[str, Any]]) -> None:
     proofs.check_edges(measured[1])

@@ -108,3 +108,13 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
     proofs.check_identical(run.summary(), two_ranks.summary())
     assert torch.equal(two_ranks.parameters("last"), run.parameters("last"))
     proofs.check_driver(run.summary()["report"])
+
+
+def test_the_stock_entry_whose_ranks_share_rows_trains_the_plan_and_ends_there_too(
+    two_ranks: Run, start: Start
+) -> None:
+    run = start(proofs.WITH_ULYSSES)
+    proofs.check_plan(run.summary(), ranks=1)
+    proofs.check_same(run.summary(), two_ranks.summary())
+    first, last = (two_ranks.parameters(name) for name in ("first", "last"))
+    assert_same_end("easyr1, the stock entry: ulysses", first, run.parameters("last"), last)

@@ -15,18 +15,17 @@ from started import measured_by
 SCRIPT = Path(__file__).parent / "tampering.py"
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def measured(request: pytest.FixtureRequest, place: Path, checkout: Path) -> tuple[int, dict[str, Any]]:
-    """What was measured on so many ranks."""
-    ranks: int = request.param
-    return ranks, measured_by(SCRIPT, place / f"tampering-{ranks}", checkout, ranks, leaves="tampering.json")
+@pytest.fixture(scope="module", params=proofs.MEASURED_ON["tampering"])
+def measured(request: pytest.FixtureRequest, place: Path, checkout: Path) -> tuple[str, dict[str, Any]]:
+    """What was measured on a bench."""
+    return request.param, measured_by(SCRIPT, place, checkout, request.param)
 
 
-def test_a_loss_of_ones_own_is_refused_unless_it_weighs_as_the_plan_does(measured: tuple[int, dict[str, Any]]) -> None:
+def test_a_loss_of_ones_own_is_refused_unless_it_weighs_as_the_plan_does(measured: tuple[str, dict[str, Any]]) -> None:
     proofs.check_probe(measured[1])
 
 
 def test_a_step_that_is_tampered_with_ends_the_run_on_every_rank_before_its_update(
-    measured: tuple[int, dict[str, Any]],
+    measured: tuple[str, dict[str, Any]],
 ) -> None:
-    proofs.check_tampering(measured[1], measured[0])
+    proofs.check_tampering(measured[1], proofs.BENCHES[measured[0]][0])

@@ -28,6 +28,7 @@ HERE = __name__
 HOOKS = {
     "ray": f"{HERE}:after_ray",
     "ray._private.node": f"{HERE}:after_node",
+    "tensordict": f"{HERE}:after_tensordict",
     "torch": f"{HERE}:after_torch",
     "verl.utils.checkpoint.fsdp_checkpoint_manager": f"{HERE}:after_checkpoints",
     "verl.utils.seqlen_balancing": f"{HERE}:after_balancing",
@@ -102,6 +103,11 @@ def after_torch(torch: Any) -> None:
     cuda.set_rng_state = lambda *arguments: None
     native = torch.distributed.init_process_group
     torch.distributed.init_process_group = lambda backend=None, **options: native(backend="gloo", **options)
+
+
+def after_tensordict(module: Any) -> None:
+    """A batch that is sent to the device stays on the CPU: EasyR1 sends it where ranks share rows (Ulysses)."""
+    module.TensorDictBase.cuda = lambda batch, *arguments, **options: batch
 
 
 def after_checkpoints(module: Any) -> None:
