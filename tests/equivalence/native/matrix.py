@@ -162,7 +162,6 @@ CASES = {
             left_out={
                 "verl v0": "its trainer reads no group filter (BB-VERL-086)",
                 "easyr1": "its filter is held against the plan alone (docs/easyr1.md)",
-                "open_instruct": "its filter is held against the oracle alone (docs/open_instruct.md)",
             },
             flat=(2, 5, 8, 11),
         ),
