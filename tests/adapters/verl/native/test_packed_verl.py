@@ -26,6 +26,8 @@ LAYOUTS = {
     "two sequence groups of two": (4, "2"),
 }
 """Processes, and what `processes.py` is told: ranks that a row is on, or the attention of whole rows."""
+BY_HAND = ("rows whole, sdpa, two ranks", "two sequence groups of two")
+"""Minutes each; recorded with the digests of our code."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def left(folder: Callable[..., Path], layout: str) -> Path:
     return folder(*LAYOUTS[layout])
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.by_hand] * (name in BY_HAND)) for name in LAYOUTS])
 def layout(request: pytest.FixtureRequest) -> str:
     value: str = request.param
     return value
@@ -108,6 +110,7 @@ def test_a_step_of_packed_rows_that_nothing_else_has_a_hand_in_is_trained(
     assert measured(layout)["tampering"][name] == {"said": "", "step": None, "updates": 2}
 
 
+@pytest.mark.by_hand
 def test_ranks_that_share_a_row_write_it_down_once(folder: Callable[..., Path]) -> None:
     ledgers = [left(folder, layout) / "empty_ledger" for layout in LAYOUTS]
     whole = ledgers[0]
