@@ -302,10 +302,9 @@ def gpu(session: nox.Session) -> None:
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins; what
-    starts processes of its own, but for DeepSpeed, by name only: `trl_full`."""
+    starts processes of its own, but for Open-R1's script on ZeRO, by name only: `trl_full`."""
     install_oldest_trl(session)
-    files = (*trl_wrapped(*IN_PROCESS), *trl_wrapped("deepspeed"), *native("adapters/open_r1"))
-    pytest(session, *TWO_PROCESSES, *files, *BESIDE_DEEPSPEED)
+    pytest(session, *TWO_PROCESSES, *trl_wrapped(*IN_PROCESS), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
@@ -349,11 +348,13 @@ def trl_full(session: nox.Session, release: str) -> None:
     """What `trl` and `trl_oldest` run a part of or leave out: whole matrices of gradients and trajectories, benchmarks,
     runs of several processes on the oldest; by name only."""
     # bitsandbytes, for QLoRA: not in the default session, as peft imports it wherever it finds it.
-    constraints, more = ("trl", ("bitsandbytes",)) if release == "newest" else ("trl_oldest", BESIDE_TRL)
-    install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
+    if release == "newest":
+        install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "bitsandbytes", ".[trl]")
+    else:
+        install_oldest_trl(session)
     names = {"gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command"}
-    names |= {"benchmark_of_steps"} if release == "newest" else {*ON_RELEASES, "fsdp"}
-    files = trl_wrapped(*sorted(names))
+    names |= {"benchmark_of_steps"} if release == "newest" else {*ON_RELEASES, "fsdp", "deepspeed"}
+    files = (*trl_wrapped(*sorted(names)), *(BESIDE_DEEPSPEED if release == "oldest" else ()))
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
 
