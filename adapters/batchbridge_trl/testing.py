@@ -7,7 +7,6 @@ else is replaced. For tests and examples; needs datasets, torch, transformers an
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,20 +216,16 @@ def whole(tensor: Any) -> torch.Tensor:
 class GradientError:
     """How far a trainer's gradient is from the float64 oracle's at one optimizer step.
 
-    error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in the run's precision, the root mean
-    square over the steps that were compared: what one step rounds to is one draw, on some processors half of that.
-    bar: what DESIGN 8 allows. clipped: share of the step's tokens whose surrogate was clipped.
+    error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in the run's precision. clipped: share
+    of the step's tokens whose surrogate was clipped. bar: the most that an error may be, see `gradient_bar`: of the
+    floors of all steps that were compared.
     """
 
     step: int
     error: float
     floor: float
     clipped: float
-
-    @property
-    def bar(self) -> float:
-        """max(1e-6, 3 x the floor)."""
-        return gradient_bar(self.floor)
+    bar: float
 
 
 def gradient_errors(
@@ -284,8 +279,7 @@ def gradient_errors(
 
     exact, rough = run(torch.float64), run(precision)
     recorded = None if records is None else list(records)
-    errors = []
-    floors: list[float] = []
+    errors, floors = [], []
     for step in range(len(captured.gradients) if steps is None else min(steps, len(captured.gradients))):
         if recorded is not None:
             exact_samples, rough_samples = exact.recorded(recorded[step]), rough.recorded(recorded[step])
@@ -295,6 +289,6 @@ def gradient_errors(
         expected = exact.gradient(exact_samples, step)
         floors.append(relative_error(rough.gradient(rough_samples, step), expected))
         error = relative_error(captured.gradients[step], expected)
-        errors.append((step, error, exact.clipped_share(exact_samples, step)))
-    floor = math.hypot(*floors) / math.sqrt(len(floors) or 1)
-    return [GradientError(step, error, floor, clipped) for step, error, clipped in errors]
+        errors.append((step, error, floors[-1], exact.clipped_share(exact_samples, step)))
+    bar = gradient_bar(*floors)
+    return [GradientError(*of_step, bar) for of_step in errors]
