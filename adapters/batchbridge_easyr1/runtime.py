@@ -242,7 +242,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "a model that reads images with worker.actor.ulysses_size above 1: each rank has a part of a row's tokens and "
         "all features of its images, at which EasyR1's own forward stops",
         lambda trainer, request: _actor(trainer).ulysses_size > 1 and trainer.processor is not None,
-        configured=lambda reading: _images_in_parts(reading),
+        configured=_images_in_parts,
         remedy="worker.actor.ulysses_size=1",
     ),
     Refusal(
