@@ -17,7 +17,6 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.versions import installed
-from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.images import VIDEOS
@@ -26,7 +25,6 @@ from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
-from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 
 MODEL = f"{ACTOR}model.model_path"
@@ -314,6 +312,10 @@ SETTABLE: Settable = {
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
+    from batchbridge.kit.workers import orders_of
+    from batchbridge_easyr1.trainer import Observer
+
     if request.mode != "enforce":
         observer = Observer(trainer, orders_of(request, version), patches)
         return Patched(detach=observer.detach)
@@ -326,6 +328,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 
 def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> None:
+    from batchbridge.kit.workers import orders_of
+    from batchbridge_easyr1.trainer import Driver, Planned
+
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     objective, plan = request.spec.objective, request.plan
     per_rollout = request.spec.horizon.lr_tick == "rollout"

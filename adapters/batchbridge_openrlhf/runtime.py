@@ -4,10 +4,10 @@ each training process has, for people who build the processes themselves."""
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
+import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
 from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
@@ -16,7 +16,6 @@ from batchbridge.kit.ranks import steps_cross_rollouts
 from batchbridge.kit.refusals import Refusal, never, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
-from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.leftovers import SAID, settled
@@ -47,7 +46,7 @@ def _has_base(trainer: object, module: str, name: str) -> bool:
 def source_of(trainer: Any) -> tuple[Source, Context]:
     """The trainer's arguments, its world size, and its number of prompts. An `ActorPPOTrainer` has no prompts: there it
     is the attribute `dataset_size`, which whoever builds it sets."""
-    version = importlib.metadata.version("openrlhf")
+    version = batchbridge.kit.versions.version("openrlhf")
     known = readable(version, NEWEST)
     options, defaults = options_of(known), defaults_of(known)
     given = {
@@ -369,6 +368,8 @@ SETTABLE = (
 
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     """What the training processes set (see `engine.EngineLayer`), and what stays different by canonical field."""
+    from batchbridge_openrlhf.engine import KL_COEFFICIENT  # as everything that acts on a run, once there is one
+
     spec, own = request.spec, own_spec(request)
     objective = spec.objective
     settings: dict[str, Any] = {
@@ -429,6 +430,8 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
         raise CannotAttach({"group_filter": f"{reason}: wrap the PPOTrainer"})
     import torch
 
+    from batchbridge_openrlhf.engine import EngineLayer
+
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
     layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
@@ -449,7 +452,7 @@ def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orde
 
 RUNTIME = Runtime(
     framework="openrlhf",
-    version=lambda trainer: importlib.metadata.version("openrlhf"),
+    version=lambda trainer: batchbridge.kit.versions.version("openrlhf"),
     code=CODE,
     parts=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
     refusals=REFUSALS,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted, gathered
@@ -165,14 +165,8 @@ class TrlAdapter(FramedAdapter):
         """With the world size, which is accelerate's."""
         return Context(framework_version=version, world_size=spec.topology.world_size)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """YAML for `trl grpo --config` and a Python call; the world size stands in a comment. See `Adapter.write`."""
-        written = super().write(spec, framework_version)
-        text = self.forms(written.values, written.framework_version or "", spec.topology.world_size)
-        return dataclasses.replace(written, text=text)
-
     def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
-        """See `Adapter.forms`."""
+        """YAML for `trl grpo --config` and a Python call; the world size stands in a comment. See `Adapter.forms`."""
         from batchbridge_trl.forms import python_text, yaml_text
 
         said = values, framework_version, world_size

@@ -12,8 +12,6 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
-from batchbridge.kit.workers import orders_of
-from batchbridge_verl.driver import Driver
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.run import Run
@@ -373,6 +371,10 @@ SETTABLE: Settable = {
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
+    from batchbridge.kit.workers import orders_of
+    from batchbridge_verl.driver import Driver
+
     if request.mode != "enforce":
         from batchbridge_verl.observe import Observer
 

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +29,7 @@ class Distribution(NamedTuple):
     def metadata(self) -> dict[str, str]:
         """Name and Version."""
         for file in ("METADATA", "PKG-INFO", ""):
-            if (text := _text(Path(self.place, file))) is not None:
+            if (text := _text(f"{self.place}/{file}")) is not None:
                 lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
                 return {key: value.strip() for key, _, value in lines if key in ("Name", "Version")}
         return {}
@@ -87,7 +88,7 @@ def _entry_points(folders: Iterable[str], group: str) -> Iterator[EntryPoint]:
         if name in seen:
             continue
         seen.add(name)
-        text = _text(Path(place, "entry_points.txt"))
+        text = _text(f"{place}/entry_points.txt")
         if text is None or f"[{group}]" not in text:
             continue
         within = False
@@ -113,12 +114,19 @@ def _places(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Name and place of the metadata of every distribution in folders."""
     for folder in folders:
         try:
-            entries = list(os.scandir(folder))
+            yield from _places_in(folder, Path(folder).stat().st_mtime_ns)
         except OSError:
             continue
-        for entry in entries:
-            if entry.name.lower().endswith((".dist-info", ".egg-info")):
-                yield _plain(entry.name.rpartition(".")[0].partition("-")[0]), entry.path
+
+
+@lru_cache(maxsize=64)
+def _places_in(folder: str, changed: int) -> list[tuple[str, str]]:
+    """changed: when, in nanoseconds, so that what was found is found again as long as nothing is installed."""
+    return [
+        (_plain(name.rpartition(".")[0].partition("-")[0]), f"{folder}/{name}")
+        for name in os.listdir(folder)  # noqa: PTH208 - of some hundred entries, most no distributions
+        if name.lower().endswith((".dist-info", ".egg-info"))
+    ]
 
 
 def _plain(name: str) -> str:
@@ -126,8 +134,9 @@ def _plain(name: str) -> str:
     return "_".join(filter(None, name.lower().replace("-", "_").replace(".", "_").split("_")))
 
 
-def _text(file: Path) -> str | None:
+def _text(file: str) -> str | None:
     try:
-        return file.read_text(encoding="utf-8")
+        with open(file, encoding="utf-8") as opened:  # noqa: PTH123 - a hundred files, most not there
+            return opened.read()
     except (OSError, ValueError):
         return None

@@ -23,10 +23,11 @@ import batchbridge
 from batchbridge.cli.main import main
 from batchbridge.comparing.convert import Conversion, convert_to
 from batchbridge.comparing.effects import BY_FIELD
-from batchbridge.comparing.outside import FILES, plain_text
+from batchbridge.comparing.outside import FILES, MOST_READ, OutsideReport, _accepted, plain_text
 from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
-from batchbridge.contract.reading import Context, Source
+from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.read import read_source
 from batchbridge.reading.yaml_json import flat
 
@@ -419,6 +420,32 @@ def test_of_one_framework_s_own_words_all_that_it_takes_come_along() -> None:
     assert {key: found.written.values[key] for key in said} == said
     assert "torch_dtype" not in found.written.values
     assert "torch_dtype" in (found.left_behind or {})
+
+
+@pytest.mark.parametrize("refused", [set(), {0}, {7, 300}, set(range(0, 400, 3)), set(range(400))])
+@pytest.mark.parametrize("named", [True, False])
+def test_few_readings_find_what_a_target_takes_of_many_settings(refused: set[int], named: bool) -> None:
+    def offer(key: str) -> OutsideReport:
+        return OutsideReport(keys=("here",), value=1, status="mapped", target_key=key, target=1)
+
+    offers = [[offer(f"k{i}")] for i in range(400)]
+    offers[7].append(offer("other"))
+    wrong = {f"k{i}" for i in refused}
+    back = reading_of(plain_spec())
+    asked = []
+
+    def read(values: Mapping[str, Any]) -> Reading:
+        asked.append(values)
+        keys = sorted(wrong & values.keys())
+        where = tuple(Where(key) for key in keys) if named else ()
+        return dataclasses.replace(back, findings=(Finding("BB-X-1", "error", "config", "no", where),) if keys else ())
+
+    taken = [report.target_key for report in _accepted(offers, Written(values={}, text={}), back, read)]
+    if len(refused) < (400 if named else 3):
+        expected = [f"k{i}" if i not in refused else "other" for i in range(400) if i not in refused or i == 7]
+        assert taken == expected
+    assert not wrong & set(taken)
+    assert len(asked) <= MOST_READ
 
 
 def test_a_framework_without_a_table_is_written_as_its_specification_says() -> None:

@@ -1,4 +1,4 @@
-"""`check` stays within 200 ms of CPU on what users have, launch scripts and recipes; the goal is 150 ms.
+"""`check` stays within 150 ms of CPU on what users have, launch scripts and recipes.
 
 What a command imports is held exactly: kilobytes of BatchBridge's own source, which decide how long it takes where no
 bytecode is cached, and modules that cost more than they give. The bars in milliseconds are for a processor on which
@@ -15,18 +15,18 @@ from types import ModuleType
 import pytest
 
 REFERENCE_MS = 100
-LIMIT_MS = 200
+LIMIT_MS = 150
 """User and system time of the process, interpreter included, with cached bytecode."""
-CONVERT_MS = 240
-EVERY_MS = 450
+CONVERT_MS = 180
+EVERY_MS = 300
 """A recipe under every known version of TRL."""
 SCRIPT_MS = 150
 """A script of a folder, under every known version of verl: 200 in 15 s on two cores."""
 OWN_KB = {
     "trl, YAML": 750,
     "open_r1, script and recipe": 870,
-    "verl, script": 1000,
-    "easyr1, script": 890,
+    "verl, script": 950,
+    "easyr1, script": 810,
     "openrlhf, script": 890,
     "open_instruct, script": 880,
     "trl, mostly bash": 870,
@@ -41,14 +41,13 @@ NEVER = {
     "email",
     "importlib.metadata",
     "importlib.resources",
+    "packaging",
     "pydantic",
     "rich",
     "socket",
     "tempfile",
 }
 """Modules that none of these commands imports."""
-OPENRLHF = {"email", "importlib.metadata", "importlib.resources", "socket", "tempfile"}
-"""The adapter's running side asks `importlib.metadata` for a version, and belongs to the record of its runs."""
 NAMES = (
     "trl, YAML",
     "open_r1, script and recipe",
@@ -119,7 +118,7 @@ def test_a_command_imports_what_it_needs(name: str, folder: Path) -> None:
     sources = benchmark().sources(command(name, folder), folder)
     own = sum(size for module, size in sources.items() if module.startswith(("batchbridge", "bashread")))
     assert own / 1000 <= OWN_KB[name], sorted(sources)
-    assert not sources.keys() & (NEVER - (OPENRLHF if name.startswith("openrlhf") else set()))
+    assert not sources.keys() & NEVER
 
 
 @pytest.mark.parametrize("name", ["trl, YAML", "verl, script"])
@@ -138,11 +137,11 @@ def test_a_module_that_is_imported_is_counted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, DETECTED])
-def test_check_takes_at_most_200_ms_of_cpu(name: str, folder: Path) -> None:
+def test_check_takes_at_most_150_ms_of_cpu(name: str, folder: Path) -> None:
     within(LIMIT_MS, benchmark().lay(folder)[name], folder)
 
 
-def test_every_version_of_trl_is_judged_within_450_ms(folder: Path) -> None:
+def test_every_version_of_trl_is_judged_within_300_ms(folder: Path) -> None:
     within(EVERY_MS, benchmark().lay(folder)[benchmark().EVERY], folder)
 
 
@@ -156,7 +155,7 @@ def test_a_bar_that_is_missed_fails(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)
-def test_convert_takes_at_most_240_ms_of_cpu(name: str, folder: Path) -> None:
+def test_convert_takes_at_most_180_ms_of_cpu(name: str, folder: Path) -> None:
     benchmark().lay(folder)
     within(CONVERT_MS, benchmark().conversions()[name], folder)
 

@@ -90,6 +90,12 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     own += '\n    def _repr_html_(self):\n        import notebook\n\n        return notebook.bold("A")\n'
     elsewhere = "from errors import Short\n\n\nclass A:\n    x = 1\n"
     assert digests.digest(own) == digests.digest(elsewhere) != digests.digest(elsewhere.replace("1", "2"))
+    one, two = (
+        "import a.b\nfrom a.b import g\nf = lambda: a.b.h(g)\n",
+        "import c\nfrom d import g, h\nf = lambda: h(g)\n",
+    )
+    assert digests.digest(one) == digests.digest(two.replace("import c\n", "")) != digests.digest(two)
+    assert digests.digest(one) != digests.digest(one.replace(".h(", ".i("))
     assert digests.digest("class A(B):\n    x = 1\n") != digests.digest("class A(B):\n    x = 2\n")
     run = "from kit import Refusal\n\n\ndef patch(x):\n    return near(x)\n\n\ndef near(x):\n    return x\n"
     asking = "from kit import on\n\n\ndef far(x):\n    return on(x)\n\n\nREFUSALS = (Refusal('a', far, near),)\n"

@@ -196,14 +196,14 @@ def convert_to(
         framework_version=version,
         written=None,
         back=None,
-        outside=all_left(reading, left or {}, _own(reading)),
         left_behind=left,
         strict=strict,
     )
-    if reading.spec is None:
-        return start
     with remembered():
-        return _searched(adapter, reading, version, start)
+        found = start if reading.spec is None else _searched(adapter, reading, version, start)
+    if found.fields:
+        return found
+    return dataclasses.replace(found, outside=all_left(reading, left or {}, _own(reading)))
 
 
 def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
@@ -233,6 +233,7 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
         _own(reading),
         adapter,
         written,
+        back,
         lambda values: read_source(Source(values=values), adapter, context),
     )
     if written is not start.written:

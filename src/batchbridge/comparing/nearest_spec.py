@@ -128,7 +128,9 @@ class Search:
         spellings: list[dict[str, Any]] = [{}]
         if not steps and not ratio and (steps, ratio) != (None, None):
             zeros = ((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0))
-            spellings = [{"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in zeros]
+            spellings = [
+                {"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in dict.fromkeys(zeros)
+            ]
         warmups = len(spellings)
         if spec.carried.weight_decay == 0 and spec.carried.weight_decay_excludes is not None:
             spellings += [{**spelling, "carried.weight_decay_excludes": None} for spelling in spellings]

@@ -59,15 +59,21 @@ Read = Callable[[Mapping[str, Any]], Reading]
 
 
 def carry_over(
-    source: Reading, left: Mapping[str, Any], own: Adapter | None, adapter: Adapter, written: Written, read: Read
+    source: Reading,
+    left: Mapping[str, Any],
+    own: Adapter | None,
+    adapter: Adapter,
+    written: Written,
+    back: Reading,
+    read: Read,
 ) -> tuple[Written, tuple[OutsideReport, ...]]:
     """`written` with the settings that `adapter` shares with the source's framework, and what became of each.
 
-    left: given native keys of `source` that no canonical field came from; own: its adapter; read: what other values of
-    the target mean. Where `adapter` has no forms or shares nothing, `written` stays, and everything is left.
+    left: given native keys of `source` that no canonical field came from; own: its adapter; back: what `written` means;
+    read: what other values of the target mean. Where `adapter` has no forms or shares nothing, `written` stays, and
+    everything is left.
     """
     said = said_by(source, left, own)
-    back = read(written.values)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
         return written, tuple(_left(source, left, own, said, set()))
@@ -239,26 +245,35 @@ def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> I
 def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading, read: Read) -> list[OutsideReport]:
     """Of each list of offers the first that the target reads without a new error, the specification being the same."""
     before = [finding for finding in back.findings if finding.severity == "error"]
+    found: dict[int, OutsideReport] = {}
+    reads = iter(range(MOST_READ))
 
-    def fits(reports: list[OutsideReport]) -> bool:
-        again = read({**{report.target_key: report.target for report in reports}, **written.values})
+    def taken(more: dict[int, OutsideReport]) -> set[str | None] | None:
+        """Takes offers, by place, where the target does not object; else the keys that it objects to."""
+        if next(reads, None) is None:
+            return set()
+        settings = {report.target_key: report.target for report in (found | more).values()}
+        again = read({**settings, **written.values})
         new = [one for one in again.findings if one.severity == "error" and not any(map(one.same_as, before))]
-        return not new and again.spec == back.spec
+        if new or again.spec != back.spec:
+            return {place.key for one in new for place in one.where}
+        found.update(more)
+        return None
 
-    first = [offer[0] for offer in offers]
-    if fits(first):
-        return first
-    found: list[OutsideReport] = []
-    tried = 0
-    for offer in offers:
-        for report in offer:
-            tried += 1
-            if tried > MOST_READ:
-                return found
-            if fits([*found, report]):
-                found.append(report)
-                break
-    return found
+    def settle(places: list[int]) -> None:
+        """All at once; then what is objected to apart from the rest, or halves; then one offer after the other."""
+        refused = taken({place: offers[place][0] for place in places})
+        if refused is not None and len(places) > 1:
+            apart = [place for place in places if offers[place][0].target_key in refused]
+            if len(apart) in (0, len(places)):
+                apart = places[len(places) // 2 :]
+            settle([place for place in places if place not in apart])
+            settle(apart)
+        elif refused is not None:
+            any(taken({place: other}) is None for place in places for other in offers[place][1:])
+
+    settle(list(range(len(offers))))
+    return [found[place] for place in sorted(found)]
 
 
 # ---- the account and the text

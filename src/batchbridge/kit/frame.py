@@ -151,7 +151,8 @@ class FramedAdapter(Adapter):
             problems.extend(objections(self, spec, values, self.context_of(spec, version)))
         if problems:
             raise CannotWrite(self.framework, problems)
-        return Written(values=values, framework_version=version, text=_OnUse(partial(self.texts_of, values, version)))
+        text = _OnUse(partial(self.forms, values, version, spec.topology.world_size))
+        return Written(values=values, framework_version=version, text=text)
 
     def context_of(self, spec: Spec, version: str) -> Context:
         """What is said beside the settings when they are read back."""

@@ -17,6 +17,7 @@ MOST_CHARACTERS = 200
 def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Mapping[str, list[str]]:
     """The two known names nearest to each of the first `MOST_NAMES` wrong ones, nearest first; none for the others.
 
+    Of a dotted name those of its own group, and of the same last name elsewhere, go before all others.
     cutoff: `difflib`'s similarity, 0 to 1, below which a name is not near.
     """
     compared = dict.fromkeys(itertools.islice(wrong, MOST_NAMES))
@@ -30,4 +31,7 @@ def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Map
 def _nearest(name: str, names: tuple[str, ...], cutoff: float) -> Sequence[str]:
     import difflib  # most inputs have no wrong name
 
-    return difflib.get_close_matches(name, names, n=2, cutoff=cutoff)
+    group, dot, last = name.rpartition(".")
+    beside = [one for one in names if one.startswith(f"{group}.") or one.endswith(f".{last}")] if dot else []
+    offered = (difflib.get_close_matches(name, some, n=2, cutoff=cutoff) for some in (beside, names) if some)
+    return next(filter(None, offered), ())

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from pkgutil import get_data
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +46,8 @@ _DECORATORS = ("torch", "ray", "contextlib", "functools")
 @lru_cache(maxsize=16)
 def records(home: str) -> Mapping[str, Record]:
     """Package to its recorded releases: `proven.json` of the adapter `home`."""
-    return parse(json.loads(get_data(home, "proven.json") or b""))
+    file = Path(str(importlib.import_module(home).__file__)).with_name("proven.json")
+    return parse(json.loads(file.read_bytes()))
 
 
 def parse(made: Mapping[str, Any]) -> dict[str, Record]:

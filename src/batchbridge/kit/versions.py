@@ -49,29 +49,34 @@ def _bound(text: str) -> Callable[[_Release], bool] | None:
         if sign not in ("==", "!="):
             return None
         return lambda release: compare((release[0] + (0,) * len(prefix))[: len(prefix)], prefix)
-    # A development release lies before its release, a post-release behind it.
-    limit = limit[0], {"dev": -1, "post": 1}.get(found[3], 0)
+    if found[3]:
+        limit = limit[0], -1 if found[3] == "dev" else int(found[4]) + 1
+    elif sign == ">":  # a release's post-releases are not above it
+        return lambda release: release[0] > limit[0]
     return lambda release: compare(release, limit)
 
 
 _Release = tuple[tuple[int, ...], int]
-"""The numbers without zeros at the end, as 1.2 and 1.2.0 are one release; and 0, so that a limit can lie beside it."""
+"""The numbers without zeros at the end, as 1.2 and 1.2.0 are one release; and 0, -1 for a development release, 1 and
+more for a post-release."""
 
 
 @lru_cache(maxsize=1024)
 def _release(version: str) -> _Release | None:
-    """A version that is numbers alone; None for any other."""
-    if not re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,9}", version):
+    """A version that is numbers alone, or a post-release of such a one; None for any other."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:\.post([0-9]{1,9}))?", version)
+    if found is None:
         return None
-    numbers = [int(part) for part in version.split(".")]
+    numbers = [int(part) for part in found[1].split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
-    return tuple(numbers), 0
+    return tuple(numbers), 0 if found[2] is None else int(found[2]) + 1
 
 
 def is_release(version: str) -> bool:
     """Whether a version is numbers alone: no development, pre-, post- or local release."""
-    return _release(version) is not None
+    release = _release(version)
+    return release is not None and release[1] == 0
 
 
 def installed(distribution: str | None) -> str | None:

@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge.errors import PlanError
-from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.spec import Spec
 
 UNITS = {
@@ -50,6 +49,8 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
             values["policy_lag_steps"] = max(-(-steps.numerator // steps.denominator) - 1, 0)
     plan = None
     if dataset_size is not None:
+        from batchbridge.meaning.candidates import plan_of  # a third of what a conversion reads of the core
+
         try:
             # Every key orders as many prompts: what is counted here does not wait for a seed.
             plan = plan_of(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)

@@ -167,7 +167,7 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
 
 
 def _group(field: FieldReport, found: Conversion) -> str:
-    return "rare" if field in found.rare and not found.strict else field.status
+    return "rare" if field.rare and not found.strict else field.status
 
 
 def _to_do(found: Conversion, how: Writing) -> Iterator[str]:

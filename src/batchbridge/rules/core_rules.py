@@ -118,14 +118,17 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         low, high = quantity.minimum, quantity.maximum
+        infinite = isinstance(value, float) and not math.isfinite(value)
+        if not infinite and (low is None or value >= low) and (high is None or value <= high):
+            continue
         # `carried` says no more than that the batches do not depend on it.
         said = f"{path.removeprefix('carried.')} = {value} ({quantity.unit}) is"
-        if isinstance(value, float) and not math.isfinite(value):
+        if infinite:
             yield Violation(f"{said} not a finite number", (path,))
         elif low is not None and value < low:
             bound = int(low) if isinstance(value, int) else low
             yield Violation(f"{said} below its minimum of {low:g}", (path,), (Fix(f"{bound:g}"),))
-        elif high is not None and value > high:
+        elif high is not None:
             yield Violation(f"{said} above its maximum of {high:g}", (path,), (Fix(f"{high:g}"),))
 
 

@@ -3,9 +3,9 @@ with `--filtered` those of a run with a group filter.
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
-layout, the modules that names come from, classes of exceptions, `__repr__` and `_repr_html_`, and the table of
-refusals with what it alone asks are no part of a digest: they decide nothing of what a run trains. Standard library
-only, and nothing of a framework or an adapter is imported.
+layout, the modules that names come from (`a.b.f` of an `import a.b` is `f`), classes of exceptions, `__repr__` and
+`_repr_html_`, and the table of refusals with what it alone asks are no part of a digest: they decide nothing of what a
+run trains. Standard library only, and nothing of a framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ BEFORE_A_RUN = ("REFUSALS", "started", "assumes", "would_use")
 @functools.cache
 def digest(text: str) -> str:
     """Of a module's code."""
-    tree, asked = _of_the_run(ast.parse(text))
-    elsewhere: set[str] = set()
+    plain = _Plain(ast.parse(text))
+    tree, asked = _of_the_run(plain.tree)
+    elsewhere = set(plain.names)
     """Names of what may as well stand in another module: what is imported, and exceptions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -86,6 +87,28 @@ def digest(text: str) -> str:
             node.body = [one for one in node.body if not _decides_nothing(one)] or [ast.Pass()]
     code = "\n".join([*sorted(elsewhere), ast.unparse(tree)])
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
+
+
+class _Plain(ast.NodeTransformer):
+    """A module in which `a.b.f` of an `import a.b` is `f`, as where `from a.b import f` stands. names: such f."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        self.modules = {alias.name for alias in nodes if "." in alias.name and alias.asname is None}
+        self.names: set[str] = set()
+        self.tree: ast.Module = self.visit(tree)
+
+    def visit_Import(self, node: ast.Import) -> ast.Import | None:
+        """Without the imported modules."""
+        node.names = [alias for alias in node.names if alias.name not in self.modules or alias.asname]
+        return node if node.names else None
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """The name alone, where a module's dotted name stands before it."""
+        if self.modules and ast.unparse(node.value) in self.modules:
+            self.names.add(node.attr)
+            return ast.Name(node.attr, node.ctx)
+        return self.generic_visit(node)
 
 
 def _of_the_run(tree: ast.Module) -> tuple[ast.Module, set[str]]:
