@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pkgutil import get_data
+from pathlib import Path
 from typing import Any
 
 from batchbridge.kit import omegaconf_kinds as kinds
@@ -182,7 +182,7 @@ def keys_of(version: str) -> frozenset[str]:
 
 def ranges() -> Mapping[str, list[str]]:
     """Every key that some version has, by the versions that have it."""
-    found: Mapping[str, list[str]] = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
+    found: Mapping[str, list[str]] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from pkgutil import get_data
 
 from batchbridge.kit import declared
 from batchbridge.kit.proven import folder_of
@@ -21,5 +20,5 @@ def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:
 
 def difference() -> str:
     """What the installed parser declares otherwise, as text."""
-    known = declared.recorded(get_data("batchbridge_openrlhf", "declared.json") or b"{}")
+    known = declared.recorded(Path(__file__).with_name("declared.json").read_bytes())
     return declared.difference(known, declared_in({"openrlhf": folder_of("openrlhf")}))

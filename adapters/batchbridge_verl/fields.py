@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pkgutil import get_data
+from pathlib import Path
 from typing import Any
 
 from batchbridge_verl.composed import Defaults
@@ -43,5 +43,5 @@ def stranger(key: str, version: str, defaults: Defaults) -> str | None:
 
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(get_data("batchbridge_verl", "fields.json") or b"")["classes"]
+    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("fields.json").read_bytes())["classes"]
     return table

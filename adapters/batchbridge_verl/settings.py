@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pkgutil import get_data
+from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.key_table import Key
@@ -247,7 +247,7 @@ def is_known(version: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(get_data("batchbridge_verl", "defaults.json") or b"")
+    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("defaults.json").read_bytes())
     return table
 
 

@@ -24,6 +24,7 @@ from batchbridge.rules.nearest_numbers import divisors
 
 Problems = tuple[Problem, ...]
 """A refusal."""
+_SCHEDULE = "carried.lr_schedule"
 MAX_WRITES = 500
 """Attempts to find an expressible neighbour; none is needed where the target can say everything."""
 
@@ -90,9 +91,11 @@ class Search:
         if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
             return written
         plain = _keys(usual)
-        # Numbers first, all at once where that keeps the form: it is words that have other forms. Else halves of them.
-        words = [path for path, value in carried.items() if isinstance(value, str)]
-        left = [words, [path for path in carried if path not in words]]
+        # Numbers first, all at once where that keeps the form: it is words that have other forms, and mostly the
+        # schedule. Else halves of them.
+        words = [path for path, value in carried.items() if isinstance(value, str) and path != _SCHEDULE]
+        left = [[_SCHEDULE] if _SCHEDULE in carried else [], words]
+        left.append([path for path in carried if path not in (_SCHEDULE, *words)])
         while left:
             paths = left.pop()
             with_these = kept.replace(**{path: carried[path] for path in paths})
