@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from re import findall
 from typing import Any
 
 from batchbridge import CannotAttach, Reading, Source, Spec
@@ -108,6 +109,17 @@ def _rho(reading: Reading) -> bool | None:
     return True if True in masks else None if None in masks else False
 
 
+ENVIRONMENTS = frozenset({"counter", "guess_number", "wordle", "generic_sandbox"})
+"""Of what `--tools` may name. Source: e6c3044 environments/tools/tools.py TOOL_REGISTRY."""
+
+
+def _environments(reading: Reading) -> bool | None:
+    """Whether `--tools` names environments; None where it is left open, or too long to be kept whole."""
+    said = str(setting(reading, "tools") or "")
+    found = not ENVIRONMENTS.isdisjoint(findall(r"\w+", said))
+    return True if found else None if "$" in said or said.endswith("...") else False
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "script",
@@ -184,11 +196,11 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy="set apply_evolving_rubric_reward to false",
     ),
     Refusal(
-        "tools",
-        "tools and environments put tokens of their own into completions; not proven",
-        lambda view, request: bool(view.tools),
-        configured=lambda reading: is_on(setting(reading, "tools")),
-        remedy="leave --tools out",
+        "environments",
+        f"environments that keep a state or answer every turn ({', '.join(ENVIRONMENTS)}) were not run",
+        lambda view, request: not ENVIRONMENTS.isdisjoint(view.tools),
+        configured=_environments,
+        remedy="leave them out of --tools",
     ),
     Refusal(
         "sequence_parallel",

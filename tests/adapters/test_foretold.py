@@ -5,6 +5,7 @@ frameworks' own are in the `native` folders.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import json
@@ -124,8 +125,8 @@ def open_instruct(reading: Reading) -> Any:
         args.setdefault(name, False)
     args.setdefault("no_resampling_pass_rate", None)
     args["num_training_steps"] = args.total_episodes // (spec.completions_per_rollout or 1)
-    tools = args.get("tools") or ()
-    return View(args, args, (tools,) if isinstance(tools, str) else tuple(tools))
+    tools = str(args.get("tools") or "")  # a list is kept as Python writes it
+    return View(args, args, tuple(ast.literal_eval(tools) if tools.startswith("[") else tools.split()))
 
 
 TRAINERS: dict[str, Callable[[Reading], Any]] = {

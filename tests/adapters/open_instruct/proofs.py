@@ -199,7 +199,10 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "jobs": ("jobs", "killed", "ray_job"),
     "script": ("launched",),
     "tampering": ("tampering",),
+    "tools": ("tool_masks", "launched_tools"),
 }
+BUILDS_ON = {"tool_masks": "gradients", "launched_tools": "launched"}
+"""Scripts of `native` that take another one's parts."""
 
 
 def code(*scripts: str) -> dict[str, str]:
@@ -209,6 +212,7 @@ def code(*scripts: str) -> dict[str, str]:
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
     digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
+    scripts += tuple(BUILDS_ON[name] for name in scripts if name in BUILDS_ON)
     modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
     files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
     return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
@@ -431,10 +435,47 @@ def check_lags(found: Sequence[tuple[int, int, int]]) -> None:
     assert {lag for rollout, _, lag in found if rollout == 1} == {1}
 
 
+# ---- tools
+
+
+def check_tool_masks(measured: Mapping[str, Any]) -> None:
+    """Every step over completions with a tool's tokens in their middle is within the bar, which it would miss by far,
+    were those trained."""
+    assert len(measured["wrapped"]) == STEPS * (2 * 4 + 2)
+    for result in measured["wrapped"]:
+        assert result["error"] <= bar(result), result
+        assert over(result, "error_with_tool_tokens") > 1000, result
+        assert result["norm"] > 0.1, result
+
+
+def check_tools(
+    run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initial: str, *, ranks: int, masked: bool = True
+) -> None:
+    """The ledger is the plan; prompts were asked for as it says; of a completion are trained the tokens that the policy
+    wrote, and the tool's where they are not masked."""
+    from batchbridge.testing.tiny import Script
+    from batchbridge_on_cpu.open_instruct.engines import turns
+
+    check_plan(run, ranks=ranks)
+    check_sent(run, asked, initial)
+    script, said = Script(), set[int]()
+    for step in run["steps"]:
+        for prompt, sample, tokens in rows_of(step, "prompt", "sample", "response_tokens"):
+            written, called = len(script.completion(prompt, sample)), len(turns(prompt, sample)) > 1
+            if called:
+                said.add(tokens - written)
+            else:
+                assert tokens == written
+    (by_tool,) = said
+    assert (by_tool == 0) == masked
+
+
 # ---- what the page says
 
 
-def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
+def figures(
+    gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mapping[str, Any], tools: Mapping[str, Any]
+) -> dict[str, Any]:
     """The figures of docs/open_instruct.md, of the recorded proofs."""
     by_ranks = [gradients[ranks] for ranks in ("1", "2")]
     wrapped = [result for measured in by_ranks for result in measured["wrapped"]]
@@ -462,6 +503,11 @@ def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mappi
         "observed_apart": script["observed_apart"],
         "groups": len(behind),
         "late_groups": sum(lag > 0 for _, _, lag in behind),
+        "tools_of_the_bar": max(over(one) for ranks in ("1", "2") for one in tools["gradients"][ranks]["wrapped"]),
+        "tool_tokens_bars": min(
+            over(one, "error_with_tool_tokens") for ranks in ("1", "2") for one in tools["gradients"][ranks]["wrapped"]
+        ),
+        "tool_steps": sum(len(tools["gradients"][ranks]["wrapped"]) for ranks in ("1", "2")),
     }
 
 
@@ -570,6 +616,20 @@ def table(said: Mapping[str, Any]) -> str:
             "the same",
             "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one, and its "
             "output says what differs",
+        ),
+        (
+            "a tool's tokens in the middle of completions, 1 and 2 ranks, 4 aggregations, with k3, two passes",
+            "native/test_tools_open_instruct.py",
+            f"{said['tool_steps']} steps, at most {said['tools_of_the_bar']:.2f} of the bar; were the tool's tokens "
+            f"trained, at least {said['tool_tokens_bars']:,.0f} times the bar",
+        ),
+        (
+            "grpo_fast.py with `--tools python` under `batchbridge run`, 1 and 2 learners: its own loop over turns "
+            "asks a real server of the tool; tokens are scripted",
+            "the same",
+            "the ledger is the plan, prompts are asked for with its seeds and answered by the weights of their "
+            "rollout, and of each completion the policy's own tokens are trained; with mask_tool_use false the tool's "
+            "are, too",
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

@@ -138,7 +138,7 @@ REFUSED = {
     "mask_truncated_completions": {"mask_truncated_completions": True},
     "truncated_completions": {"mask_truncated_completions": True},
     "evolving_rubrics": {"apply_evolving_rubric_reward": True},
-    "tools": {"tools": "search"},
+    "environments": {"tools": ["python", "generic_sandbox"]},
     "sequence_parallel": {"sequence_parallel_size": 2},
     "old_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},
     "sampler_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},

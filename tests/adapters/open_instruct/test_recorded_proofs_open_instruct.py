@@ -51,6 +51,27 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(ranks: int) ->
     proofs.check_taken(measured)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_recorded_gradients_leave_a_tools_tokens_out(ranks: int) -> None:
+    measured = recorded("tools")["gradients"][str(ranks)]
+    assert measured["ranks"] == ranks
+    proofs.check_tool_masks(measured)
+    measured["wrapped"][3]["error"] = measured["wrapped"][3]["error_with_tool_tokens"]
+    with pytest.raises(AssertionError):
+        proofs.check_tool_masks(measured)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "masked"), [("tools, 1", 1, True), ("tools, 2", 2, True), ("tools trained, 1", 1, False)]
+)
+def test_the_recorded_script_with_a_tool_is_the_plan_as_it_is_now(name: str, ranks: int, masked: bool) -> None:
+    said = recorded("tools")
+    run, asked = said["runs"][name], said["asked"][name]
+    proofs.check_tools(run, asked, said["initial"], ranks=ranks, masked=masked)
+    with pytest.raises(AssertionError):
+        proofs.check_tools(run, asked, said["initial"], ranks=ranks, masked=not masked)
+
+
 def test_recorded_tampering_ended_before_its_update() -> None:
     measured = recorded("tampering")
     for ranks in (1, 2):
@@ -203,7 +224,7 @@ def test_a_ledger_that_says_other_weights_than_answered_fails() -> None:
 
 def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:
     assert recorded("figures") == json.loads(
-        json.dumps(_rounded(proofs.figures(recorded("gradients"), recorded("jobs"), recorded("script"))))
+        json.dumps(_rounded(proofs.figures(*map(recorded, ("gradients", "jobs", "script", "tools")))))
     )
 
 

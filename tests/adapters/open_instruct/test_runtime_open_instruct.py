@@ -81,7 +81,7 @@ def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
         ("no_resampling", {"no_resampling_pass_rate": 0.9}),
         ("mask_truncated_completions", {"mask_truncated_completions": True}),
         ("evolving_rubrics", {"apply_evolving_rubric_reward": True}),
-        ("tools", {"tools": ("python",)}),
+        ("environments", {"tools": ("python", "wordle")}),
         ("sequence_parallel", {"sequence_parallel_size": 2}),
         ("rho_by_row", {"rho_mask_sequence_level": True}),
         ("rho_by_row", {"rho_mask_tv_divergence": True}),
@@ -173,7 +173,7 @@ PolicyTrainerRayProcess.__module__ = "open_instruct.grpo_fast"
 
 @pytest.mark.parametrize(
     ("mode", "names"),
-    [("enforce", ["mini_batches", "tools", "sequence_parallel"]), ("verify", ["plan", "sequence_parallel"])],
+    [("enforce", ["mini_batches", "environments", "sequence_parallel"]), ("verify", ["plan", "sequence_parallel"])],
 )
 def test_every_reason_is_said_at_once(monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]) -> None:
     seen = view(num_mini_batches=2, sequence_parallel_size=2)
@@ -182,7 +182,7 @@ def test_every_reason_is_said_at_once(monkeypatch: pytest.MonkeyPatch, mode: Mod
     context = Context(framework_version=NEWEST, world_size=2, dataset_size=12)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (own, context))
     monkeypatch.setattr(runtime, "_checkout", lambda: NEWEST)
-    monkeypatch.setattr(runtime, "ask", lambda trainer, question: {"tools": ("python",), "prompts": 12})
+    monkeypatch.setattr(runtime, "ask", lambda trainer, question: {"tools": ("guess_number",), "prompts": 12})
     with pytest.raises(CannotAttach) as caught:
         wrap(learner, mode=mode)
     # The script's code is not here to be looked at, and that is one reason more.

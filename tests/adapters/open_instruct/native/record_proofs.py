@@ -3,7 +3,8 @@
     python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
 
 RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran. With "tampering" in the place of
-the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json.
+the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json; with "tools" before it, what
+test_tools_open_instruct.py left, in tools.json, beside the other records as they are.
 """
 
 from __future__ import annotations
@@ -161,14 +162,48 @@ def script_of(place: Path) -> dict[str, Any]:
     }
 
 
+TOOLS = ("tools, 1", "tools, 2", "tools trained, 1")
+
+
+def tools_of(place: Path) -> dict[str, Any]:
+    """What tool_masks.py measured, by ranks, and what launched_tools.py left."""
+    masks, folder = {ranks: place / f"tool_masks-{ranks}" for ranks in ("1", "2")}, place / "launched_tools-0"
+    left = {
+        name: json.loads((folder / f"{name.replace(', ', '-').replace(' ', '_')}.json").read_text(encoding="utf-8"))
+        for name in TOOLS
+    }
+    kept = ("request", "prompt", "seeds", "model_step", "weights")
+    return {
+        "code": code_of(*masks.values(), folder),
+        "gradients": {
+            ranks: json.loads((one / "measured.json").read_text(encoding="utf-8")) for ranks, one in masks.items()
+        },
+        "runs": {name: one["run"] for name, one in left.items()},
+        "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
+        "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
+    }
+
+
+def record_tools(place: Path, out: Path, page: Path) -> None:
+    """Writes tools.json, and the figures and the page of all records."""
+    names = ("gradients", "jobs", "script")
+    made = {name: json.loads((out / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    write({**made, "tools": rounded(tools_of(place))}, out, page)
+
+
 def main(place: Path, out: Path, page: Path) -> None:
     gradients = {
         str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
         for ranks in (1, 2)
     }
     gradients = {"code": code_of(*(place / f"gradients-{ranks}" for ranks in gradients)), **gradients}
-    made = rounded({"gradients": gradients, "jobs": jobs_of(place), "script": script_of(place)})
-    made["figures"] = proofs.figures(made["gradients"], made["jobs"], made["script"])
+    parts = {"gradients": gradients, "jobs": jobs_of(place), "script": script_of(place), "tools": tools_of(place)}
+    write(rounded(parts), out, page)
+
+
+def write(made: dict[str, Any], out: Path, page: Path) -> None:
+    """The records, their figures, and the table of the page."""
+    made["figures"] = proofs.figures(*(made[name] for name in ("gradients", "jobs", "script", "tools")))
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
@@ -178,6 +213,9 @@ def main(place: Path, out: Path, page: Path) -> None:
 
 
 if __name__ == "__main__":
-    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
-    if sys.argv[3] != "tampering":
+    if sys.argv[3] == "tools":
+        record_tools(*map(Path, (*sys.argv[1:3], sys.argv[4])))
+    else:
+        record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3] not in ("tampering", "tools"):
         main(*map(Path, sys.argv[1:4]))

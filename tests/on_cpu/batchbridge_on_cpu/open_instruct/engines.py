@@ -7,7 +7,9 @@ Queues, threads, stamps of weights, the order of sending and its pauses are Open
 waits, by its own random number: arrival out of order. `BATCHBRIDGE_ASKED`: a file; every completion leaves a line there
 with its seed, the step whose weights its prompt is stamped with, and the digest of the weights that the engine had.
 `BATCHBRIDGE_KILL`: `rank/step`: that learner kills itself after it has trained that optimizer step.
-Source: open-instruct e6c3044 vllm_utils.LLMRayActor, vllm_utils.broadcast_weights_to_vllm.
+`BATCHBRIDGE_TOOLS`: Open-Instruct's own loop over turns and tools answers, and only the client that it asks for tokens
+is scripted; see `Client`.
+Source: open-instruct e6c3044 vllm_utils.LLMRayActor, process_request, broadcast_weights_to_vllm.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from batchbridge.contract.hookspecs import hookimpl
@@ -103,6 +106,7 @@ class Engine:
 
         self.tokenizer = AutoTokenizer.from_pretrained(tokenizer)
         self.weights = digest(AutoModelForCausalLM.from_pretrained(model).named_parameters())
+        self.model_config = SimpleNamespace(max_model_len=1 << 16)
         self._received = 0
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
@@ -132,10 +136,14 @@ def after_engines(module: Any) -> None:
     actor = module.LLMRayActor
     actor._setup_gpu_visibility = lambda self, *arguments: None
     actor._setup_and_start_async_engine = _start
-    actor._init_openai_client = lambda self: None
     actor.get_kv_cache_info = _concurrency
-    module.process_request = functools.partial(_answer, module)
     module.compute_rewards = _rewards
+    if os.environ.get("BATCHBRIDGE_TOOLS"):
+        actor._init_openai_client = _ask_client
+        module._check_health = _healthy
+    else:
+        actor._init_openai_client = lambda self: None
+        module.process_request = functools.partial(_answer, module)
 
 
 def _concurrency(self: Any) -> int:
@@ -158,20 +166,7 @@ async def _answer(module: Any, actor: Any, request: str, sampling: Any) -> None:
     asked, script = actor.request_metadata[base], Script()
     prompt = int(asked["index"])
     tokens, mask = script.completion(prompt, sample), script.loss_mask(prompt, sample)
-    jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
-    await asyncio.sleep(_POLL_SECONDS + jitter * random.Random(base).random())
-    if path := os.environ.get("BATCHBRIDGE_ASKED"):
-        line = {
-            "request": base,
-            "prompt": prompt,
-            "sample": sample,
-            "seed": sampling.seed,
-            "model_step": asked["model_step"],
-            "weights": actor.llm_engine.weights,
-            "time": time.time(),
-        }
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    await _asked(actor, base, sample, sampling.seed)
     made = module.CompletionOutput(
         index=sample,
         token_ids=tokens,
@@ -191,6 +186,70 @@ async def _answer(module: Any, actor: Any, request: str, sampling: Any) -> None:
             "use_tools": True,  # masks are taken from the outputs
         }
     )
+
+
+async def _asked(actor: Any, base: str, sample: int, seed: int | None) -> None:
+    """Waits as the environment says, and leaves the line of a completion that an engine is asked for."""
+    asked = actor.request_metadata[base]
+    jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
+    await asyncio.sleep(_POLL_SECONDS + jitter * random.Random(base).random())
+    if path := os.environ.get("BATCHBRIDGE_ASKED"):
+        line = {
+            "request": base,
+            "prompt": int(asked["index"]),
+            "sample": sample,
+            "seed": seed,
+            "model_step": asked["model_step"],
+            "weights": actor.llm_engine.weights,
+            "time": time.time(),
+        }
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+# ---- tools
+
+
+class Client:
+    """In the place of vLLM's server: the tokens of `Script`, half of the completions in two turns with a call of the
+    tool `python` between them, as `turns` says."""
+
+    def __init__(self, actor: Any) -> None:
+        self.completions, self._actor = self, actor
+
+    async def create(self, *, prompt: list[int], extra_body: Mapping[str, Any], seed: int, **options: Any) -> Any:
+        """The next turn of the completion that `prompt` begins."""
+        base = extra_body["cache_salt"]
+        asked = self._actor.request_metadata[base]
+        sample = seed - asked["original_sampling_params"].seed
+        first, *more = turns(int(asked["index"]), sample)
+        tokens, text = first, f"<python>{sample}</python>" if more else ""
+        if len(prompt) == len(asked["prompt_token_ids"]):
+            await _asked(self._actor, base, sample, seed)
+        else:
+            (tokens,), text = more, ""
+        claimed = SimpleNamespace(token_logprobs=[SAMPLER_LOGPROB] * len(tokens))
+        choice = SimpleNamespace(token_ids=tokens, text=text, logprobs=claimed, finish_reason="stop")
+        return SimpleNamespace(choices=[choice])
+
+
+def turns(prompt: int, sample: int) -> list[list[int]]:
+    """A scripted completion, in one or two turns."""
+    tokens = Script().completion(prompt, sample)
+    called = (prompt + sample) % 2 == 0 and len(tokens) > CALLED_AFTER
+    return [tokens[:CALLED_AFTER], tokens[CALLED_AFTER:]] if called else [tokens]
+
+
+CALLED_AFTER = 2
+"""Tokens before a call of a tool."""
+
+
+def _ask_client(self: Any) -> None:
+    self.client, self.model_name, self.server_port = Client(self), "scripted", 0
+
+
+async def _healthy(port: int) -> None:
+    """There is no server."""
 
 
 async def _rewards(actor: Any, result: Any, example: Any) -> tuple[list[float], dict[str, Any]]:

@@ -1,0 +1,38 @@
+"""L2 and L3 of tools: a tool's tokens in the middle of completions, and grpo_fast.py itself with `--tools python`.
+`proofs.py` says what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+
+Ran = Callable[..., Path]
+
+
+def left(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gradients_leave_a_tools_tokens_out(ran: Ran, ranks: int) -> None:
+    measured = left(ran("tool_masks", ranks, "finished"), "measured")
+    assert measured["ranks"] == ranks
+    proofs.check_tool_masks(measured)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "masked"), [("tools-1", 1, True), ("tools-2", 2, True), ("tools_trained-1", 1, False)]
+)
+def test_the_launched_script_with_a_tool_is_the_plan(ran: Ran, name: str, ranks: int, masked: bool) -> None:
+    runs = ran("launched_tools", 0, "initial.txt")
+    said = left(runs, name)
+    initial = (runs / "initial.txt").read_text(encoding="utf-8")
+    proofs.check_tools(said["run"], said["asked"], initial, ranks=ranks, masked=masked)
+    with pytest.raises(AssertionError):
+        proofs.check_tools(said["run"], said["asked"], initial, ranks=ranks, masked=not masked)
