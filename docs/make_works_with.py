@@ -116,7 +116,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "[yes](trl.md#works-with)",
         "verl": {"actor_rollout_ref.rollout.multi_turn.enable": True},
         "openrlhf": {"train.agent_func_path": "agent.py"},
-        "open_instruct": {"tools": ["code"]},
+        "open_instruct": "yes, [environments excepted](open_instruct.md#what-is-refused)",
     },
     "generation that runs ahead (async)": {
         "trl": "no: [trainer_copy](trl.md#what-is-refused)",

@@ -197,7 +197,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "environments",
-        f"environments that keep a state or answer every turn ({', '.join(ENVIRONMENTS)}) were not run",
+        f"environments that keep a state or answer every turn ({', '.join(sorted(ENVIRONMENTS))}) were not run",
         lambda view, request: not ENVIRONMENTS.isdisjoint(view.tools),
         configured=_environments,
         remedy="leave them out of --tools",
