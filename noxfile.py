@@ -74,6 +74,7 @@ OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
 """DeepSpeed's use of torch and pydantic; Accelerate imports it wherever it finds it. Other sessions see our own."""
+FULL_OF_OPENRLHF = ("gradients", "fits", "filtered", "packed", "corrected")
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
@@ -389,10 +390,10 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
-    """By hand: gradients and fits of the trainer, filtered ones too, on one release of OpenRLHF."""
+    """By hand: gradients and fits of the trainer, filtered, packed and corrected ones too, on one release of OpenRLHF."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
-    pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in ("gradients", "fits", "filtered")))
+    pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in FULL_OF_OPENRLHF))
 
 
 def install_deepspeed(session: nox.Session, constraints: str) -> None:

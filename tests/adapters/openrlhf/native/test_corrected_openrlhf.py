@@ -29,7 +29,7 @@ def run(script: str, ranks: int, place: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.by_hand), 2], ids=["one rank", "two ranks"])
 def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
     """What `corrected.py` found."""
     return {**run("corrected", request.param, tmp_path_factory.mktemp("corrected")), "ranks": request.param}

@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return run
 
 
-@pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.by_hand), 2], ids=["one rank", "two ranks"])
 def measured(run: Callable[..., Path], request: pytest.FixtureRequest) -> dict[str, Any]:
     """What `packed.py` found."""
     found: dict[str, Any] = torch.load(run("packed", request.param) / "measured.pt", weights_only=True)
