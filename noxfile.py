@@ -390,7 +390,7 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
-    """By hand: gradients and fits of the trainer, filtered, packed and corrected ones too, on one release of OpenRLHF."""
+    """By hand: gradients and fits of the trainer, filtered, packed and corrected too, on one release of OpenRLHF."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
     pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in FULL_OF_OPENRLHF))
