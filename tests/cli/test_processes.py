@@ -38,6 +38,13 @@ def imported(toy_site: Path, *arguments: str) -> set[str]:
     return set(json.loads(result.stderr.splitlines()[-1]))
 
 
+def test_an_error_of_usage_is_one_where_standard_output_is_closed(toy_site: Path) -> None:
+    words = f'"{sys.executable}" -m batchbridge check --no-such-option >&-'
+    done = subprocess.run(words, shell=True, env=environment(toy_site), capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert "Traceback" not in done.stderr
+
+
 def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
     modules = imported(toy_site, "--help")
     costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}

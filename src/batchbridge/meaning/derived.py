@@ -49,7 +49,7 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
             values["policy_lag_steps"] = max(-(-steps.numerator // steps.denominator) - 1, 0)
     plan = None
     if dataset_size is not None:
-        from batchbridge.meaning.candidates import plan_of  # a third of what a conversion reads of the core
+        from batchbridge.meaning.candidates import plan_of  # without a number of prompts nothing is planned
 
         try:
             # Every key orders as many prompts: what is counted here does not wait for a seed.
