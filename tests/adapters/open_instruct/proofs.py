@@ -448,11 +448,28 @@ def check_tool_masks(measured: Mapping[str, Any]) -> None:
         assert result["norm"] > 0.1, result
 
 
+def fingerprints(ledger: Path) -> dict[str, str]:
+    """Of the tokens of every completion of a run, by `prompt.sample`."""
+    return {
+        f"{prompt}.{sample}": text
+        for step in read_steps(ledger)
+        for prompt, sample, text in rows_of(step, "prompt", "sample", "completion_fingerprint")
+    }
+
+
 def check_tools(
-    run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initial: str, *, ranks: int, masked: bool = True
+    run: Mapping[str, Any],
+    asked: Sequence[Mapping[str, Any]],
+    initial: str,
+    tokens_of: Mapping[str, str],
+    *,
+    ranks: int,
+    masked: bool = True,
 ) -> None:
-    """The ledger is the plan; prompts were asked for as it says; of a completion are trained the tokens that the policy
-    wrote, and the tool's where they are not masked."""
+    """The ledger is the plan; prompts were asked for as it says; those completions that call the tool have its tokens,
+    by what was trained on (tokens_of: see `fingerprints`), and no others; of a completion are trained the tokens that
+    the policy wrote, and the tool's where they are not masked."""
+    from batchbridge.ledger import fingerprint
     from batchbridge.testing.tiny import Script
     from batchbridge_on_cpu.open_instruct.engines import turns
 
@@ -461,7 +478,9 @@ def check_tools(
     script, said = Script(), set[int]()
     for step in run["steps"]:
         for prompt, sample, tokens in rows_of(step, "prompt", "sample", "response_tokens"):
-            written, called = len(script.completion(prompt, sample)), len(turns(prompt, sample)) > 1
+            own, called = script.completion(prompt, sample), len(turns(prompt, sample)) > 1
+            written = len(own)
+            assert (tokens_of[f"{prompt}.{sample}"] != fingerprint(own)) == called
             if called:
                 said.add(tokens - written)
             else:

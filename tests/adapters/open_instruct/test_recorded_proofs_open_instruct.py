@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from batchbridge.ledger import fingerprint
+from batchbridge.testing.tiny import Script
+
 HERE = Path(__file__).parent
 
 
@@ -66,10 +69,16 @@ def test_recorded_gradients_leave_a_tools_tokens_out(ranks: int) -> None:
 )
 def test_the_recorded_script_with_a_tool_is_the_plan_as_it_is_now(name: str, ranks: int, masked: bool) -> None:
     said = recorded("tools")
-    run, asked = said["runs"][name], said["asked"][name]
-    proofs.check_tools(run, asked, said["initial"], ranks=ranks, masked=masked)
+    given = said["runs"][name], said["asked"][name], said["initial"]
+    tokens_of = said["fingerprints"][name]
+    proofs.check_tools(*given, tokens_of, ranks=ranks, masked=masked)
     with pytest.raises(AssertionError):
-        proofs.check_tools(run, asked, said["initial"], ranks=ranks, masked=not masked)
+        proofs.check_tools(*given, tokens_of, ranks=ranks, masked=not masked)
+    assert tokens_of == said["fingerprints"]["tools, 1"]
+    script = Script()
+    uncalled = {key: fingerprint(script.completion(*map(int, key.split(".")))) for key in tokens_of}
+    with pytest.raises(AssertionError):
+        proofs.check_tools(*given, uncalled, ranks=ranks, masked=masked)
 
 
 def test_recorded_tampering_ended_before_its_update() -> None:

@@ -180,6 +180,9 @@ def tools_of(place: Path) -> dict[str, Any]:
         },
         "runs": {name: one["run"] for name, one in left.items()},
         "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
+        "fingerprints": {
+            name: proofs.fingerprints(folder / f"ledger-{name.replace(', ', '-').replace(' ', '_')}") for name in TOOLS
+        },
         "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
     }
 

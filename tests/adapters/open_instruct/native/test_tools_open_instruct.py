@@ -33,6 +33,8 @@ def test_the_launched_script_with_a_tool_is_the_plan(ran: Ran, name: str, ranks:
     runs = ran("launched_tools", 0, "initial.txt")
     said = left(runs, name)
     initial = (runs / "initial.txt").read_text(encoding="utf-8")
-    proofs.check_tools(said["run"], said["asked"], initial, ranks=ranks, masked=masked)
+    tokens_of = proofs.fingerprints(runs / f"ledger-{name}")
+    proofs.check_tools(said["run"], said["asked"], initial, tokens_of, ranks=ranks, masked=masked)
     with pytest.raises(AssertionError):
-        proofs.check_tools(said["run"], said["asked"], initial, ranks=ranks, masked=not masked)
+        proofs.check_tools(said["run"], said["asked"], initial, tokens_of, ranks=ranks, masked=not masked)
+    assert tokens_of == proofs.fingerprints(runs / "ledger-tools-1"), "the tool says the same in every run"
