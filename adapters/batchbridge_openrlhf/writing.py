@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LossTerm, walk
+from batchbridge.kit import LossTerm
 from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.score_ranges import ALIKE
@@ -45,7 +45,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     _advantage(spec, version, values, problems)
     _objective(spec, version, values, problems)
     _carried(spec, version, values, problems)
-    said = {path: value for path, value, _ in walk(spec)}
+    said = spec.values
     for path, wanted in {**{path: value for path, (value, _) in FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
         only = f"{path} = {said[path]}: openrlhf has only {' or '.join(map(str, allowed))}"

@@ -22,7 +22,7 @@ KEY = "num_processes"
 """Accelerate's own word for the world size."""
 _LEVELS = 4
 _LARGEST_FILE = 64 * 1024
-_LINE = re.compile(r"^num_processes\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$")
+_LINE = r"^num_processes\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$"
 
 
 class World(NamedTuple):
@@ -103,7 +103,7 @@ def _read(path: Path) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     for number, line in enumerate(lines, 1):
-        if match := _LINE.match(line):
+        if match := re.match(_LINE, line):
             return int(match[1]), number
     return None
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LARGEST, LossTerm, walk
+from batchbridge.kit import LARGEST, LossTerm
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
@@ -18,7 +17,7 @@ from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.values import too_large
 
-_CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
+_CORRECTION = r"(\w+) \[(\S+), (\S+)\]"
 
 
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
-    said = {path: value for path, value, _ in walk(spec)}
+    said = spec.values
     known = {path for path, value in said.items() if value is not None}
     values = written_by((row for row in said_alone(version) if known.issuperset(row.fields)), spec, problems)
     _write_sizes(spec, values, problems)
@@ -36,7 +35,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     _write_objective(spec, values, problems, version)
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
-        if (value := attrgetter(path)(spec)) not in wanted:
+        if (value := said.get(path)) not in wanted:
             problems.add(f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}", path)
     for path, value in said.items():
         if isinstance(value, int) and too_large(value):
@@ -237,7 +236,7 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
 
 
 def _write_correction(correction: str, values: dict[str, Any], problems: Problems) -> None:
-    match = _CORRECTION.fullmatch(correction)
+    match = re.fullmatch(_CORRECTION, correction)
     numbers: list[float | None] = []
     try:
         numbers = [None if bound == "-" else float(bound) for bound in match.groups()[1:]] if match else []

@@ -7,7 +7,7 @@ import re
 from bashread.quotes import skipped
 from bashread.values import Scope
 
-_RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])")
+_RANGE = r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])"
 
 
 def braces(raw: str, scope: Scope) -> list[str]:
@@ -28,7 +28,7 @@ def braces(raw: str, scope: Scope) -> list[str]:
 
 
 def _range(inner: str, scope: Scope) -> list[str] | None:
-    match = _RANGE.fullmatch(inner)
+    match = re.fullmatch(_RANGE, inner)
     if match is None:
         return None
     if match[4]:
@@ -46,7 +46,7 @@ def _range(inner: str, scope: Scope) -> list[str] | None:
 
 def _brace(raw: str, start: int, scope: Scope) -> tuple[int, int, list[str]] | None:
     """The first unquoted `{...}` from `start`: where it opens and closes, and its parts between commas."""
-    place = start
+    place = start if "{" in raw else len(raw)
     while place < len(raw):
         char = raw[place]
         if char == "{" and (closed := _brace_parts(raw, place, scope)) is not None:

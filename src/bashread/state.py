@@ -37,12 +37,9 @@ MAX_DEPTH = 40
 MAX_COMMANDS = 20_000
 """Most commands that a script may execute."""
 
-_PROBE = re.compile(
-    r"""(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/null)?
+_PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/null)?
           | [^|&;()`$<>]* (?:\s1?|&)>\s*/dev/null (?:\s+2>&1)? )
-    \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)""",
-    re.VERBOSE,
-)
+    \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)"""
 """A program that prints nothing, and a word for either end of it."""
 
 Variables = dict[str, "str | Array"]
@@ -120,7 +117,7 @@ class Shell:
 
     def substitute(self, code: str, line: int) -> str:
         shown = "$(" + " ".join(code.split())[:40] + ")"
-        probe = _PROBE.fullmatch(code.strip())
+        probe = re.fullmatch(_PROBE, code.strip())
         one_of = (probe["found"], probe["not_found"]) if probe else ()
         unknown = self.unknowns.mark(Unknown(shown, line, one_of=one_of))
         saved = self.saved()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 MAX_TEXT = 1 << 16
@@ -56,12 +55,12 @@ DONE = Outcome(True)
 ASSUMED = Outcome(None, assumed=True)
 
 
-@dataclass
 class Unknowns:
     """The unknown values of one script. No text of a script holds NUL, so that marks cannot be mistaken."""
 
-    known: list[Unknown] = field(default_factory=list)
-    places: dict[Unknown, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.known: list[Unknown] = []
+        self.places: dict[Unknown, int] = {}
 
     def mark(self, unknown: Unknown) -> str:
         """The text that stands for `unknown`."""

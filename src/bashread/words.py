@@ -83,7 +83,7 @@ def _split(events: Iterator[_Event], line: int) -> list[Word]:
         for number, item in enumerate((Word(event.text, line),) if event.items is None else event.items):
             if number:
                 close()
-            pieces = _BLANKS.split(item.text) if event.kind == "split" else [item.text]
+            pieces = re.split(_BLANKS, item.text) if event.kind == "split" else [item.text]
             for place, piece in enumerate(pieces):
                 if place:
                     close()
@@ -96,7 +96,7 @@ def _split(events: Iterator[_Event], line: int) -> list[Word]:
     return done
 
 
-_BLANKS = re.compile(r"[ \t\n]+")
+_BLANKS = r"[ \t\n]+"
 
 
 # ---- the pieces of a word
@@ -176,12 +176,12 @@ def _expansion(
     if rest.startswith("{"):
         end = matching(raw, place + 1)
         return _parameter(raw[place + 2 : end], line, scope, kind), end + 1
-    if match := _NAME.match(rest):
+    if match := re.match(_NAME, rest):
         return _plain(match[0], line, scope, kind), place + 1 + match.end()
     return [_Event("quoted", "$")], place + 1
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]"
 
 
 def _plain(name: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
@@ -215,8 +215,8 @@ _CHANGING = frozenset({"RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS",
 
 # ---- ${...}
 
-_PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(.*)", re.DOTALL)
-_OPERATOR = re.compile(r"(:?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@)(.*)", re.DOTALL)
+_PARAMETER = r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(.*)"
+_OPERATOR = r"(:?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@)(.*)"
 
 
 def _parameter(content: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
@@ -225,7 +225,7 @@ def _parameter(content: str, line: int, scope: Scope, kind: Literal["quoted", "s
         return _indirect(content[1:], line, scope, kind)
     if content.startswith("#") and len(content) > 1:
         return [_Event(kind, _length(content[1:], line, scope))]
-    match = _PARAMETER.fullmatch(content)
+    match = re.fullmatch(_PARAMETER, content, re.DOTALL)
     if match is None:
         raise NotBash(f"${{{content}}} is no parameter")
     name, rest = match[1], match[2]
@@ -233,7 +233,7 @@ def _parameter(content: str, line: int, scope: Scope, kind: Literal["quoted", "s
     if rest.startswith("["):
         end = matching(rest, 0)
         subscript, rest = rest[1:end], rest[end + 1 :]
-    operation = _OPERATOR.fullmatch(rest) if rest else None
+    operation = re.fullmatch(_OPERATOR, rest, re.DOTALL) if rest else None
     if rest and operation is None:
         raise NotBash(f"${{{content}}} is not read")
     operator, argument = (operation[1], operation[2]) if operation else ("", "")

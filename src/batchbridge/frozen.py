@@ -48,22 +48,24 @@ _ABSENT = _Absent()
 def _init(made: Any) -> Any:
     """The `__init__` of a class of records."""
     known: dict[str, Any] = {"_ABSENT": _ABSENT}
-    taken, by_name, stored = ["self"], list[str](), list[str]()
+    taken, by_name, stored, defaults = ["self"], list[str](), list[str](), dict[str, Any]()
     for each in dataclasses.fields(made):
-        name, default, value = each.name, "", each.name
+        name = value = each.name
         if each.default is not dataclasses.MISSING:
-            default, known[f"_default_{name}"] = f"=_default_{name}", each.default
+            defaults[name] = each.default
         elif each.default_factory is not dataclasses.MISSING:
-            default, known[f"_make_{name}"] = "=_ABSENT", each.default_factory
+            defaults[name], known[f"_make_{name}"] = _ABSENT, each.default_factory
             value = f"_make_{name}() if {name} is _ABSENT else {name}" if each.init else f"_make_{name}()"
         if each.init:
-            (by_name if each.kw_only else taken).append(f"{name}{default}")
+            (by_name if each.kw_only else taken).append(name)
         if each.init or value != name:
             stored.append(f"{name}={value}")
     head = ", ".join([*taken, *(["*", *by_name] if by_name else [])])
     last = "; self.__post_init__()" if hasattr(made, "__post_init__") else ""
     exec(f"def __init__({head}): self.__dict__.update({', '.join(stored)}){last}", known)
     init = known["__init__"]
+    init.__defaults__ = tuple(defaults[name] for name in taken if name in defaults)
+    init.__kwdefaults__ = {name: defaults[name] for name in by_name if name in defaults}
     init.__qualname__, init.__module__ = f"{made.__qualname__}.__init__", made.__module__
     init.__annotations__ = {each.name: each.type for each in dataclasses.fields(made) if each.init} | {"return": None}
     return init

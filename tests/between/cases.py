@@ -16,7 +16,7 @@ from batchbridge.comparing.convert import convert_to
 from batchbridge.comparing.differences import UNIT_OF
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import CannotWrite, Problem
-from batchbridge.meaning.spec import LossTerm, Spec, walk
+from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.reading.read import read_source
 
 VERSIONS: Mapping[str, tuple[str, ...]] = {
@@ -187,4 +187,4 @@ def writable(draw: st.DrawFn, framework: str) -> tuple[str, Spec, Written]:
 
 def leaf_values(spec: Spec) -> dict[str, Any]:
     """Every leaf with its value; terms of the loss only where they are said."""
-    return {path: value for path, value, _ in walk(spec)}
+    return spec.values

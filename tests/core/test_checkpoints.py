@@ -32,7 +32,6 @@ from batchbridge.meaning.spec import (
     Rollout,
     Spec,
     Topology,
-    walk,
 )
 
 PROMPTS = 12
@@ -114,7 +113,7 @@ DECISIVE = {
 def test_what_changes_no_step_passes_with_a_note_that_names_it(path: str) -> None:
     place = resumed(spec(**{path: FREE[path]}))
     assert place.changed == (path,)
-    was = {name: value for name, value, _ in walk(spec())}[path]
+    was = spec().values[path]
     assert f"{path}: {'open' if was is None else was} in the checkpoint, {FREE[path]} now" in place.notes[0]
     assert WHERE in place.notes[0]
 

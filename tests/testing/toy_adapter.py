@@ -118,7 +118,7 @@ class ToyAdapter(Adapter):
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         if spec.carried.learning_rate is None:  # unknown: toy's default is as good as any
             spec = spec.replace(**{"carried.learning_rate": DEFAULTS["rate"]})
-        given = {path: value for path, value, _ in walk(spec)}
+        given = spec.values
         names = {ours: native for native, ours in LOSSES.items()}
         values = {key: given[path] for path, key in FIELDS.items()}
         values["loss"] = names.get(values["loss"], values["loss"])
@@ -128,7 +128,7 @@ class ToyAdapter(Adapter):
             raise CannotWrite(self.framework, bad)
         said = spec_of(values)
         if said != spec:
-            theirs = {path: value for path, value, _ in walk(said)}
+            theirs = said.values
             paths = sorted(path for path in {*given, *theirs} if given.get(path) != theirs.get(path))
             raise CannotWrite(self.framework, [Problem((path,), f"{path} = {given.get(path)!r}") for path in paths])
         return Written(values=values, text={"yaml": "".join(f"{key}: {value}\n" for key, value in values.items())})

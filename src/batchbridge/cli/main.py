@@ -171,7 +171,7 @@ def cli() -> None:
 
 COMPLETE = "_BATCHBRIDGE_COMPLETE"
 """The variable by which a shell asks for completions; see docs/cli.md."""
-_COLLECTED_AFTER = 100_000
+_COLLECTED_AFTER = 1_000_000
 """Objects made before cycles are looked for. Python's default is 700: a command, which makes few cycles and ends soon,
 would look for them again and again."""
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
-from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 
 Kind = Literal["differs", "unknown", "same"]
@@ -63,6 +62,8 @@ class Comparison:
         return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
 
     def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
         listed = (*self.differences, *self.cannot_tell)
         rows = [(one.kind, one.field, one.a, one.b, one.unit, one.reason) for one in listed]
         return notebook.fragment(repr(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))

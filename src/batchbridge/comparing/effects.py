@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from batchbridge.frozen import dataclass
-from batchbridge.meaning.spec import Loss, LossTerm, Spec, walk
+from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
 Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]
 """What a field belongs to. `split`: how a step is cut and where it runs, no part of the meaning (see `SPLIT`)."""
@@ -323,7 +323,7 @@ def leaves(spec: Spec) -> dict[str, Any]:
     A gradient norm of 0 clips nothing, as None; top-k of 0 or -1 is off; a length of the warm-up that is left out
     beside the other one is 0.
     """
-    values = {path: value for path, value, _ in walk(spec)}
+    values = dict(spec.values)
     for name, term in terms(spec.loss).items():
         for part in ("aggregation", "denominator_scope", "constant", "count_empty"):
             values[f"loss.{name}.{part}"] = getattr(term, part)

@@ -16,7 +16,6 @@ from batchbridge.comparing.edit_yaml import REMOVED, edit, rename
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.errors import CannotEdit
 from batchbridge.meaning.findings import Finding, Fix
-from batchbridge.meaning.spec import walk
 from batchbridge.reading.files import SCRIPTS, read_text
 from batchbridge.reading.yaml_json import Refused, parse_yaml
 
@@ -135,8 +134,8 @@ def _against(before: Reading, after: Reading, fixed: Iterable[Finding], new_name
 def _moved(before: Reading, after: Reading) -> Iterator[str]:
     """Canonical fields that differ."""
     if before.spec is not None and after.spec is not None:
-        old = {path: value for path, value, _ in walk(before.spec)}
-        for path, value, _ in walk(after.spec):
+        old = before.spec.values
+        for path, value in after.spec.values.items():
             if old.get(path) != value:
                 yield f"{path}: {old.get(path)} before, {value} now"
 

@@ -18,7 +18,7 @@ from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.derived import derive
-from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
+from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
 from batchbridge.reading.yaml_json import flat
 from batchbridge.rules.nearest_numbers import divisors
 
@@ -83,9 +83,9 @@ class Search:
 
         A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
         """
-        every = [path for path, _, _ in walk(found) if path.startswith("carried.")]
+        every = [path for path in found.values if path.startswith("carried.")]
         carried = {path: _get(found, path) for path in every if _get(spec, path) is not None}
-        filled = [path for path, value, _ in walk(spec) if value is None and path.startswith(UNKNOWN)]
+        filled = [path for path, value in spec.values.items() if value is None and path.startswith(UNKNOWN)]
         kept = found.replace(**dict.fromkeys([*every, *filled]))
         usual = self._try(kept)
         if not isinstance(usual, Written) or _keys(usual) <= _keys(written):

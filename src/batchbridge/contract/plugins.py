@@ -21,7 +21,6 @@ import pluggy
 
 from batchbridge.contract import hookspecs
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.error_text import RuleRow
 from batchbridge.distributions import Distribution, EntryPoint
 from batchbridge.distributions import entry_points as installed_points
 from batchbridge.frozen import dataclass
@@ -29,6 +28,8 @@ from batchbridge.meaning.findings import Finding
 
 if TYPE_CHECKING:
     import importlib.metadata
+
+    from batchbridge.contract.error_text import RuleRow
 
     _Point = EntryPoint | importlib.metadata.EntryPoint
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from batchbridge.frozen import dataclass
-from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
@@ -209,6 +208,7 @@ class Reading:
         return brief(self, f"{self.framework}{version}", self.verdict, f"{len(self.findings)} findings")
 
     def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
         from batchbridge.meaning.derived import UNITS
 
         found = [(one.code, one.severity, one.message, "; ".join(map(str, one.where))) for one in self.findings]

@@ -19,7 +19,7 @@ from batchbridge.contract.attachment import Attachment
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.plan import Plan, Position
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 
 SCHEMA = "batchbridge/checkpoint/1"
 STATE_FILE = "batchbridge.json"
@@ -184,8 +184,8 @@ def tell(trainer: object, notes: Sequence[str], *, aloud: bool = True) -> None:
 
 def _differences(before: Spec, now: Spec) -> Iterator[tuple[str, Any, Any]]:
     """Every field that differs, in schema order; None for a field of a term of the loss that one spec has not."""
-    old = {path: value for path, value, _ in walk(before)}
-    new = {path: value for path, value, _ in walk(now)}
+    old = before.values
+    new = now.values
     for path in dict.fromkeys([*old, *new]):
         if old.get(path) != new.get(path):
             yield path, old.get(path), new.get(path)
@@ -261,7 +261,7 @@ def _both(path: str, values: Sequence[Any], now: Spec, reading: Reading | None) 
     text = _text("", values)
     if reading is None or reading.spec is None or path not in reading.provenance:
         return text
-    own = {known: value for known, value, _ in walk(reading.spec)}
+    own = reading.spec.values
     origin = reading.provenance[path]
     return f"{text} ({origin.key} = {origin.value})" if origin.key and own.get(path) == values[1] else text
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_PLAIN_WORD = re.compile(r"[\w./:@%+\-]+")
+_PLAIN_WORD = r"[\w./:@%+\-]+"
 
 
 def nested_yaml(values: Mapping[str, Any]) -> str:
@@ -38,7 +38,7 @@ def nested_toml(values: Mapping[str, Any]) -> str:
 
 def shell_word(word: str) -> str:
     """`word`, quoted for a POSIX shell where it must be."""
-    return word if _PLAIN_WORD.fullmatch(word.replace("=", "")) else "'" + word.replace("'", "'\\''") + "'"
+    return word if re.fullmatch(_PLAIN_WORD, word.replace("=", "")) else "'" + word.replace("'", "'\\''") + "'"
 
 
 def _yaml(tree: Mapping[str, Any], depth: int) -> list[str]:

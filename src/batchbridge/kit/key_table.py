@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.inherited_files import ComposedSource
 from batchbridge.kit.kinds import Kind, named
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
@@ -23,7 +22,7 @@ from batchbridge.kit.values import Told, shown
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import UNKNOWN, Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
@@ -199,7 +198,7 @@ def converted(
 def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     whole = None if source.path is None else str(source.path)
-    files = source.files if isinstance(source, ComposedSource) else {}
+    files: Mapping[str, str] = getattr(source, "files", {})  # of a `ComposedSource`
     said = gathered(settings_in(source.values, rows), rows)
 
     def place(key: str) -> Where:
@@ -275,7 +274,7 @@ def told_by(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, Told]:
 def written_by(rows: Iterable[Key], spec: Spec, problems: Problems) -> dict[str, Any]:
     """What rows say of a specification, each alone: None (open) where the setting takes it, else nothing. What a row
     cannot say goes to `problems`."""
-    said = {path: value for path, value, _ in walk(spec)}
+    said = spec.values
     values: dict[str, Any] = {}
     for row in rows:
         for path in row.fields:

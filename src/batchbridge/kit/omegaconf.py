@@ -20,7 +20,7 @@ MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
 
 FINITE = r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+][0-9]+)?)"
-_NUMBER = re.compile(rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NUMBER = rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 """Text that OmegaConf's YAML loader takes for a float and PyYAML does not always: 1e-6. Source: omegaconf 2.3.1
 get_yaml_loader."""
 
@@ -35,7 +35,7 @@ class Unresolved(BatchBridgeError, ValueError):
 
 def number(text: str) -> float | None:
     """The float that OmegaConf's YAML loader reads in `text`; None where it stays text."""
-    if len(text) > 60 or not _NUMBER.fullmatch(text):
+    if len(text) > 60 or not re.fullmatch(_NUMBER, text):
         return None
     plain = text.replace("_", "").lower()
     return float(plain.replace(".inf", "inf").replace(".nan", "nan"))

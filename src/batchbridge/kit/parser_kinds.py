@@ -27,6 +27,8 @@ def passes_unchecked(value: Any) -> str:
 
 def too_large(value: Any) -> bool:
     """Whether `value` is an integer beyond `LARGEST`, or a mapping or list that holds one at any depth."""
+    if value is None or isinstance(value, (int, float, str)):  # nearly all; a conversion asks a thousand times
+        return isinstance(value, int) and abs(value) > LARGEST
     waiting, seen = [value], set()
     while waiting:
         value = waiting.pop()

@@ -12,7 +12,7 @@ from batchbridge.contract.reading import Reading
 from batchbridge.errors import BatchBridgeError, CannotAttach
 from batchbridge.frozen import dataclass
 from batchbridge.kit.proven import UNPROVEN
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 
 PLANNED = (
     "rollout.prompts_per_rollout",
@@ -166,10 +166,10 @@ def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[st
 def changed_fields(request: Request) -> dict[str, Any]:
     """What the requested spec says otherwise than the trainer's own, by canonical field; how the run is spread over
     devices, and a step over micro-batches, is nothing of it."""
-    have = {path: value for path, value, _ in walk(own_spec(request))}
+    have = own_spec(request).values
     return {
         path: want
-        for path, want, _ in walk(request.spec)
+        for path, want in request.spec.values.items()
         if want != have.get(path) and not path.startswith(("topology.", "micro_batch."))
     }
 
@@ -177,8 +177,8 @@ def changed_fields(request: Request) -> dict[str, Any]:
 def left_different(request: Request, brought: Collection[str]) -> dict[str, str]:
     """What stays different from the requested spec, by canonical field. brought: fields, or their beginnings, that are
     brought about."""
-    have = {path: value for path, value, _ in walk(own_spec(request))}
-    named = {path for path, _, _ in walk(request.spec)}
+    have = own_spec(request).values
+    named = set(request.spec.values)
     return {
         path: f"{want} in the requested spec, {have.get(path)} in the trainer"
         for path, want in changed_fields(request).items()

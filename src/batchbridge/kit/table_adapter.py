@@ -23,7 +23,7 @@ from batchbridge.kit.rule_table import Rule, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 
 WORLD = "topology.world_size"
 
@@ -147,7 +147,7 @@ class TableAdapter(FramedAdapter):
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """See `FramedAdapter`: what the rows say, and `restate`."""
         rows = keys_of(self.keys, version)
-        said = {path: value for path, value, _ in walk(spec)}
+        said = spec.values
         values: dict[str, Any] = {}
         before = _worlds(rows)[:-1]  # of a product, the last one says it all
         for row in rows.values():

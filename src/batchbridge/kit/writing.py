@@ -13,7 +13,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
 from batchbridge.meaning.findings import Finding
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 
 UNKNOWN = ("objective.", "carried.", "advantage.")
 """Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
@@ -91,13 +91,14 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         return
     if back.spec == spec:
         return
-    differ = [group for group in Spec.__annotations__ if getattr(spec, group) != getattr(back.spec, group)]
-    wanted, read = ({path: value for path, value, _ in walk(one, differ)} for one in (spec, back.spec))
+    wanted, read = spec.values, back.spec.values
     for path in {**wanted, **read}:
+        if read.get(path) == wanted.get(path):
+            continue
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if path == "open_terms" and (lost := [name for name in spec.open_terms if name not in back.spec.open_terms]):
             yield Problem((path,), f"{adapter.framework} has no term {', '.join(lost)}, and the schema no word for it")
-        elif not unknown and read.get(path) != wanted.get(path):
+        elif not unknown:
             yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
 
 

@@ -8,8 +8,10 @@ the key's parts. Test vectors are published in `tests/core/test_order.py` and `d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from batchbridge.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy

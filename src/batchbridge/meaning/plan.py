@@ -13,12 +13,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from batchbridge.errors import PlanError
+from batchbridge.frozen import dataclass
 from batchbridge.meaning.order import Bijection, sampling_seed
 from batchbridge.meaning.spec import Spec
 

@@ -9,10 +9,11 @@ codes; constructing a `Spec` never raises.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from batchbridge.frozen import dataclass
@@ -352,6 +353,11 @@ class Spec:
         said = [(path, value, of.unit) for path, value, of in walk(self) if value != default_of(path)]
         return notebook.fragment(repr(self), notebook.table(("field", "value", "unit"), said))
 
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """The value of every leaf field that this specification has, by dotted path, in schema order."""
+        return MappingProxyType({path: value for path, value, _ in walk(self)})
+
     @property
     def unfollowed_terms(self) -> tuple[str, ...]:
         """Open terms that leave what a token weighs unknown: all, but those of advantages that stay the framework's."""
@@ -391,7 +397,7 @@ class Spec:
         import hashlib
         import json
 
-        said = {path: _whole_float_as_int(value) for path, value, _ in walk(self) if value != default_of(path)}
+        said = {path: _whole_float_as_int(value) for path, value in self.values.items() if value != default_of(path)}
         text = json.dumps({"schema": SCHEMA, **said}, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -529,15 +535,9 @@ def _place(path: str) -> tuple[type, str]:
     return place, name
 
 
-def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[str, Any, Quantity]]:
-    """Every leaf field, or those of `groups`, as (dotted path, value, quantity), in schema order."""
-    for name, path, quantity in _shape(Spec, ""):
-        if groups is None or name in groups:
-            value = getattr(spec, name)
-            if quantity is not None:
-                yield path, value, quantity
-            else:
-                yield from _walk(value, f"{path}.")
+def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
+    """Every leaf field as (dotted path, value, quantity), in schema order; `Spec.values` has the values alone."""
+    return _walk(spec, "")
 
 
 def every_field() -> Iterator[tuple[str, Quantity]]:

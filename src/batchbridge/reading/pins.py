@@ -62,13 +62,13 @@ def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> 
 
 def _pins(file: Path, distribution: str) -> list[Pin]:
     name = re.escape(distribution)
-    locked = re.compile(rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"', re.MULTILINE)
-    exact = re.compile(rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)", re.MULTILINE)
+    locked = rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"'
+    exact = rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)"
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
             return []
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return []
-    found = (locked if file.suffix == ".lock" else exact).finditer(text)
+    found = re.finditer(locked if file.suffix == ".lock" else exact, text, re.MULTILINE)
     return [Pin(match[1], f"{file.name}:{text.count(chr(10), 0, match.start(1)) + 1}") for match in found]

@@ -93,7 +93,7 @@ def _is_plainly_right(spec: Spec) -> bool:
     try:
         return all(
             type(value) in (takes := _takes(path)) or (type(value) in (str, tuple) and value in takes)
-            for path, value, _ in walk(spec)
+            for path, value in spec.values.items()
         )
     except (AttributeError, KeyError, TypeError):  # a group that is none
         return False

@@ -20,7 +20,7 @@ from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import MicroBatch, Spec, walk
+from batchbridge.meaning.spec import MicroBatch, Spec
 
 if TYPE_CHECKING:
     pass
@@ -209,7 +209,7 @@ def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode, ReportTo 
     def told(spec: Spec, size: int | None, mode: Mode, report_to: ReportTo | None, padding: Padding) -> dict[str, Any]:
         # Ranks gather what they report.
         beside = {"mode": mode, "dataset_size": size, "report_to": report_to, "padding": padding}
-        return beside | {path: value for path, value, _ in walk(spec)}
+        return {**beside, **spec.values}
 
     mine = told(*asked[0][1:])
     for rank, others in enumerate(asked):

@@ -14,7 +14,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, NativeRow, Reading, Source, Written
 from batchbridge.kit.rule_table import Rule
 from batchbridge.meaning.findings import Finding, Phase, Severity
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 from batchbridge.testing.hostile import HOSTILE
 
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
@@ -172,7 +172,7 @@ def check_findings(findings: Sequence[Finding]) -> None:
 def differences(wanted: Spec, got: Spec | None) -> str:
     if got is None:
         return "no spec at all"
-    one, other = {p: v for p, v, _ in walk(wanted)}, {p: v for p, v, _ in walk(got)}
+    one, other = wanted.values, got.values
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
     return "; ".join(f"{path}: wanted {one.get(path)!r}, got {other.get(path)!r}" for path in paths)
 

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Behaviour, Context, Source
 from batchbridge.meaning.findings import Finding, verdict
-from batchbridge.meaning.spec import DenominatorScope, Spec, walk
+from batchbridge.meaning.spec import DenominatorScope, Spec
 from batchbridge.reading.read import read_source
 from batchbridge.testing.fields import DEFAULTS, PATHS
 from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
@@ -125,7 +125,9 @@ class ReadingLaws(Laws):
 
     def test_every_field_that_is_not_the_schemas_default_has_a_provenance(self, valid_case: ValidCase) -> None:
         reading = self._valid(valid_case)
-        said = {path for path, value, _ in walk(spec_of(reading)) if path not in DEFAULTS or DEFAULTS[path] != value}
+        said = {
+            path for path, value in spec_of(reading).values.items() if path not in DEFAULTS or DEFAULTS[path] != value
+        }
         missing = sorted(said - set(reading.provenance))
         assert not missing, f"no provenance for {missing}"
 

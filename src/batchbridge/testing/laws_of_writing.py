@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.writing import UNKNOWN
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge.testing.fields import OPEN_TERM, REFUSABLE
@@ -86,8 +86,8 @@ class WritingLaws(Laws):
             _check_refusal(refused, self.adapter_class.framework)
             return
         again = self._read_back(written, spec, case)
-        filled = {path: value for path, value, _ in walk(again) if path.startswith(UNKNOWN)}
-        known = {p: filled.get(p) for p, value, _ in walk(spec) if value is None and p.startswith(UNKNOWN)}
+        filled = {path: value for path, value in again.values.items() if path.startswith(UNKNOWN)}
+        known = {p: filled.get(p) for p, value in spec.values.items() if value is None and p.startswith(UNKNOWN)}
         assert again == spec.replace(**known), f"written as something else: {differences(spec, again)}"
 
     def test_a_term_that_it_has_no_name_for_is_refused_by_name(self, valid_case: ValidCase) -> None:

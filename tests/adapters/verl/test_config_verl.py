@@ -632,7 +632,6 @@ def test_gspo_is_ppos_surrogate_with_the_ratio_of_whole_sequences():
 
 
 def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
-    from batchbridge.meaning.spec import walk
     from batchbridge_trl.config import TrlAdapter
 
     theirs = TrlAdapter().read(
@@ -641,7 +640,7 @@ def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
     )
     ours = read({**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo"})
     for path in ("objective.surrogate", "objective.ratio_level"):
-        values = [{p: value for p, value, _ in walk(each.spec)}[path] for each in (ours, theirs)]
+        values = [each.spec.values[path] for each in (ours, theirs)]
         assert values[0] == values[1], path
 
 
