@@ -537,7 +537,12 @@ def _place(path: str) -> tuple[type, str]:
 
 def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order; `Spec.values` has the values alone."""
-    return _walk(spec, "")
+    for name, path, quantity in _shape(Spec, ""):
+        value = getattr(spec, name)
+        if quantity is not None:
+            yield path, value, quantity
+        else:
+            yield from _walk(value, f"{path}.")
 
 
 def every_field() -> Iterator[tuple[str, Quantity]]:
