@@ -56,10 +56,9 @@ def given_of(source: Source, options: Mapping[str, Option]) -> Given:
         _take(given, source, source.values)
         return given
     given = _arguments(source, options)
-    from batchbridge.kit import parse_arguments
+    from batchbridge.kit import set_on_top
 
-    told = parse_arguments(source.argv)
-    _take(given, source, {key: value for key, value in source.values.items() if key not in told or told[key] != value})
+    _take(given, source, set_on_top(source.values, source.argv))
     return given
 
 

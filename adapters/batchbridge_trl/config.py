@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep
+from batchbridge.kit import Context, NativeStep, SharedSetting
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted, gathered
 from batchbridge.kit.typed_values import WrongValue
@@ -177,6 +177,11 @@ class TrlAdapter(FramedAdapter):
         from batchbridge_trl.declared import difference
 
         return difference() if installed("trl") == version else ""
+
+    def shared_settings(self) -> Mapping[str, SharedSetting]:
+        """Those that one of the groups has: TRL alone takes none of Open-R1's."""
+        known = {row.key for group in self.groups for row in group.settings}
+        return {key: row for key, row in super().shared_settings().items() if key in known}
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

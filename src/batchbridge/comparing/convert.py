@@ -287,11 +287,9 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     used |= {
         f"{key}." for key in used
     }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it
-    return {
-        key: value
-        for key, value in flat(given)
-        if not any(part in used for part in _heads(key)) and key.lstrip("+~-") not in used
-    }
+    # Values of used ones are not asked for: a command's are parsed then.
+    others = {key: given[key] for key in given if used.isdisjoint(_heads(key))}
+    return {key: value for key, value in flat(others) if used.isdisjoint(_heads(key)) and key.lstrip("+~-") not in used}
 
 
 def _heads(key: str) -> Iterator[str]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         walk,
     )
     from batchbridge.meaning.weights import Normaliser, Row, token_weights
-    from batchbridge.reading.arguments import parse_arguments, parse_scalar
+    from batchbridge.reading.arguments import parse_arguments, parse_scalar, set_on_top
     from batchbridge.reading.files import load_source, near_file
     from batchbridge.reading.launchers import launched_world_size
     from batchbridge.rules.nearest_numbers import LARGEST, Variable, nearest_numbers, neighbours
@@ -126,6 +126,7 @@ __all__ = [
     "partition_packed",
     "reach_workers",
     "read_steps",
+    "set_on_top",
     "token_weights",
     "walk",
     "with_attention",
@@ -218,6 +219,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
             "reading.arguments": (
                 "parse_arguments",
                 "parse_scalar",
+                "set_on_top",
             ),
             "reading.files": ("load_source", "near_file"),
             "reading.launchers": ("launched_world_size",),

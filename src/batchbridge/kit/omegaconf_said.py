@@ -18,7 +18,7 @@ from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.reading.arguments import parse_arguments
+from batchbridge.reading.arguments import set_on_top
 
 
 @dataclass
@@ -48,10 +48,8 @@ class Said:
 
     def put_on_top(self, source: Source) -> None:
         """What was set on top of a command line: it changes `values` only."""
-        before = parse_arguments(source.argv)
-        for key, value in source.values.items():
-            if key not in before or (before[key] is not value and before[key] != value):
-                self.put(key, value, Where(key, shown(value)), "force")
+        for key, value in set_on_top(source.values, source.argv).items():
+            self.put(key, value, Where(key, shown(value)), "force")
 
     def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """These over `defaults`; a mapping takes the place of a whole group."""

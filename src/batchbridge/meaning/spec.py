@@ -539,10 +539,7 @@ def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order; `Spec.values` has the values alone."""
     for name, path, quantity in _shape(Spec, ""):
         value = getattr(spec, name)
-        if quantity is not None:
-            yield path, value, quantity
-        else:
-            yield from _walk(value, f"{path}.")
+        yield from ((path, value, quantity),) if quantity is not None else _walk(value, f"{path}.")
 
 
 def every_field() -> Iterator[tuple[str, Quantity]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge.reading.yaml_json import parse_yaml, plain_scalar
@@ -25,22 +25,46 @@ def parse_scalar(text: str) -> Any:
     return document.value
 
 
-def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
+class Arguments(Mapping[str, Any]):
+    """The settings of a command, see `parse_arguments`. A value is parsed when it is asked for: most adapters know
+    better, and parsing takes time."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = tuple(argv)
+        self._texts = {key: text for key, text, _ in argument_keys(argv)}
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:
+            text = self._texts[key]
+            try:
+                self._values[key] = True if text is None else parse_scalar(text)
+            except ValueError:
+                self._values[key] = text
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
     """`--key value`, `--key=value`, `--flag` (true) and `key=value` as native keys and YAML values.
 
     Other words (programs, modules, files) are skipped; what does not parse as YAML stays text. Adapters that know
     better find the words in `Source.argv`.
     """
-    values: dict[str, Any] = {}
-    for key, text, _ in argument_keys(argv):
-        if text is None:
-            values[key] = True
-            continue
-        try:
-            values[key] = parse_scalar(text)
-        except ValueError:
-            values[key] = text
-    return values
+    return Arguments(argv)
+
+
+def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+    """Those of a source's `values` that are not what its command says: `--set` has put them on top."""
+    before = parse_arguments(argv)
+    if isinstance(values, Arguments) and values.argv == before.argv:
+        return {}
+    return {key: value for key, value in values.items() if key not in before or before[key] != value}
 
 
 def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:

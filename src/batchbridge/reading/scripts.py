@@ -156,10 +156,8 @@ def _source(program: Program, path: Path) -> Source:
             unknown[key] = names
         else:
             unknown.pop(key, None)
-    values = parse_arguments(program.argv)
-    return Source(
-        values=values, lines=lines, path=path, argv=program.argv, launcher=dict(program.launcher), unknown=unknown
-    )
+    launcher, values = dict(program.launcher), parse_arguments(program.argv)
+    return Source(values=values, lines=lines, path=path, argv=program.argv, launcher=launcher, unknown=unknown)
 
 
 def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:
