@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -265,3 +266,8 @@ def test_a_missing_field_is_named() -> None:
 
 def test_a_derived_value_says_its_formula() -> None:
     assert Told(24, None, "4 x 6").derived() == Provenance((), 24, "derived", "derived: 4 x 6")
+
+
+def test_a_specification_travels_between_processes_after_its_values_were_asked_for() -> None:
+    assert MINIMAL_SPEC.values["topology.world_size"] == MINIMAL_SPEC.topology.world_size
+    assert pickle.loads(pickle.dumps(MINIMAL_SPEC)) == MINIMAL_SPEC

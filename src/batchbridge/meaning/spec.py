@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from fractions import Fraction
 from functools import cache, cached_property
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from batchbridge.frozen import dataclass
@@ -356,7 +355,7 @@ class Spec:
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """The value of every leaf field that this specification has, by dotted path, in schema order."""
-        return MappingProxyType({path: value for path, value, _ in walk(self)})
+        return {path: value for path, value, _ in walk(self)}  # no proxy: specifications travel between processes
 
     @property
     def unfollowed_terms(self) -> tuple[str, ...]:
