@@ -50,18 +50,18 @@ class Arguments(Mapping[str, Any]):
         return len(self._texts)
 
 
-def parse_arguments(argv: Sequence[str]) -> Arguments:
+def parse_arguments(argv: Sequence[str]) -> Mapping[str, Any]:
     """`--key value`, `--key=value`, `--flag` (true) and `key=value` as native keys and YAML values.
 
     Other words (programs, modules, files) are skipped; what does not parse as YAML stays text. Adapters that know
-    better find the words in `Source.argv`.
+    better find the words in `Source.argv`: a value is parsed when it is first asked for.
     """
     return Arguments(argv)
 
 
 def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
     """Those of a source's `values` that are not what its command says: `--set` has put them on top."""
-    before = parse_arguments(argv)
+    before = Arguments(argv)
     if isinstance(values, Arguments) and values.argv == before.argv:
         return {}
     return {key: value for key, value in values.items() if key not in before or before[key] != value}
