@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.kit import Request, walk
+from batchbridge.kit import Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, own_spec, step_crosses
@@ -18,10 +18,10 @@ BROUGHT = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantag
 
 def _others(trainer: Any, request: Request) -> str | None:
     """The fields that PocketRay would not train as the request says, with both values."""
-    own = {path: value for path, value, _ in walk(own_spec(request))}
+    own = own_spec(request).values
     different = [
         f"{path} = {value!r}, and pocketray does {own.get(path)!r}"
-        for path, value, _ in walk(request.spec)
+        for path, value in request.spec.values.items()
         if not path.startswith(BROUGHT) and value is not None and value != own.get(path)
     ]
     return "; ".join(different) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.kit import Request, walk
+from batchbridge.kit import Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal
@@ -16,10 +16,10 @@ FREE = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage."
 def _others(trainer: Any, request: Request) -> str | None:
     """The fields that PocketGRPO would not train as the request says, with both values."""
     assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
-    own = {path: value for path, value, _ in walk(request.reading.spec)}
+    own = request.reading.spec.values
     different = [
         f"{path} = {value!r}, and pocketgrpo does {own.get(path)!r}"
-        for path, value, _ in walk(request.spec)
+        for path, value in request.spec.values.items()
         if not path.startswith(FREE) and value is not None and value != own.get(path)
     ]
     return "; ".join(different) or None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Behaviour, Finding, Source, Spec, Where
-from batchbridge.kit import parse_arguments
+from batchbridge.kit import set_on_top
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
@@ -131,8 +131,7 @@ class NemoAdapter(TableAdapter):
                 )
                 base = replace(base, values=inner.values, lines=inner.lines, files=inner.files, problems=inner.problems)
         values, lines, files = dict(settings_in(base.values)), dict(base.lines), dict(base.files)
-        before = parse_arguments(words)
-        changed = {key: value for key, value in source.values.items() if key not in before or before[key] != value}
+        changed = set_on_top(source.values, words)
         for key, value in (*_overrides(words, problems, self.codes.wrong_value), *changed.items()):
             for old in [old for old in values if old == key or old.startswith(f"{key}.")]:
                 del values[old]
