@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from batchbridge import Source, Where
-from batchbridge.kit import Context
+from batchbridge.kit import Context, parse_arguments, set_on_top
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.native_steps import dealt_steps, rollouts_of
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT, TEXT, structured
@@ -93,6 +93,16 @@ def test_what_is_set_on_top_of_words_counts():
     said.put("b", 1, Where("b"))
     said.put_on_top(Source(values={"b": 2, "c": 3}, argv=("b=1", "c=3")))
     assert (said.values, said.operations) == ({"b": 2}, {"b": "force"})
+
+
+@pytest.mark.parametrize("also", ["--set", "other words"])
+def test_what_is_on_top_of_parsed_words_is_told_from_them(also: str) -> None:
+    words = ("b=1", "c=3", "d=[1, 2]")
+    values = parse_arguments(words)
+    assert set_on_top(values, words) == {}
+    assert set_on_top(dict(values), words) == {}
+    changed = {**values, "c": 4, "e": 5} if also == "--set" else parse_arguments(("b=1", "c=4", "e=5"))
+    assert set_on_top(changed, words) == {"c": 4, "e": 5}
 
 
 def test_a_structured_configuration_takes_text_for_numbers_and_flags():

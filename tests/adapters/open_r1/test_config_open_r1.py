@@ -151,3 +151,10 @@ def test_the_published_files_are_valid_under_their_own_trl_but_for_a_key_that_tr
     assert {name: wrong for name, wrong in errors.items() if wrong} == {
         "config_codeforces": [("BB-TRL-003", "vllm_device")]
     }
+
+
+def test_a_conversion_to_trl_is_offered_no_setting_that_open_r1_alone_has() -> None:
+    trl, open_r1 = TrlAdapter().shared_settings(), OpenR1Adapter().shared_settings()
+    assert {"wandb_project", "dataset_prompt_column"} <= open_r1.keys() - trl.keys()
+    assert trl.keys() < open_r1.keys()
+    assert {"project", "model_name_or_path"} <= trl.keys()
