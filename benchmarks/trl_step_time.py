@@ -30,10 +30,11 @@ from typing import Any
 import torch
 import trl_runs as runs
 
-ONE = runs.PROMPT + runs.MEAN
-EQUAL = ("--lengths", "equal", "--tokens-per-device", str(ONE))
-"""One completion, a quarter of a native micro-batch: without padding, smaller ones take less memory and, on a CPU, less
-time, since what is computed over the vocabulary stays nearer to the processor."""
+TOKENS_OF_ONE = runs.PROMPT + runs.MEAN
+"""Tokens of one completion with its prompt, where all have one length."""
+EQUAL = ("--lengths", "equal", "--tokens-per-device", str(TOKENS_OF_ONE))
+"""Micro-batches of one completion, a quarter of a native one: without padding, smaller ones take less memory and, on a
+CPU, less time. The last row is the control: native micro-batches of one completion, too."""
 
 FREE = ("--completions", "32", "--wrap", "padding=free")
 """Completions end to end, each prompt once."""
@@ -50,10 +51,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (*FREE, "--prompt-tokens", "256", "--memory"),
     (*FREE, "--prompt-tokens", "512", "--memory"),
     (*FREE, "--processes", "2"),
-    (*FREE, "--lengths", "equal", "--tokens-per-device", str(2 * ONE), "--steps", "2", "--pairs", "5"),
+    (*FREE, "--lengths", "equal", "--tokens-per-device", str(2 * TOKENS_OF_ONE), "--steps", "2", "--pairs", "5"),
     (*FREE, "--lengths", "equal", "--prompt-tokens", "256", "--memory"),
     ("--prompt-tokens", "256", "--completions", "32"),
     ("--prompt-tokens", "512", "--completions", "32"),
+    (*EQUAL, "--micro", "1", "--completions", "32", "--steps", "2", "--pairs", "7"),
 )
 """What `--write` measures: the options of each row. Equal lengths take more steps: the ratio is near 1."""
 NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write", "rows")

@@ -130,7 +130,9 @@ def test_checking_one_framework_imports_no_other_and_no_other_command(name: str,
     assert not rooms & {"comparing", "diagnosis", "rule_page", "testing"}
 
 
-@pytest.mark.parametrize(("name", "imported"), [("verl, script", False), ("openrlhf, script", False), ("trl, YAML", True)])
+@pytest.mark.parametrize(
+    ("name", "imported"), [("verl, script", False), ("openrlhf, script", False), ("trl, YAML", True)]
+)
 def test_words_that_an_adapter_reads_itself_are_not_parsed_as_yaml(name: str, imported: bool, folder: Path) -> None:
     assert ("yaml" in benchmark().sources(command(name, folder), folder)) == imported
 
