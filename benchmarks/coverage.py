@@ -55,12 +55,15 @@ def table(asked: list[Asked]) -> dict[str, Any]:
     for framework in sorted({framework for framework, _ in asked} - {"unknown"}):
         verdicts: Counter[str] = Counter()
         any_of, alone, evidence, engines = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        newest = Counter[str]()
         for found in (found for which, found in asked if which == framework):
             if found["verdict"] == "invalid":
                 verdicts["invalid"] += 1
                 continue
             enforcement = found["enforcement"]
             verdicts[enforcement["verdict"]] += 1
+            if found["releases"] and found["framework_version"] == found["releases"][-1]["last"]:
+                newest.update(("valid", enforcement["verdict"]))
             if enforcement["verdict"] == "enforced":
                 evidence[enforcement["evidence"] or "no evidence"] += 1
             names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
@@ -73,12 +76,18 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             "verdicts": dict(verdicts),
             "evidence": dict(evidence),
             "engines": dict(engines),
+            "newest": {"valid": newest["valid"], "enforced": newest["enforced"]},
             "obstacles": {name: [count, alone[name]] for name, count in any_of.most_common()},
         }
     return said
 
 
 COLUMNS = ("enforced", "with_allow", "unknown", "refused", "invalid")
+
+
+def valid_of(said: dict[str, Any]) -> int:
+    """Commands that are valid under any release."""
+    return int(said["commands"] - said["verdicts"].get("invalid", 0))
 
 
 def page(counted: dict[str, dict[str, Any]]) -> str:
@@ -95,7 +104,7 @@ def page(counted: dict[str, dict[str, Any]]) -> str:
         lines.append("|---|---|---|---|---|---|---|---|")
         for framework, said in frameworks.items():
             of = [said["verdicts"].get(column, 0) for column in COLUMNS]
-            valid = said["commands"] - of[-1]
+            valid = valid_of(said)
             share = f"{100 * of[0] / valid:.0f} %" if valid else "-"
             lines.append(
                 f"| {framework} | {said['commands']} | {of[0]} | {share} | " + " | ".join(map(str, of[1:])) + " |"
@@ -108,6 +117,14 @@ def page(counted: dict[str, dict[str, Any]]) -> str:
                     f"{framework}: {others} of the valid ones have another engine than FSDP, of which none is",
                 ]
                 lines[-1] += f" enforced; of the other {first} {done} are ({100 * done / max(first, 1):.0f} %)."
+            newest = said.get("newest", {"valid": valid_of(said)})
+            if 0 < newest["valid"] < valid_of(said):
+                share = f"{100 * newest['enforced'] / newest['valid']:.0f} %"
+                lines += [
+                    "",
+                    f"{framework}: the newest release takes {newest['valid']} of the {valid_of(said)} valid ones, and",
+                ]
+                lines[-1] += f" {newest['enforced']} of these are enforced ({share})."
         lines += ["", "| framework | what stands in the way of valid commands: in how many, and alone in how many |"]
         lines.append("|---|---|")
         for framework, said in frameworks.items():

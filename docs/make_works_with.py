@@ -84,7 +84,12 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "open_instruct": {},
     },
     "generation with SGLang": {"verl": {"actor_rollout_ref.rollout.name": "sglang"}},
-    "FSDP": {"trl": FSDP, "verl": {"actor_rollout_ref.actor.strategy": "fsdp2"}, "easyr1": {}},
+    "FSDP": {
+        "trl": FSDP,
+        "verl": {"actor_rollout_ref.actor.strategy": "fsdp2"},
+        "easyr1": {},
+        "open_instruct": {"script": "grpo.py"},
+    },
     "DeepSpeed ZeRO-2": {"trl": ZERO % 2, "openrlhf": {"ds.zero_stage": 2}, "open_instruct": {"deepspeed_stage": 2}},
     "DeepSpeed ZeRO-3": {"trl": ZERO % 3, "openrlhf": {"ds.zero_stage": 3}, "open_instruct": {"deepspeed_stage": 3}},
     "Megatron": {"verl": {"actor_rollout_ref.actor.strategy": "megatron"}},
@@ -116,7 +121,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "[yes](trl.md#works-with)",
         "verl": {"actor_rollout_ref.rollout.multi_turn.enable": True},
         "openrlhf": {"train.agent_func_path": "agent.py"},
-        "open_instruct": "yes, [environments excepted](open_instruct.md#what-is-refused)",
+        "open_instruct": "[yes](open_instruct.md#limits)",
     },
     "generation that runs ahead (async)": {
         "trl": "no: [trainer_copy](trl.md#what-is-refused)",

@@ -7,7 +7,7 @@ from typing import Any
 
 from batchbridge import Behaviour
 from batchbridge_open_instruct.rules import Facts, defects
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GRPO, NEWEST, PPO, SCRIPT
 
 
 def behaviour(facts: Facts) -> Behaviour:
@@ -47,8 +47,14 @@ def _grpo(facts: Facts) -> Behaviour:
 
 def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
     """Source: grpo_fast.run_training, vllm_utils.add_request, data_loader.accumulate_inference_batches (run)."""
-    if native[SCRIPT] != GRPO_FAST or checkout != NEWEST:
+    if checkout != NEWEST:
         return ()
+    if native[SCRIPT] == GRPO:
+        return (
+            "which weights generate rollout k: those after k training steps or up to "
+            f"{native['async_steps']} fewer, by timing; a training step begins when the weights of the one before are "
+            "sent",
+        )
     return (
         "which weights generate rollout k: those after k training steps or up to "
         f"{native['async_steps']} fewer, by timing; the first training step's are never sent, so the second rollout "

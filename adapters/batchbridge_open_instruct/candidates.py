@@ -1,5 +1,5 @@
 """Which prompts a rollout takes: the plan's, in its order, whatever answer arrives first, of weights that are no older
-than the spec allows, without the groups that its filter drops.
+than the spec allows, without the groups that its filter drops and the prompts that were solved before.
 
 Candidates are the prompts in the plan's order, by number; they are asked for some rollouts ahead of the training step
 that begins. What a rollout took is held against the same plan in every learner. Knows nothing of Ray or torch.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,39 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Taken:
     """A prompt that a rollout took. number: in the order in which prompts are asked for, from 0. position: in the
-    rollout; None: dropped for its rewards. weights_of: see `feed.Piece`."""
+    rollout; None: dropped for its rewards, or left out, which needs no answer. weights_of: see `feed.Piece`."""
 
     number: int
     prompt: int
     rewards: tuple[float, ...]
     position: int | None
     weights_of: int
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
+class PassRate:
+    """When a prompt is solved, and every later candidate that is the same prompt is left out: a share of the highest
+    score that a group's mean reaches. None: never. Source: e6c3044 data_loader.process_group."""
+
+    share: float | None
+    highest_score: float
+
+    @classmethod
+    def of(cls, config: Any) -> PassRate:
+        """Of a `StreamingDataLoaderConfig`."""
+        return cls(config.no_resampling_pass_rate, config.max_possible_score)
+
+    def solves(self, rewards: Sequence[float]) -> bool:
+        """Whether a group's prompt is solved, rounded as Open-Instruct rounds."""
+        if self.share is None:
+            return False
+        import numpy as np
+
+        return bool(np.mean(rewards).item() / self.highest_score >= self.share)
+
+
+NEVER = PassRate(None, 1.0)
 
 
 class Candidates:
@@ -36,10 +63,13 @@ class Candidates:
 
     begun: the last training step that a learner began, whose weights the engines get. The candidates of a rollout are
     asked for when the training step begins that lies the spec's staleness before it: then their answers are no older.
+    What was solved in an earlier place is not asked for; an answer that was asked for before that was known is not
+    taken. So rewards alone decide what is left out, whenever they come.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rate: PassRate = NEVER) -> None:
         self._plan, self._size, self._filter = plan, plan.prompts_per_rollout, plan.asked.rollout.group_filter
+        self._rate = rate
         self.bound = bound(plan)
         self.begun = -1
         self._next = {0: 0}
@@ -47,10 +77,22 @@ class Candidates:
         self._asked: dict[int, tuple[int, int]] = {}
         """By number, of what no prepared rollout took: prompt, and how often it was asked for again."""
         self._here: dict[int, Any] = {}
+        self._solved: dict[int, int] = {}
+        """By prompt: the candidate that was solved."""
+        self._unwanted: set[str] = set()
+        """Requests whose answers will not be taken."""
+        self.solved_at_start: frozenset[int] = frozenset()
 
-    def start_at(self, rollout: int, number: int) -> None:
-        """The run begins at `rollout`, whose first candidate is `number`."""
+    def start_at(self, rollout: int, number: int, solved: Iterable[int] = ()) -> None:
+        """The run begins at `rollout`, whose first candidate is `number`; prompts that were solved before."""
         self._next[rollout], self._stop = number, number
+        self.solved_at_start = frozenset(solved)
+        self._solved = dict.fromkeys(self.solved_at_start, -1)
+
+    def solved_before(self, rollout: int) -> list[int]:
+        """The prompts that are left out from this rollout on."""
+        stop = self.next_of(rollout)
+        return sorted(prompt for prompt, number in self._solved.items() if number < stop)
 
     def next_of(self, rollout: int) -> int:
         """The first candidate of a rollout that has begun, or whose predecessor was prepared."""
@@ -64,18 +106,52 @@ class Candidates:
         """The next rollout's candidates begin where this one's end."""
         self._next[rollout.index + 1] = rollout.next
         for number in range(rollout.first, rollout.next):
-            del self._asked[number]
+            self._asked.pop(number, None)  # what is left out may never have been asked for
 
     def due(self, rollout: Rollout) -> list[tuple[int, int, int]]:
         """Candidates (number, prompt, sampling seed) that shall be asked for now, while `rollout` is prepared."""
-        dropped = sum(all_equal(result.reward_scores) for result in self._here.values()) if rollout.replaces else 0
-        stop = rollout.block + dropped + self._size * (self.begun + self.bound + 1 - rollout.index)
-        numbers, self._again = [*self._again, *range(self._stop, stop)], []
+        flat = [number for number, result in self._here.items() if all_equal(result.reward_scores)]
+        dropped = sum(not self._left_out(number) for number in flat) if rollout.replaces else 0
+        wanted = dropped + self._size * (self.begun + self.bound + 1 - rollout.index) - rollout.filled
+        numbers, self._again = [number for number in self._again if not self._left_out(number)], []
+        stop = rollout.next
+        while wanted > 0:
+            if not self._left_out(stop):
+                wanted -= 1
+                if stop >= self._stop:
+                    numbers.append(stop)
+            stop += 1
         self._stop = max(self._stop, stop)
         found = [(number, *each) for number, each in zip(numbers, offered(self._plan, numbers), strict=True)]
         for number, prompt, _ in found:
             self._asked[number] = prompt, self._asked[number][1] + 1 if number in self._asked else 0
         return found
+
+    def leave_out(self, rollout: Rollout) -> None:
+        """`rollout` leaves out the candidates at its place whose prompts were solved. Raises `BatchDrift` where there
+        are no others."""
+        if len(self._solved) == self._plan.dataset_size:
+            share = self._rate.share
+            detail = f"every prompt of the data set was solved: no_resampling_pass_rate = {share} leaves none to train"
+            raise self._drift(rollout, "membership", detail)
+        while self._left_out(number := rollout.next):
+            if number in self._asked and self._here.pop(number, None) is None:
+                self._unwanted.add(self.name(number))
+            rollout.leave_out(self._prompt(number))
+
+    def take(self, result: Any, rollout: Rollout) -> bool:
+        """`rollout` takes the next candidate's answer; returns whether it is trained."""
+        number = rollout.next
+        trained = rollout.take(result)
+        if self._rate.solves(rollout.taken[-1].rewards):
+            self._solved.setdefault(int(result.index), number)
+        return trained
+
+    def _left_out(self, number: int) -> bool:
+        return bool(self._solved) and self._solved.get(self._prompt(number), number) < number
+
+    def _prompt(self, number: int) -> int:
+        return offered(self._plan, [number])[0][0]
 
     def name(self, number: int) -> str:
         """Of the request for a candidate: its rollout and place where no rollout takes more or fewer than planned, and
@@ -87,6 +163,9 @@ class Candidates:
         """An answer came while `rollout` is prepared. One that will be older than the staleness allows when it is
         trained on is asked for again. Raises `BatchDrift` where nobody asked for it."""
         name = str(result.prompt_id).partition("_")[0]
+        if name in self._unwanted:
+            self._unwanted.remove(name)
+            return
         block, _, rest = name.partition(".")
         place = rest.partition(".")[0]
         number = int(block) * self._size + int(place) if block.isdigit() and place.isdigit() else -1
@@ -95,7 +174,8 @@ class Candidates:
             raise self._drift(rollout, "membership", f"the answer {result.prompt_id} came, which is not missing")
         if self._asked[number][0] != result.index:
             raise self._drift(rollout, "membership", f"the answer {result.prompt_id} is to prompt {result.index}")
-        trained = rollout.index + (number - rollout.block) // self._size  # or before, where it replaces others
+        # Or before, where it replaces others, or some before it are left out.
+        trained = rollout.index + (number - rollout.next + rollout.filled) // self._size
         if self.bound and result.model_step is not None and trained - result.model_step > self.bound:
             self._again.append(number)
         else:
@@ -125,13 +205,13 @@ class Rollout:
     """What a rollout takes of the candidates from `first` on; taken: so far.
 
     Dropped are groups whose rewards are all equal, where the spec says so: then it trains what is left of its prompts,
-    the next ones where nothing is; or others replace them.
+    the next ones where nothing is; or others replace them. What is left out is none of its prompts.
     """
 
     def __init__(self, index: int, first: int, size: int, group_filter: str) -> None:
         self.index, self.first, self._size, self._filter = index, first, size, group_filter
         self.taken: list[Taken] = []
-        self._kept = 0
+        self._kept = self._left_out = 0
 
     @property
     def replaces(self) -> bool:
@@ -144,18 +224,21 @@ class Rollout:
         return self.first + len(self.taken)
 
     @property
-    def block(self) -> int:
-        """The first candidate that is not dropped for sure."""
-        if self.replaces:
-            return self.next - self._kept
-        return self.first + len(self.taken) // self._size * self._size
+    def filled(self) -> int:
+        """Prompts of the rollout that it may train: where nothing was left of its first ones, those of the next."""
+        return self._kept if self.replaces else (len(self.taken) - self._left_out) % self._size
 
     @property
     def complete(self) -> bool:
         """Whether it takes nothing more."""
         if self.replaces:
             return self._kept == self._size
-        return bool(self._kept) and not len(self.taken) % self._size
+        return bool(self._kept) and not self.filled
+
+    def leave_out(self, prompt: int) -> None:
+        """Passes over the next candidate, which is `prompt`."""
+        self.taken.append(Taken(self.next, prompt, (), None, -1, left_out=True))
+        self._left_out += 1
 
     def take(self, result: Any) -> bool:
         """Takes the next candidate's answer; returns whether it is trained."""
@@ -207,10 +290,37 @@ class Filled(CandidatePlan):
         )
 
 
-def objection(plan: Plan, taken: Sequence[Taken], pieces: Iterable[Piece], first: int | None) -> tuple[str, str] | None:
+def objection(
+    plan: Plan,
+    taken: Sequence[Taken],
+    pieces: Iterable[Piece],
+    first: int | None,
+    rate: PassRate = NEVER,
+    solved: AbstractSet[int] = frozenset(),
+) -> tuple[str, str] | None:
     """(aspect, why) what a rollout took is not what the plan's order, the group filter and the staleness of its spec
-    say. pieces: its completions on this rank. first: the candidate that it begins with; None: open."""
-    return _of_prompts(plan, taken, first) or _of_pieces(plan, taken, pieces)
+    say. pieces: its completions on this rank. first: the candidate that it begins with; None: open. solved: prompts
+    that were solved before it, at `rate`."""
+    return (
+        _of_solved(taken, rate, solved)
+        or _of_prompts(plan, taken, first)
+        or _of_pieces(plan, [one for one in taken if not one.left_out], pieces)
+    )
+
+
+def solved_of(taken: Sequence[Taken], rate: PassRate) -> set[int]:
+    """The prompts that a rollout solved."""
+    return {one.prompt for one in taken if not one.left_out and rate.solves(one.rewards)}
+
+
+def _of_solved(taken: Sequence[Taken], rate: PassRate, solved: AbstractSet[int]) -> tuple[str, str] | None:
+    known = set(solved)
+    for one in taken:
+        if one.left_out != (one.prompt in known):
+            how = "was left out, and was not solved" if one.left_out else "was solved before, and was not left out"
+            return "membership", f"prompt {one.prompt} {how}: no_resampling_pass_rate = {rate.share}"
+        known |= solved_of([one], rate)
+    return None
 
 
 def _of_prompts(plan: Plan, taken: Sequence[Taken], first: int | None) -> tuple[str, str] | None:
@@ -220,6 +330,7 @@ def _of_prompts(plan: Plan, taken: Sequence[Taken], first: int | None) -> tuple[
     asked = [prompt for prompt, _ in offered(plan, numbers)]
     if [(one.number, one.prompt) for one in taken] != list(zip(numbers, asked, strict=True)):
         return "order", f"its prompts are not the candidates of the plan from number {start} on, in their order"
+    taken = [one for one in taken if not one.left_out]
     for one in taken:
         if (one.position is None) != (filters != "none" and all_equal(one.rewards)):
             how = "was dropped" if one.position is None else "is trained"
@@ -229,7 +340,7 @@ def _of_prompts(plan: Plan, taken: Sequence[Taken], first: int | None) -> tuple[
     if filters == "replace_zero_variance":
         full = len(kept) == size and taken[-1] is kept[-1]
     else:
-        full = bool(kept) and len(taken) == size * ((kept[0].number - start) // size + 1)
+        full = bool(kept) and len(taken) == size * (taken.index(kept[0]) // size + 1)
     if not full or [one.position for one in kept] != [*range(len(kept))]:
         return "membership", f"{len(kept)} groups are left of {len(taken)} prompts, and a rollout takes {size}"
     return None

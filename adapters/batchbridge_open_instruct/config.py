@@ -173,15 +173,16 @@ class OpenInstructAdapter(FramedAdapter):
         }
 
     def hooks(self) -> Mapping[str, str]:
-        """Ray, and two modules that grpo_fast.py imports; see `batchbridge_open_instruct.launched`."""
+        """Ray, and modules that the scripts import; see `batchbridge_open_instruct.launched`."""
         return {
             "ray": "batchbridge.kit:reach_workers",
             "open_instruct.utils": "batchbridge_open_instruct.launched:utilities",
             "open_instruct.data_loader": "batchbridge_open_instruct.launched:preparation",
+            "open_instruct.grpo_olmo_core_actor": "batchbridge_open_instruct.launched:olmo_learners",
         }
 
     def owns(self, trainer: object) -> bool:
-        """A learner of grpo_fast.py."""
+        """A learner of grpo_fast.py or grpo.py."""
         from batchbridge_open_instruct.runtime import is_learner
 
         return is_learner(trainer)
@@ -233,11 +234,11 @@ def _named_script(source: Source) -> str:
 
 
 def _checkout_at(source: Source) -> str | None:
-    """The proven checkout whose grpo_fast.py the command starts, if that stands where the command says."""
+    """The proven checkout whose GRPO script the command starts, if that stands where the command says."""
     from batchbridge_open_instruct.proven import checkout_of
 
     program = _program(source.argv)
-    there = program is not None and program.name == GRPO_FAST and program.is_file()
+    there = program is not None and program.name in (GRPO_FAST, GRPO) and program.is_file()
     return checkout_of(program.absolute().parent) if program is not None and there else None
 
 

@@ -1,20 +1,20 @@
 """In a learner: the step's token weights, every optimizer step held against the plan and written down.
 
-`PolicyTrainerRayProcess.step` runs as it is written; what it reads and calls is patched on the instance: its data
-loader, its arguments, its DeepSpeed engine's `backward` and `step`. Forward and backward passes, the loss of a token,
-DeepSpeed, the optimizer and its schedule stay theirs. What each step trains is measured (`watching`), and held against
-the plan before DeepSpeed's step, which is where it updates.
+The learner's own step runs as it is written; what it reads and calls is patched on the instance: its data loader, its
+arguments, and what updates the parameters (`learners`). Forward and backward passes, the loss of a token, DeepSpeed or
+FSDP2, the optimizer and its schedule stay theirs. What each step trains is measured (`watching`), and held against the
+plan before the update.
 
-Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.calculate_token_counts; deepspeed
-0.19.6.
+Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.calculate_token_counts,
+olmo_core_train_modules.GRPOTrainModule.train_batch; deepspeed 0.19.6; ai2-olmo-core 3.0.0.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach
@@ -22,57 +22,57 @@ from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
-from batchbridge_open_instruct.candidates import Filled, objection
+from batchbridge_open_instruct.candidates import Filled, PassRate, objection, solved_of
+from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.writing import denominator
 
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
 
 
-def ask(learner: Any, function: Any, *values: Any) -> Any:
+def ask(learner: Learner, function: Any, *values: Any) -> Any:
     """Runs `function(actor, *values)` in the data preparation actor of a loaded learner."""
     import ray
 
-    handle = learner._streaming_dataloader.data_prep_actor
+    handle = learner.loader.data_prep_actor
     return ray.get(handle.__ray_call__.remote(function, *values))
 
 
-def install(learner: Any, orders: Orders) -> None:
+def install(learner: Learner, orders: Orders) -> None:
     """Patches a learner that is loaded, and the actor that prepares its data; replaces what an earlier call installed.
 
     Raises `CannotAttach`.
     """
-    remove(learner)
-    learner.batchbridge_layer = LearnerLayer(learner, orders)
+    remove(learner.trainer)
+    learner.trainer.batchbridge_layer = LearnerLayer(learner, orders)
 
 
-def remove(learner: Any) -> None:
+def remove(trainer: Any) -> None:
     """Undoes `install`; a learner without it is left alone. Raises `CannotAttach` while data preparation runs."""
-    layer = vars(learner).get("batchbridge_layer")
+    layer = vars(trainer).get("batchbridge_layer")
     if layer is not None:
         layer.remove()
-        del learner.batchbridge_layer
+        del trainer.batchbridge_layer
 
 
 class LearnerLayer:
     """The patches of one learner."""
 
-    def __init__(self, learner: Any, orders: Orders) -> None:
-        import torch.distributed as dist
-
+    def __init__(self, learner: Learner, orders: Orders) -> None:
+        from batchbridge_open_instruct.sequences import Sequences
         from batchbridge_open_instruct.watching import Watch
 
-        self._learner, self._orders, self._engine = learner, orders, learner.model
-        self._ranks = dist.get_world_size()
+        self._learner, self._orders = learner, orders
+        self._sequences = shared = Sequences(learner)
         self._recorder = Recorder(
-            "open_instruct", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+            "open_instruct", orders, rank=shared.replica, world_size=shared.replicas, gather=shared.gather
         )
         if isinstance(self._recorder.plan, CandidatePlan):
             self._recorder.plan = Filled(self._recorder.plan)
         self._plan = self._recorder.plan
         self._next_candidate: int | None = None
+        self._solved: set[int] | None = None
         self._patches = Patches()
-        self._native_backward, self._native_step = self._engine.backward, self._engine.step
         self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
         self._normaliser: Normaliser | None = None
@@ -81,24 +81,27 @@ class LearnerLayer:
         self._last: int | None = None
         try:
             self._patch()
-            self._watch = Watch(learner, orders.trained.objective, ranks=self._ranks, patches=self._patches)
+            self._watch = Watch(learner, orders.trained.objective, shared=shared, patches=self._patches)
         except BaseException:
             self.remove()
             raise
 
     def _patch(self) -> None:
         learner, orders = self._learner, self._orders
-        ask(learner, feed.install, orders)
-        held, why = "held against the plan", "ledger"
+        ask(learner, feed.install, orders, learner.other_ranks)
         if self._enforces:
-            args = copy.copy(learner.args)  # shared with others
+            args = copy.copy(self.native_args)  # shared with others
             for name, value in orders.settings.items():
                 setattr(args, name, value)
+            args.sequence_parallel_size = 1  # the loss is multiplied with what DeepSpeed divides by: see `Sequences`
             what = "what the loss reads"
-            self._patches.set(learner, "args", args, what=what, why="weights and objective of the spec")
-        self._patches.set(learner, "dataloader", self._batches(learner.dataloader), what="rows are known", why=why)
-        self._patches.set(self._engine, "backward", self._backward, what="counted", why=why)
-        self._patches.set(self._engine, "step", self._step, what=held, why=why)
+            self._patches.set(*learner.holder, args, what=what, why="weights and objective of the spec")
+        if self._sequences.size > 1:
+            splitter = learner.trainer.splitter
+            cut = functools.partial(self._cut, splitter.split_collated_batch)
+            what, because = "one token more, as a target", "no target is lost where a row is cut"
+            self._patches.set(splitter, "split_collated_batch", cut, what=what, why=because)
+        learner.patch(self._patches, batches=self._batches, backward=self._backward, update=self._step)
 
     @property
     def patches(self) -> Patches:
@@ -132,9 +135,14 @@ class LearnerLayer:
     def _batches(self, native: Iterator[Any]) -> Iterator[Any]:
         while True:
             if self._enforces:
-                notes = ask(self._learner, feed.begin, self._learner._streaming_dataloader.training_step)
-                if self._last is None:  # a launched run's driver says them itself
-                    checkpoints.tell(self._learner, notes, aloud=self._learner.rank == 0 and current_launch() is None)
+                trainer, waits = self._learner.trainer, self._learner.waits
+                if self._last is None:
+                    self._learner.send()
+                if waits:  # one rank alone sends the weights, and the others go on
+                    self._sequences.gather([])
+                notes = ask(self._learner, feed.begin, self._learner.loader.training_step)
+                if self._last is None:  # grpo_fast.py's main process says them itself in a launched run
+                    checkpoints.tell(trainer, notes, aloud=trainer.rank == 0 and (waits or current_launch() is None))
             try:
                 data = next(native)
             except StopIteration:
@@ -153,7 +161,8 @@ class LearnerLayer:
             [trained(batch, index, row, piece) for row, pieces in enumerate(rows) for piece in pieces]
             for index, rows in enumerate(table.micro_batches)
         ]
-        self._watch.expect(batch, table.micro_batches[: self._kept])
+        if self._sequences.size == 1:
+            self._watch.expect(batch, table.micro_batches[: self._kept], None)
         if not self._learner.args.use_vllm_logprobs:
             for _, told in [pair for part in self._micro_batches for pair in part]:
                 told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
@@ -163,8 +172,13 @@ class LearnerLayer:
         against = None
         if self._plan is not None and self._enforces:
             pieces = (piece for rows in table.micro_batches for row in rows for piece in row)
-            against = objection(self._plan, table.taken, pieces, self._next_candidate)
-        said = self._gather([*((row, None) for row in mine), *(() if against is None else ((None, against),))])
+            rate = PassRate.of(self._learner.trainer.streaming_config)
+            if self._solved is None:
+                self._solved = set(ask(self._learner, feed.solved_at_start))
+            against = objection(self._plan, table.taken, pieces, self._next_candidate, rate, self._solved)
+            self._solved |= solved_of(table.taken, rate)
+        objections = () if against is None else ((None, against),)
+        said = self._sequences.gather([*((row, None) for row in mine), *objections])
         everyone = [row for row, _ in said if row is not None]
         rollouts = {rollout for rollout, _, _ in everyone}
         if len(rollouts) != 1:
@@ -190,35 +204,40 @@ class LearnerLayer:
             raise BatchDrift(self._first_step, "weights", reason)
         self._learner.args.loss_denominator = denominator(self._normaliser)
 
+    def _cut(self, native: Any, batch: Any) -> Any:
+        made, table = self._sequences.cut(native, batch), vars(batch)[feed.ATTRIBUTE]
+        self._watch.expect(batch, table.micro_batches[: self._kept], made.query_responses[0].shape[1] - 1)
+        return made
+
     # ---- one optimizer step
 
-    def _backward(self, *arguments: Any, **options: Any) -> Any:
-        self._open.append(self._backwards % self._kept)
-        self._backwards += 1
-        return self._native_backward(*arguments, **options)
+    def _backward(self) -> None:
+        if self._kept:
+            self._open.append(self._backwards % self._kept)
+            self._backwards += 1
 
-    def _step(self, *arguments: Any, **options: Any) -> Any:
+    def _step(self, native: Callable[[], Any]) -> Any:
         rows = [row for index in self._open for row, _ in self._micro_batches[index]]
         told = [fact for index in self._open for _, fact in self._micro_batches[index]]
-        index = self._first_step + self._steps
-        # Nothing updates before the engine's step: all that it will use is there.
-        self._recorder.compare(index, rows, self._watch.look(self._parts()), pass_index=self._pass)
-        rate = float(self._engine.optimizer.param_groups[0]["lr"])
-        said = self._native_step(*arguments, **options)
-        norm = self._engine.get_global_grad_norm()
-        norm = None if norm is None else float(norm)
+        index, number = self._first_step + self._steps, self._pass()
+        # Nothing was updated: all that the optimizer will use is there.
+        self._recorder.compare(index, rows, self._watch.look(self._parts()), pass_index=lambda: number)
+        rate = float(self._learner.optimizer.param_groups[0]["lr"])
+        said, norm = native(), self._learner.norm()
+        self._steps, self._open, self._last = self._steps + 1, [], index
+        if not self._sequences.writes:
+            return said
         self._recorder.write(
             index,
             rows,
             told,
             normaliser=self._normaliser,
-            pass_index=self._pass,
+            pass_index=lambda: number,
             learning_rate=rate,
             gradient_norm=norm,
-            skipped=norm is not None and not math.isfinite(norm),
+            skipped=self._learner.skips(norm),
             generated_at_step=None if self._enforces else [self._native_start(row) for row in rows],
         )
-        self._steps, self._open, self._last = self._steps + 1, [], index
         return said
 
     def _native_start(self, row: TrainedRow) -> int:
@@ -230,28 +249,12 @@ class LearnerLayer:
         return [[row for row, _ in self._micro_batches[index]] for index in self._open]
 
     @property
-    def _group(self) -> int:
-        """Micro-batches of one native optimizer step."""
-        parts = int(self._learner.num_mini_batches)
-        return max(math.ceil(len(self._micro_batches) / parts - 0.5), 1)
-
-    @property
     def _kept(self) -> int:
-        """Micro-batches of a pass: those that fill no step are dropped."""
-        count = len(self._micro_batches)
-        return count - count % self._group
+        """Micro-batches of a pass: those that fill no step may be dropped."""
+        return self._learner.kept(len(self._micro_batches))
 
     def _pass(self) -> int:
-        return int(self._steps // (self._kept // self._group))
-
-    @staticmethod
-    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Every rank's tuples. Collective."""
-        import torch.distributed as dist
-
-        parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, list(mine))
-        return [row for part in parts for row in part]
+        return (self._backwards - len(self._open)) // self._kept
 
 
 def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:

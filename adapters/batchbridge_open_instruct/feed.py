@@ -24,15 +24,10 @@ from batchbridge.kit import checkpoints, group_advantages
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.ranks import deal
 from batchbridge.kit.workers import Orders
-from batchbridge_open_instruct.candidates import Candidates, Taken
+from batchbridge_open_instruct.candidates import Candidates, PassRate, Taken, solved_of
 
 ATTRIBUTE = "batchbridge"
 """Of an actor that was given orders, and of a batch: its `Table`."""
-PARTITIONED = (
-    "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to load "
-    "it on another number of them; the weights without the optimizer go on in a new run"
-)
-"""Source: deepspeed 0.19.6 engine._load_zero_checkpoint."""
 _POLL_SECONDS = 0.2
 _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
@@ -64,15 +59,17 @@ class Table:
     taken: tuple[Taken, ...]
 
 
-def install(actor: Any, orders: Orders) -> None:
-    """Patches a `DataPreparationActor` that was not started, once per start of the run. Raises `CannotAttach`."""
+def install(actor: Any, orders: Orders, other_ranks: str) -> None:
+    """Patches a `DataPreparationActor` that was not started, once per start of the run. Raises `CannotAttach`.
+
+    other_ranks: why a checkpoint does not go on with another number of learners."""
     have = vars(actor).get(ATTRIBUTE)
     if have is not None and have.start_id == orders.start_id:
         return
     if actor._prep_future is not None:
         raise CannotAttach({"in_training": "data preparation has started; wrap the learners before it starts"})
     remove(actor)
-    setattr(actor, ATTRIBUTE, Feed(actor, orders))
+    setattr(actor, ATTRIBUTE, Feed(actor, orders, other_ranks))
 
 
 def remove(actor: Any) -> None:
@@ -102,21 +99,26 @@ def notes_of(actor: Any) -> tuple[str, ...]:
     return () if feed is None else tuple(feed.notes)
 
 
-def facts_of(actor: Any) -> dict[str, Any]:
-    """What a learner must know of the actor: prompts, and names of tools and environments."""
-    tools = [*actor.tool_names, *getattr(actor.base_env_config, "env_configs", ())]
-    return {"prompts": len(actor.dataset), "tools": tools}
+def solved_at_start(actor: Any) -> frozenset[int]:
+    """The prompts that were solved before the run began, in the run that it goes on from."""
+    feed = vars(actor).get(ATTRIBUTE)
+    return frozenset() if feed is None or feed._candidates is None else feed._candidates.solved_at_start
+
+
+def prompts_of(actor: Any) -> int:
+    """How many prompts the actor has."""
+    return len(actor.dataset)
 
 
 class Feed:
     """The patches of one actor, and the rollout that is being prepared."""
 
-    def __init__(self, actor: Any, orders: Orders) -> None:
+    def __init__(self, actor: Any, orders: Orders, other_ranks: str) -> None:
         self.start_id = orders.start_id
         self.notes: tuple[str, ...] = ()
         self._actor, self._orders, self._patches = actor, orders, Patches()
         self._plan = orders.plan() if orders.mode == "enforce" else None
-        self._candidates = None if self._plan is None else Candidates(self._plan)
+        self._candidates = None if self._plan is None else Candidates(self._plan, PassRate.of(actor.config))
         self._pieces: list[Piece] = []
         self._taken: tuple[Taken, ...] = ()
         self._rows: list[tuple[Piece, ...]] = []
@@ -137,7 +139,7 @@ class Feed:
         else:
             names["add_prompt_to_generator"] = self._nothing
             assert self._candidates is not None, "made with the plan"
-            place = Place(actor, self._plan, self._candidates, self._resumed)
+            place = Place(actor, self._plan, self._candidates, self._resumed, other_ranks)
             self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
         patched = types.MethodType(rebound(loop, **names), actor)
         self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
@@ -170,6 +172,7 @@ class Feed:
         rollout = candidates.rollout(training_step)
         groups = []
         while not rollout.complete:
+            candidates.leave_out(rollout)
             while (result := candidates.arrived(rollout)) is None:
                 for number, prompt, seed in candidates.due(rollout):
                     self._ask(candidates.name(number), prompt, seed, generation_config, given)
@@ -180,10 +183,11 @@ class Feed:
                 if isinstance(result, sentinel):
                     return result, None, None, None
                 candidates.put(result, rollout)
-            if rollout.take(result):
+            if candidates.take(result, rollout):
                 groups.append(self._group(result, generation_config, given))
         candidates.end(rollout)
-        dropped = [one.rewards[0] for one in rollout.taken if one.position is None]
+        kept = [one for one in rollout.taken if one.position is not None]
+        dropped = [one.rewards[0] for one in rollout.taken if one.position is None and not one.left_out]
         solved = sum(reward == given["max_possible_score"] for reward in dropped)
         made = self._module["make_batch_from_groups"](
             groups,
@@ -194,8 +198,8 @@ class Feed:
             filtered_prompts_zero=dropped.count(0.0),
             filtered_prompts_solved=solved,
             filtered_prompts_nonzero=len(dropped) - dropped.count(0.0) - solved,
+            no_resampled_prompts=len(solved_of(kept, PassRate.of(self._actor.config))),
         )
-        kept = [one for one in rollout.taken if one.position is not None]
         self._taken = tuple(rollout.taken)
         self._identify(training_step, [(one.prompt, one.rewards, one.weights_of) for one in kept])
         return made
@@ -332,9 +336,15 @@ class Place:
     _epoch = 0
 
     def __init__(
-        self, actor: Any, plan: Plan, candidates: Candidates, resumed: Callable[[tuple[str, ...]], None]
+        self,
+        actor: Any,
+        plan: Plan,
+        candidates: Candidates,
+        resumed: Callable[[tuple[str, ...]], None],
+        other_ranks: str,
     ) -> None:
         self._actor, self._plan, self._candidates, self._resumed = actor, plan, candidates, resumed
+        self._other_ranks = other_ranks
 
     def __next__(self) -> None:
         """The loop draws what it would ask for ahead."""
@@ -343,17 +353,31 @@ class Place:
         """After the rollouts that were handed out."""
         following = self._actor._last_consumed_step + 1
         steps = checkpoints.steps_before(self._plan, following)
-        number = self._candidates.next_of(following)
-        return checkpoints.state(self._plan, steps, ranks=self._actor.dp_world_size, next_candidate=number)
+        return checkpoints.state(
+            self._plan,
+            steps,
+            ranks=self._actor.dp_world_size,
+            next_candidate=self._candidates.next_of(following),
+            no_resampling_pass_rate=self._actor.config.no_resampling_pass_rate,
+            solved=self._candidates.solved_before(following),
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises `CannotAttach` unless `state` continues this plan."""
         ranks = self._actor.dp_world_size
-        resumed = checkpoints.resume(state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=PARTITIONED)
+        resumed = checkpoints.resume(
+            state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=self._other_ranks
+        )
+        was, here = resumed.saved.get("no_resampling_pass_rate"), self._actor.config.no_resampling_pass_rate
+        if was != here:
+            reason = (
+                f"no_resampling_pass_rate was {was} in the run that wrote the checkpoint, and is {here}: set it back"
+            )
+            raise CannotAttach({"resume": reason})
         rollout = resumed.position.next_rollout
         # A checkpoint of the first versions is of a run whose rollouts all took the planned number.
         number = resumed.saved.get("next_candidate", rollout * self._plan.prompts_per_rollout)
-        self._candidates.start_at(rollout, int(number))
+        self._candidates.start_at(rollout, int(number), resumed.saved.get("solved", ()))
         self._resumed(resumed.notes)
 
 

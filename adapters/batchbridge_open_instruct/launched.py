@@ -1,12 +1,12 @@
-"""Hooks of `batchbridge run`: grpo_fast.py's learners are wrapped when they are loaded, its weights are sent in time.
+"""Hooks of `batchbridge run`: learners are wrapped when they are loaded, grpo_fast.py's weights are sent in time.
 
-The script is its own main module, which no import hook reaches; what it does first, once its definitions stand, is to
-ask `open_instruct.utils` for a check. There its definitions are patched, before `main` uses them: Ray takes the
-learner's class, with the patch, to every learner by value. Should the script never ask, then data preparation, whose
-class is imported, does not start: it has no orders.
+grpo.py's learner stands in a module. grpo_fast.py is its own main module, which no import hook reaches; what it does
+first, once its definitions stand, is to ask `open_instruct.utils` for a check. There its definitions are patched,
+before `main` uses them: Ray takes the learner's class, with the patch, to every learner by value. Should a script never
+ask, then data preparation, whose class is imported, does not start: it has no orders.
 
 They patch classes and a script's names, which is right here alone: the process belongs to one launched run.
-Source: open-instruct e6c3044 grpo_fast.py, data_loader.DataPreparationActor.
+Source: open-instruct e6c3044 grpo_fast.py, grpo.py, grpo_olmo_core_actor.py, data_loader.DataPreparationActor.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import Any
 from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit import checkpoints, current_launch, follow, proven
 from batchbridge_open_instruct import feed
+from batchbridge_open_instruct.learners import FastLearner, Learner, OlmoLearner
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT
 
 LEARNER, TRIGGER, STEP = "PolicyTrainerRayProcess", "WeightSyncTrigger", "one_training_step"
+SAVE = "save_final_model"
 """Names of the script that are patched."""
 
 
@@ -49,22 +51,38 @@ def preparation(module: ModuleType) -> None:
     @functools.wraps(native)
     def start(self: Any, *arguments: Any, **options: Any) -> Any:
         if feed.ATTRIBUTE not in vars(self):
-            reason = "data preparation has no orders: no learner of this run was wrapped; only grpo_fast.py is followed"
+            reason = (
+                "data preparation has no orders: no learner of this run was wrapped; followed are grpo_fast.py and "
+                "grpo.py alone"
+            )
             raise CannotAttach({"arrival": reason})
         return native(self, *arguments, **options)
 
     actor.start = start
 
 
+def olmo_learners(module: ModuleType) -> None:
+    """After open_instruct.grpo_olmo_core_actor: grpo.py's learners. Raises `CannotAttach`."""
+    _require(OlmoLearner, module)
+    learner: Any = module.PolicyTrainerOLMoCoreProcess.__ray_metadata__.modified_class
+    learner.setup_model = _followed(learner.setup_model)
+
+
+def _require(kind: type[Learner], module: ModuleType) -> None:
+    launch = current_launch()
+    allow = () if launch is None else launch.allow
+    folders = {OPEN_INSTRUCT.name: Path(str(module.__file__)).parent}
+    proven.require(CODE.used((kind.package,)), allow, folders=folders)
+
+
 def reach(script: ModuleType) -> None:
     """Patches what grpo_fast.py has defined, before its main begins. Raises `CannotAttach`."""
     names = vars(script)
-    if missing := [name for name in (LEARNER, TRIGGER, STEP) if name not in names]:
-        reason = f"{names.get('__file__')} defines no {', '.join(missing)}: only grpo_fast.py is followed"
+    if missing := [name for name in (LEARNER, TRIGGER, STEP, SAVE) if name not in names]:
+        reason = f"{names.get('__file__')} defines no {', '.join(missing)}: it is not the grpo_fast.py that is followed"
         raise CannotAttach({"script": reason})
+    _require(FastLearner, script)
     launch = current_launch()
-    allow = () if launch is None else launch.allow
-    proven.require(CODE, allow, folders={OPEN_INSTRUCT.name: Path(str(names["__file__"])).parent})
     learner = names[LEARNER].__ray_metadata__.modified_class
     learner.from_pretrained = _followed(learner.from_pretrained)
     if launch is not None and launch.mode == "enforce":
@@ -81,8 +99,8 @@ def _synchronous(spec: Mapping[str, Any] | None, like: str | None) -> bool:
 
 
 def _followed(native: Any) -> Any:
-    """`PolicyTrainerRayProcess.from_pretrained`, after which the learner follows the launch. All learners load at once,
-    and the script starts data preparation when all are loaded."""
+    """What loads a learner's model, after which the learner follows the launch. All learners load at once, and data
+    preparation starts when all are loaded."""
 
     @functools.wraps(native)
     def loaded(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -95,7 +113,9 @@ def _followed(native: Any) -> Any:
 
 class Sending:
     """In the script's process: what differs from the run whose checkpoint it resumes is said before the first training
-    step; and where `waits`, a training step begins when the engines have the weights of the one before.
+    step; and where `waits`, a training step begins when the engines have the weights of the one before, and the model
+    is saved when they have those of the last: with ZeRO-3 both gather parameters, and learners that are asked for both
+    at once, each in its own order, wait for each other for ever.
 
     The script sends weights from a thread, when a training step has ended, but not those of the first one, and goes on
     without waiting. Where `waits`, the first ones are asked for as well, and waited for are all.
@@ -113,6 +133,7 @@ class Sending:
         self._seconds = float(names["WEIGHT_SYNC_TIMEOUT_S"])
         names[STEP] = self.step
         if waits:
+            self._native_save, names[SAVE] = names[SAVE], self.save
             names[TRIGGER] = self._triggers(names[TRIGGER])
             self._utilities.perform_weight_sync = self.sync
 
@@ -161,6 +182,16 @@ class Sending:
             self._changed.notify_all()
         return made
 
+    def _here(self, step: int) -> bool:
+        """Waits for the weights after `step` training steps; whether they came in time, or an error did."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._sent >= step or self._error is not None, self._seconds)
+
+    def save(self, *arguments: Any, **options: Any) -> Any:
+        """`save_final_model`, when no weights are on their way."""
+        self._here(self._asked)
+        return self._native_save(*arguments, **options)
+
     def step(self, *arguments: Any, **options: Any) -> Any:
         """`one_training_step`, when the weights of the training step before are there."""
         given = inspect.signature(self._native_step).bind(*arguments, **options).arguments
@@ -172,8 +203,7 @@ class Sending:
             return self._native_step(*arguments, **options)
         if self._asked < before:
             self._trigger.notify(before)
-        with self._changed:
-            there = self._changed.wait_for(lambda: self._sent >= before or self._error is not None, self._seconds)
+        there = self._here(before)
         if self._error is not None or not there:
             why = "failed" if self._error is not None else f"took more than {self._seconds:.0f} s"
             detail = f"sending the weights after {before} training steps to the engines {why}"

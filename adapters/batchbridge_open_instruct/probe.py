@@ -1,9 +1,8 @@
-"""A probe of a learner's own loss before training: its `step`, on made-up log-probabilities in the model's place.
+"""A probe of a learner's own loss before training: its step, on made-up log-probabilities in the model's place.
 
 No model runs and no parameter gets a gradient. Stand-ins for as long as the probe runs: the model's log-probabilities,
-and of the DeepSpeed engine the backward pass (a plain one), the update, its norm and the accumulation's end. Two passes
-over the probe's rows: in the first every ratio is one; its log-probabilities are the second one's old ones.
-Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step.
+and what the learner has for the update (`Learner.rehearse`). Two passes over the probe's rows: in the first every
+ratio is one; its log-probabilities are the second one's old ones.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import torch
 from batchbridge import CannotAttach, Spec
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
+from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.watching import Watch
 from batchbridge_open_instruct.writing import denominator
 
@@ -27,7 +27,7 @@ REMEDY = (
 )
 
 
-def hold_loss_against(spec: Spec, learner: Any, watch: Watch) -> None:
+def hold_loss_against(spec: Spec, learner: Learner, watch: Watch) -> None:
     """Raises `CannotAttach` unless the learner's own loss gives tokens the weights of `spec`. Collective."""
     term = spec.loss.policy
     made = list(batches(watch.objective, off_policy=True, device=learner.device))
@@ -40,8 +40,8 @@ def hold_loss_against(spec: Spec, learner: Any, watch: Watch) -> None:
     )
     patches = Patches()
     try:
-        _stand_in(learner, watch, made, denominator(normaliser(term)), patches)
-        learner.step()
+        _arguments(learner, watch, made, denominator(normaliser(term)), patches)
+        learner.rehearse({"batch": _batch(made), "metrics": {}}, patches)
     except CannotAttach:
         raise
     except Exception as error:
@@ -53,25 +53,16 @@ def hold_loss_against(spec: Spec, learner: Any, watch: Watch) -> None:
         patches.undo()
     # Every rank brings the probe's tokens: where the step's tokens are counted over ranks, the factor for the ranks
     # cancels against it.
-    scale = 1.0 if term.aggregation == "token_mean" else float(watch.ranks)
+    scale = 1.0 if term.aggregation == "token_mean" else float(watch.shared.ranks)
     verdict([first, second], term, scale=scale, remedy=REMEDY)
 
 
-def _stand_in(learner: Any, watch: Watch, made: Sequence[ProbeBatch], said: str, patches: Patches) -> None:
-    args, engine = copy.copy(learner.args), learner.model
+def _arguments(learner: Learner, watch: Watch, made: Sequence[ProbeBatch], said: str, patches: Patches) -> None:
+    args = copy.copy(learner.args)
     args.num_epochs, args.loss_denominator = 2, said
-    if args.load_ref_policy:
+    if learner.references:
         watch.references_of_probe = [part.logprobs if part.reference is None else part.reference for part in made]
-    for target, name, value in (
-        (learner, "args", args),
-        (learner, "dataloader", iter([{"batch": _batch(made), "metrics": {}}])),
-        (learner, "local_metrics", copy.deepcopy(learner.local_metrics)),
-        (engine, "backward", lambda loss, *arguments, **options: loss.backward()),
-        (engine, "step", lambda *arguments, **options: None),
-        (engine, "get_global_grad_norm", lambda: 0.0),
-        (engine, "set_gradient_accumulation_boundary", lambda *arguments, **options: None),
-    ):
-        patches.set(target, name, value, what="a stand-in", why="probe")
+    patches.set(*learner.holder, args, what="a stand-in", why="probe")
 
 
 def _batch(made: Sequence[ProbeBatch]) -> Any:

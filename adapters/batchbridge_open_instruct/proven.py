@@ -1,4 +1,5 @@
-"""The functions of Open-Instruct and DeepSpeed that a wrapped learner depends on.
+"""The functions of Open-Instruct, and of what trains the model (DeepSpeed, or OLMo-core), that a wrapped learner
+depends on.
 
 Open-Instruct is used from a checkout, and a checkout has no version: its label is the date of the commit whose code it
 has. `proven.json` beside this file records them; tests/upstream/record.py writes it.
@@ -6,6 +7,7 @@ has. `proven.json` beside this file records them; tests/upstream/record.py write
 
 from __future__ import annotations
 
+import dataclasses
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,6 +33,7 @@ OPEN_INSTRUCT = Package(
             "main",
             "one_training_step",
             "run_training",
+            "save_final_model",
             "weight_sync_thread",
         ),
         "data_loader.py": (
@@ -55,8 +58,28 @@ OPEN_INSTRUCT = Package(
             "CollatedBatchData.__len__",
             "CollatedBatchData.to",
         ),
+        "grpo.py": ("main",),
+        "grpo_olmo_core_actor.py": (
+            "PolicyTrainerOLMoCoreProcess.__init__",
+            "PolicyTrainerOLMoCoreProcess.fit",
+            "PolicyTrainerOLMoCoreProcess.run_initial_weight_sync",
+            "PolicyTrainerOLMoCoreProcess.setup_model",
+        ),
+        "grpo_callbacks.py": (
+            "DataPreparationActorCheckpointCallback.load_state_dict",
+            "DataPreparationActorCheckpointCallback.state_dict",
+            "VLLMWeightSyncCallback.post_step",
+        ),
+        "olmo_core_train_modules.py": (
+            "GRPOTrainModule.__init__",
+            "GRPOTrainModule._do_optim_step",
+            "GRPOTrainModule.optim_step",
+            "GRPOTrainModule.train_batch",
+            "GRPOTrainModule.zero_grads",
+        ),
+        "olmo_core_utils.py": ("doc_lens_from_attention_mask",),
         "vllm_utils.py": ("LLMRayActor.update_weights", "add_request", "broadcast_weights_to_vllm"),
-        "utils.py": ("check_oe_eval_internal",),
+        "utils.py": ("UlyssesSPSplitter.split_collated_batch", "check_oe_eval_internal", "get_train_ds_config"),
     },
     loss={
         "rl_utils.py": ("masked_mean",),
@@ -71,7 +94,49 @@ OPEN_INSTRUCT = Package(
     },
 )
 
-CODE = Code(framework="open_instruct", home="batchbridge_open_instruct", packages=(OPEN_INSTRUCT, ENGINE))
+DEEPSPEED = dataclasses.replace(
+    ENGINE,
+    control={
+        **ENGINE.control,
+        "runtime/sequence_parallel/ulysses_sp.py": (
+            "UlyssesSPAttentionHF._combine_local_sequences",
+            "UlyssesSPAttentionHF._partition_global_sequence",
+            "UlyssesSPAttentionHF.forward",
+            "UlyssesSPAttentionHF.register_with_transformers",
+        ),
+        "runtime/comm/coalesced_collectives.py": ("reduce_scatter_coalesced",),
+        "sequence/layer.py": ("_DimZeroAllToAll.backward", "_DimZeroAllToAll.forward"),
+    },
+    optional=True,
+)
+"""With what multiplies a gradient where ranks share rows."""
+
+OLMO_CORE = Package(
+    "olmo_core",
+    "ai2-olmo-core",
+    title="OLMo-core",
+    control={
+        "train/trainer.py": ("Trainer._dry_run_batch", "Trainer._fit_epoch", "Trainer._iter_batches", "Trainer.fit"),
+        "train/train_module/transformer/train_module.py": (
+            "TransformerTrainModule.__init__",
+            "TransformerTrainModule._clip_grad_norm",
+            "TransformerTrainModule._get_state_dict",
+            "TransformerTrainModule.dp_process_group",
+        ),
+        "train/train_module/transformer/common.py": ("parallelize_model",),
+        "data/data_loader.py": ("DataLoaderBase.__iter__",),
+        "nn/transformer/model.py": (
+            "Transformer._prepare_inputs",
+            "Transformer.apply_fsdp",
+            "Transformer.forward",
+            "Transformer.post_optim_step",
+        ),
+        "optim/scheduler.py": ("Scheduler.set_lr",),
+    },
+    optional=True,
+)
+
+CODE = Code(framework="open_instruct", home="batchbridge_open_instruct", packages=(OPEN_INSTRUCT, DEEPSPEED, OLMO_CORE))
 
 
 @lru_cache(maxsize=4)

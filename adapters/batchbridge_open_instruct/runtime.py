@@ -1,14 +1,14 @@
-"""Attaching to a learner of Open-Instruct's grpo_fast.py, in its process, and to the actor that prepares its data."""
+"""Attaching to a learner of Open-Instruct's grpo_fast.py or grpo.py, in its process, and to the actor that prepares its
+data."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from re import findall
 from typing import Any
 
 from batchbridge import CannotAttach, Reading, Source, Spec
-from batchbridge.kit import Context, Request, proven
+from batchbridge.kit import CandidatePlan, Context, Request, proven
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
@@ -16,6 +16,7 @@ from batchbridge.kit.token_budgets import cut_of
 from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
 from batchbridge_open_instruct.engine import AGGREGATIONS, ask, install, remove
+from batchbridge_open_instruct.learners import FastLearner, Learner, OlmoLearner, kind_of, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
 
@@ -23,30 +24,25 @@ OFF = 1e30
 """A bound that is never reached: upstream has no word for a clip that is off."""
 LOSSES = {"ppo": "dapo", "cispo": "cispo"}
 """Surrogate to `loss_fn`."""
-ESTIMATORS = KL_ESTIMATORS[:3]
-"""KL estimators whose gradient is held against the oracle."""
 
 
 def is_learner(trainer: object) -> bool:
-    """Whether `trainer` is a `PolicyTrainerRayProcess`, of the module or of the script itself."""
-    return any(
-        base.__name__ == "PolicyTrainerRayProcess" and base.__module__ in ("open_instruct.grpo_fast", "__main__")
-        for base in type(trainer).__mro__
-    )
+    """Whether `trainer` is a learner of either script."""
+    return kind_of(trainer) is not None
 
 
 @dataclass(frozen=True)
 class View:
-    """What refusals look at. tools: names that the data preparation actor has."""
+    """What refusals look at. args: the learner's own."""
 
     args: Any
     config: Any
-    tools: tuple[str, ...]
+    learner: Learner
 
     @property
     def use_reference_policy(self) -> bool:
         """Whether a reference policy is loaded; see `refusals.common`."""
-        return bool(self.args.load_ref_policy)
+        return self.learner.references
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:
@@ -54,18 +50,19 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
 
     Raises `CannotAttach` for a learner that is not loaded.
     """
-    checkout = _checkout()
-    if not hasattr(trainer, "_streaming_dataloader"):
-        raise CannotAttach({"not_loaded": "the learner has no model yet; wrap it after from_pretrained"})
-    values = values_of(checkout, _own_args(trainer), trainer.streaming_config, trainer.vllm_config)
-    prompts = int(ask(trainer, feed.facts_of)["prompts"])
+    checkout, learner = _checkout(), learner_of(trainer)
+    if not learner.is_loaded:
+        raise CannotAttach({"not_loaded": f"the learner has no model yet; wrap it after {learner.loading}"})
+    holders = (_own_args(trainer), trainer.streaming_config, trainer.vllm_config)
+    values = {**values_of(checkout, *holders), settings.SCRIPT: learner.script}
+    prompts = int(ask(learner, feed.prompts_of))
     context = Context(framework_version=checkout, world_size=int(trainer.world_size), dataset_size=prompts)
     return Source(values=values), context
 
 
 def values_of(checkout: str, *holders: Any) -> dict[str, Any]:
     """Every setting of the checkout that one of the configurations has, as the script's parser would take it."""
-    values: dict[str, Any] = {settings.SCRIPT: settings.GRPO_FAST}
+    values: dict[str, Any] = {}
     for key, row in settings.settings_of(checkout).items():
         holder = next((one for one in holders if hasattr(one, key)), None)
         if holder is not None and (getattr(holder, key) is not None or row.kind.endswith("?")):
@@ -94,7 +91,7 @@ def _clock(view: View, request: Request) -> bool:
     return plan is not None and (
         plan.total_rollouts != args.num_training_steps
         or plan.total_optimizer_steps != args.num_training_steps * args.num_epochs
-        or request.spec.horizon.lr_tick != "optimizer_step"
+        or request.spec.horizon.lr_tick != own_spec(request).horizon.lr_tick
     )
 
 
@@ -109,23 +106,53 @@ def _rho(reading: Reading) -> bool | None:
     return True if True in masks else None if None in masks else False
 
 
-ENVIRONMENTS = frozenset({"counter", "guess_number", "wordle", "generic_sandbox"})
-"""Of what `--tools` may name. Source: e6c3044 environments/tools/tools.py TOOL_REGISTRY."""
+NAMED_SO = ("hybrid", "qwen3.5", "qwen3-next", "mamba", "jamba", "falcon-h1", "granite-4", "nemotron-h", "rwkv", "lfm2")
+"""In names of models that have such layers."""
 
 
-def _environments(reading: Reading) -> bool | None:
-    """Whether `--tools` names environments; None where it is left open, or too long to be kept whole."""
-    said = str(setting(reading, "tools") or "")
-    found = not ENVIRONMENTS.isdisjoint(findall(r"\w+", said))
-    return True if found else None if "$" in said or said.endswith("...") else False
+def _script(reading: Reading) -> str:
+    return str(reading.native.get(settings.SCRIPT, settings.GRPO_FAST))
+
+
+def _named_recurrent(reading: Reading) -> bool:
+    name = str(setting(reading, "model_name_or_path") or "").lower()
+    return any(word in name for word in NAMED_SO)
+
+
+def _named_otherwise(reading: Reading) -> bool:
+    return _named_recurrent(reading) or "olmoe" in str(setting(reading, "model_name_or_path") or "").lower()
+
+
+def _shares_nothing(reading: Reading) -> bool:
+    """Whether rows are whole: grpo.py never reads sequence_parallel_size."""
+    return setting(reading, "sequence_parallel_size", 1) == 1 or _script(reading) == settings.GRPO
+
+
+def _in_pieces(view: View, request: Request) -> bool:
+    """Whether rows are cut over ranks in a way that is not followed."""
+    if _shares_nothing(request.reading):
+        return False
+    if request.mode != "enforce" or view.args.per_device_train_batch_size != 1 or view.learner.strange_layers:
+        return True
+    # Another attention is told by a mask where documents end, which Ulysses drops.
+    policy = view.learner.trainer.policy.config.get_text_config()
+    return not str(policy._attn_implementation).startswith("flash_attention")
+
+
+def _said_in_pieces(reading: Reading) -> bool:
+    """As `_in_pieces`, as far as a configuration says it: an attention that it leaves open is the machine's choice."""
+    if _shares_nothing(reading):
+        return False
+    slow = str(setting(reading, "attn_implementation") or "flash").lower() in ("torch", "te")
+    return setting(reading, "per_device_train_batch_size", 1) != 1 or slow or _named_recurrent(reading)
 
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "script",
-        "BatchBridge works with grpo_fast.py alone",
+        "BatchBridge works with grpo_fast.py and grpo.py alone",
         only_asked,
-        configured=lambda reading: reading.native.get(settings.SCRIPT) not in (None, settings.GRPO_FAST),
+        configured=lambda reading: _script(reading) not in (settings.GRPO_FAST, settings.GRPO),
         remedy="start grpo_fast.py",
     ),
     Refusal(
@@ -178,9 +205,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "no_resampling",
-        "no_resampling_pass_rate leaves prompts out of later epochs; leave it open",
-        lambda view, request: view.config.no_resampling_pass_rate is not None,
-        configured=lambda reading: setting(reading, "no_resampling_pass_rate") is not None,
+        "no_resampling_pass_rate leaves prompts out that were solved before; what can be enforced is a plan whose "
+        "rollouts are filled while the run goes on (staleness.mode bounded, or a group filter)",
+        lambda view, request: (
+            view.config.no_resampling_pass_rate is not None
+            and not (request.mode == "enforce" and isinstance(request.plan, CandidatePlan))
+        ),
+        configured=never,  # what a command line means is bounded
+        remedy="leave it open, or follow what the command itself means",
     ),
     Refusal(
         "mask_truncated_completions",
@@ -189,29 +221,33 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: bool(setting(reading, "mask_truncated_completions", False)),
     ),
     Refusal(
-        "evolving_rubrics",
-        "apply_evolving_rubric_reward changes what later rollouts are scored by; not proven",
-        lambda view, request: bool(view.config.apply_evolving_rubric_reward),
-        configured=lambda reading: is_on(setting(reading, "apply_evolving_rubric_reward")),
-        remedy="set apply_evolving_rubric_reward to false",
-    ),
-    Refusal(
-        "environments",
-        f"environments that keep a state or answer every turn ({', '.join(sorted(ENVIRONMENTS))}) were not run",
-        lambda view, request: not ENVIRONMENTS.isdisjoint(view.tools),
-        configured=_environments,
-        remedy="leave them out of --tools",
-    ),
-    Refusal(
         "sequence_parallel",
-        "sequence_parallel_size above 1 cuts rows over ranks and loses targets at the cuts",
-        lambda view, request: view.args.sequence_parallel_size > 1,
-        configured=lambda reading: setting(reading, "sequence_parallel_size", 1) > 1,
+        "sequence_parallel_size above 1 cuts rows over ranks and loses targets at the cuts; what can be enforced, and "
+        "nothing watched, are rows of one micro-batch each whose tokens nothing mixes but a flash attention",
+        _in_pieces,
+        configured=_said_in_pieces,
         remedy="set sequence_parallel_size to 1",
     ),
     Refusal(
+        "recurrent_layers",
+        "layers of the model carry a state along a row, and open-instruct packs completions into rows without telling "
+        "such layers where one ends: completions see each other",
+        lambda view, request: _script(request.reading) == settings.GRPO_FAST and view.learner.strange_layers,
+        allowable=True,
+        configured=lambda reading: _script(reading) == settings.GRPO_FAST and _named_recurrent(reading),
+        remedy="take a model of attention alone",
+    ),
+    Refusal(
+        "layers",
+        "layers of the model are others than attention with a dense block behind it, and grpo.py is proven with these "
+        "alone: layers of experts have a loss of their own, and recurrent ones were not run",
+        lambda view, request: _script(request.reading) == settings.GRPO and view.learner.strange_layers,
+        configured=lambda reading: _script(reading) == settings.GRPO and _named_otherwise(reading),
+        remedy="take a model of attention and dense blocks alone, or start grpo_fast.py",
+    ),
+    Refusal(
         "value_baseline",
-        "the spec's advantages need a critic, and grpo_fast.py has none",
+        "the spec's advantages need a critic, and neither script has one",
         lambda view, request: request.spec.advantage.baseline == "value",
     ),
     Refusal(
@@ -259,9 +295,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "kl_estimator",
-        f"proven against the oracle are {', '.join(ESTIMATORS)}",
+        f"open-instruct's estimators are {', '.join(KL_ESTIMATORS)}",
         lambda view, request: (
-            bool(request.spec.objective.kl_coefficient) and request.spec.objective.kl_estimator not in ESTIMATORS
+            bool(request.spec.objective.kl_coefficient) and request.spec.objective.kl_estimator not in KL_ESTIMATORS
         ),
     ),
     Refusal(
@@ -287,10 +323,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "clock",
-        "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step; the plan has "
-        "another number of rollouts or steps, or moves per rollout",
+        "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step in "
+        "grpo_fast.py, after every rollout in grpo.py; the plan has another number of rollouts or steps, or moves it "
+        "otherwise",
         _clock,
-        configured=lambda reading: reading.spec is not None and reading.spec.horizon.lr_tick != "optimizer_step",
+        configured=never,
     ),
     *common("Open-Instruct"),
 )
@@ -307,14 +344,13 @@ SETTABLE: Settable = {
 
 
 def _view(trainer: Any) -> View:
-    tools = tuple(ask(trainer, feed.facts_of)["tools"])
-    return View(_own_args(trainer), trainer.streaming_config, tools)
+    return View(_own_args(trainer), trainer.streaming_config, learner_of(trainer))
 
 
 def _own_args(trainer: Any) -> Any:
     """The learner's arguments, wrapped or not."""
     layer = vars(trainer).get("batchbridge_layer")
-    return trainer.args if layer is None else layer.native_args
+    return learner_of(trainer).args if layer is None else layer.native_args
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> Patched:
@@ -326,7 +362,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
     orders = orders_of(request, checkout, settings=own)
     shared = [orders.start_id]  # one start of all learners
     dist.broadcast_object_list(shared, src=0)
-    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
+    install(learner_of(trainer), dataclasses.replace(orders, start_id=shared[0]))
     layer = trainer.batchbridge_layer
     # One change: while data preparation runs, none of it can be undone.
     patches.made("batchbridge_layer", lambda: remove(trainer), what="held", why="what follows is undone with it")
@@ -344,7 +380,9 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=UNOBSERVED,
     subject=_view,
-    training=lambda trainer: is_inside(trainer, "step"),
+    uses=lambda trainer: (learner_of(trainer).package,),
+    would_use=lambda reading: (OlmoLearner.package if _script(reading) == settings.GRPO else FastLearner.package,),
+    training=lambda trainer: is_inside(trainer, *learner_of(trainer).training),
     gather=lambda trainer, value: values_of_all_ranks(value),
     patch=_patch,
 )

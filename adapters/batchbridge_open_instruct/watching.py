@@ -2,10 +2,10 @@
 
 Two places, neither of which knows a denominator of Open-Instruct's: the log-probabilities that the loss is made of (a
 hook on the tensor; a packed row is cut into its completions, and the rest of it shall have no gradient), and one small
-parameter (its own gradients of every micro-batch against what DeepSpeed's optimizer finds).
+parameter (its own gradients of every micro-batch against what the optimizer finds).
 
 Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.forward_for_logprobs, mask_logprobs,
-resolve_old_logprob, compute_rho_correction; deepspeed 0.19.6 utils.safe_get_full_grad.
+resolve_old_logprob, compute_rho_correction, olmo_core_train_modules.GRPOTrainModule.train_batch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from batchbridge import LostGradient
-from batchbridge.kit import KL_ESTIMATORS, Objective
-from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over, unpacked
+from batchbridge.kit import Objective
+from batchbridge.kit.measuring import Measured, Rows, Tap, unpacked
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.workers import TrainedRow
 from batchbridge_open_instruct.feed import Piece
+from batchbridge_open_instruct.learners import Learner
+from batchbridge_open_instruct.sequences import Sequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,42 +42,51 @@ class Given:
     places: torch.Tensor
 
     @classmethod
-    def of(cls, batch: Any, index: int, rows: Sequence[Sequence[Piece]]) -> Given:
-        """The log-probability at a place is that of the next token: everything is shifted by one."""
-        mask = batch.response_masks[index][:, 1:].bool()
-        width = mask.shape[1]
+    def of(cls, batch: Any, index: int, rows: Sequence[Sequence[Piece]], place: int, width: int | None) -> Given:
+        """The log-probability at a place is that of the next token: everything is shifted by one. width: of what a rank
+        has of its rows, the piece at this `place`; None: whole rows."""
+        start = place * (width or 0)
+
+        def piece_of(values: torch.Tensor) -> torch.Tensor:
+            shifted = values[:, 1:]
+            if width is None:
+                return shifted.clone()
+            missing = max(start + width - shifted.shape[1], 0)
+            return torch.nn.functional.pad(shifted, (0, missing))[:, start : start + width].clone()
+
+        mask = piece_of(batch.response_masks[index]).bool()
+        tokens = mask.shape[1]
         taken: list[list[int]] = []
         rest = set(range(mask.numel()))
         for row, pieces in enumerate(rows):
             for piece in pieces:
                 middle = piece.start + piece.prompt_tokens
                 end = middle + piece.completion_tokens
-                taken.append([row * width + place for place in range(max(middle - 1, 0), end - 1)])
+                inside = range(max(middle - 1 - start, 0), max(min(end - 1 - start, tokens), 0))
+                taken.append([row * tokens + token for token in inside])
                 rest.difference_update(taken[-1])
         taken.append(sorted(rest))
         most = max(map(len, taken))
         places = torch.tensor([[*one, *[-1] * (most - len(one))] for one in taken], dtype=torch.long)
         return cls(
-            mask.clone(),
-            batch.advantages[index][:, 1:].clone(),
-            batch.vllm_logprobs[index][:, 1:].clone(),
+            mask,
+            piece_of(batch.advantages[index]),
+            piece_of(batch.vllm_logprobs[index]),
             places.reshape(len(taken), most),
         )
 
 
 class Watch:
-    """The measuring of one learner's optimizer steps. objective: what its loss computes. ranks: DeepSpeed averages
-    over."""
+    """The measuring of one learner's optimizer steps. objective: what its loss computes. shared: gradients are averaged
+    over all of its ranks."""
 
-    def __init__(self, learner: Any, objective: Objective, *, ranks: int, patches: Patches) -> None:
+    def __init__(self, learner: Learner, objective: Objective, *, shared: Sequences, patches: Patches) -> None:
         from open_instruct import grpo_utils, utils
 
-        self._learner, self.ranks, self._invalid = learner, ranks, utils.INVALID_LOGPROB
+        self._learner, self.shared, self._invalid = learner, shared, utils.INVALID_LOGPROB
         # Upstream clamps the log-ratio, not the penalty, and far out.
         self.objective = dataclasses.replace(objective, kl_clamp=None)
         self._penalised = objective.kl_placement == "loss" and bool(objective.kl_coefficient)
-        self._measures = not self._penalised or objective.kl_estimator in KL_ESTIMATORS
-        """False for the estimator k4, which is observed alone: its rows show no weights."""
         self._tap = self.tap()
         self._given: list[Given] = []
         self._old: list[torch.Tensor | None] = []
@@ -91,11 +102,9 @@ class Watch:
             ("compute_logprobs", self._compute, "recorded"),
         ):
             patches.set(grpo_utils, name, _around(getattr(grpo_utils, name), ours), what=what, why=why)
-        self._witness: Witness | None = None
-        chosen = Witness.choose(list(learner.model.module.named_parameters()), size=_whole_size)
-        if chosen is not None:
-            self._witness = Witness(chosen[1], all_reduce_over())
-            patches.made(chosen[0], self._witness.remove, what="its gradients hooked", why=why)
+        self._weight = weight = learner.weight()
+        if weight is not None:
+            patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -103,15 +112,17 @@ class Watch:
 
     # ---- log-probabilities
 
-    def expect(self, batch: Any, micro_batches: Sequence[Sequence[Sequence[Piece]]]) -> None:
-        """From now on micro-batches are these, pass by pass; those that fill no step are left out, as upstream does."""
-        self._given = [Given.of(batch, index, rows) for index, rows in enumerate(micro_batches)]
+    def expect(self, batch: Any, micro_batches: Sequence[Sequence[Sequence[Piece]]], width: int | None) -> None:
+        """From now on micro-batches are these, pass by pass; those that fill no step are left out, as upstream does.
+        batch: of whole rows. width: see `Given.of`."""
+        place = self.shared.place
+        self._given = [Given.of(batch, index, rows, place, width) for index, rows in enumerate(micro_batches)]
         self._old = [None] * len(self._given)
         self._reference, self._forwards = [], 0
         self.drop()
 
     def _compute(self, model: Any, *arguments: Any, **options: Any) -> Any:
-        if model is not self._learner.model and model is not getattr(self._learner, "ref_policy", None):
+        if model is not self._learner.model and model is not self._learner.reference:
             return self._native_compute(model, *arguments, **options)  # of another learner in this process
         if self.references_of_probe is not None:
             return [one.clone() for one in self.references_of_probe]
@@ -124,15 +135,18 @@ class Watch:
         return made
 
     def _forward(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model is self._learner.reference:
+            return self._native_forward(self.shared.of_pieces(model), *arguments, **options)
         if model is not self._learner.model:
             return self._native_forward(model, *arguments, **options)
         if self._leaves and torch.is_grad_enabled():
             tap, made, rows = self._leaves.pop(0)
             leaf = tap.leaf(made.logprobs if rows.old is not None or made.old is None else made.old, rows)
             return leaf, torch.zeros_like(leaf) if options.get("return_entropy") else None
-        result = self._native_forward(model, *arguments, **options)
+        result = self._native_forward(self.shared.of_pieces(model), *arguments, **options)
         logprobs = result[0]
         if self._given and logprobs.requires_grad:
+            self._learner.forwarded()
             self._expect_next(logprobs)
         return result
 
@@ -143,9 +157,8 @@ class Watch:
         if logprobs.shape != given.mask.shape:
             self._moved = True
             return
-        if self._measures:
-            cut = unpacked(given.places.to(logprobs.device))
-            self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
+        cut = unpacked(given.places.to(logprobs.device))
+        self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
 
     def _rows(
         self, given: Given, index: int, current: torch.Tensor, cut: Callable[[torch.Tensor], torch.Tensor]
@@ -208,25 +221,22 @@ class Watch:
         for row in (row for part in parts for row in part):
             row.measured(Measured(None, 0.0))
         try:
-            seen = self._tap.take(scale=self.ranks)
-            if moved or (self._measures and [len(part) + 1 for part in parts] != [len(part) for part in seen]):
+            seen = self._tap.take(scale=self.shared.ranks)
+            if moved or [len(part) + 1 for part in parts] != [len(part) for part in seen]:
                 objections.append("the loss did not take the rows of log-probabilities that the step has")
             else:
                 objections += self._read_off(parts, seen)
         except LostGradient as error:
             objections.append(str(error))
-        if self._witness is not None:
-            from deepspeed.utils import safe_get_full_grad
-
-            found = self._witness.compare(safe_get_full_grad(self._witness.parameter))
-            why = found.objection(1.0 / self.ranks)
+        if self._weight is not None:
+            why = self._weight.objection(self._learner.shrunk / self.shared.ranks)
             objections += [] if why is None else [why]
-        return objections
+        return self.shared.put_together((row for part in parts for row in part), objections)
 
     @staticmethod
     def _read_off(parts: Sequence[Sequence[TrainedRow]], seen: Sequence[Sequence[Measured]]) -> list[str]:
         objections = []
-        for part, found in zip(parts, seen, strict=False):  # nothing is seen where nothing can be measured
+        for part, found in zip(parts, seen, strict=True):
             for row, measured in zip(part, found, strict=False):  # the last is no completion
                 row.measured(measured)
             if found[-1].departure > found[-1].tolerance:
@@ -237,8 +247,8 @@ class Watch:
         """Forgets what was seen since the last `look`."""
         self._tap.drop()
         self._moved = False
-        if self._witness is not None:
-            self._witness.drop()
+        if self._weight is not None:
+            self._weight.witness.drop()
 
 
 def _around(native: Any, ours: Callable[..., Any]) -> Any:
@@ -249,8 +259,3 @@ def _around(native: Any, ours: Callable[..., Any]) -> Any:
         return ours(*arguments, **options)
 
     return call
-
-
-def _whole_size(parameter: torch.Tensor) -> int:
-    """Values of a parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))

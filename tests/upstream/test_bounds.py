@@ -117,8 +117,11 @@ def test_openrlhfs_tested_releases_are_those_that_its_sessions_install(repositor
     assert with_tests("openrlhf", "deepspeed") == engines
 
 
-def test_open_instructs_tested_engine_is_the_one_that_its_session_installs(repository: Path) -> None:
-    assert with_tests("open_instruct", "deepspeed") == pinned(repository, "deepspeed", "open_instruct")
+@pytest.mark.parametrize(("package", "distribution"), [("deepspeed", "deepspeed"), ("olmo_core", "ai2-olmo-core")])
+def test_open_instructs_tested_engines_are_those_that_its_session_installs(
+    repository: Path, package: str, distribution: str
+) -> None:
+    assert with_tests("open_instruct", package) == pinned(repository, distribution, "open_instruct")
 
 
 def test_the_declared_settings_are_those_of_the_newest_tables() -> None:

@@ -6,9 +6,32 @@ import math
 
 from batchbridge import Fix
 from batchbridge_open_instruct.meaning import NAMED_KL, learners
-from batchbridge_open_instruct.rules.row import BOTH, FAST, Facts, Problem, Rule, from_1, setting
-from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, GRPO, PPO, SCALES, SCRIPT
+from batchbridge_open_instruct.rules.row import BOTH, CORE, FAST, Facts, Problem, Rule, from_1, setting
+from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, GRPO, NEWEST, PPO, SCALES, SCRIPT
 
+OLMO_SCHEDULES = ("cosine", "constant", "linear")
+OLMO_MODELS = frozenset(
+    [
+        "allenai/OLMo-2-0425-1B",
+        "allenai/OLMo-2-1124-7B",
+        "allenai/OLMo-2-1124-13B",
+        "allenai/OLMo-2-0325-32B",
+        "allenai/Olmo-3-1025-7B",
+        "allenai/Olmo-Hybrid-7B",
+        "allenai/Olmo-Hybrid-Instruct-SFT-7B",
+        "allenai/Olmo-Hybrid-Think-SFT-7B",
+        "allenai/OLMoE-1B-7B-0924",
+        "Qwen/Qwen3-0.6B",
+        "Qwen/Qwen3-0.6B-Base",
+        "Qwen/Qwen3-1.7B",
+        "Qwen/Qwen3-4B",
+        "Qwen/Qwen3-4B-Base",
+        "Qwen/Qwen3-8B",
+        "Qwen/Qwen3-14B",
+        "Qwen/Qwen3-32B",
+    ]
+)
+"""Models whose shape grpo.py knows. Source: olmo_core_utils.OLMO_MODEL_CONFIG_MAP, e6c3044."""
 _POST = "StreamingDataLoaderConfig.__post_init__"
 _EXPERIMENT = "GRPOExperimentConfig.__post_init__"
 
@@ -209,6 +232,40 @@ def _kl_estimator(facts: Facts) -> Problem | None:
     )
 
 
+def _slow_attention(facts: Facts) -> Problem | None:
+    said = facts.given.get("attn_implementation")
+    if said is None or str(said.value).lower() not in ("torch", "te"):
+        return None
+    return Problem(
+        f"attn_implementation {said.value}: grpo.py's completions are told apart within a row by flash attention alone",
+        ("attn_implementation",),
+        (setting("attn_implementation", "flash_2"),),
+    )
+
+
+def _schedule(facts: Facts) -> Problem | None:
+    name = facts.native["lr_scheduler_type"]
+    if name in OLMO_SCHEDULES:
+        return None
+    return Problem(
+        f"lr_scheduler_type {str(name)[:40]} is none of grpo.py's: {', '.join(OLMO_SCHEDULES)}",
+        ("lr_scheduler_type",),
+        tuple(setting("lr_scheduler_type", one) for one in OLMO_SCHEDULES),
+    )
+
+
+def _unknown_model(facts: Facts) -> Problem | None:
+    said = facts.given.get("model_name_or_path")
+    name = "" if said is None else str(said.value)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name in OLMO_MODELS:  # a shape's name, or a folder
+        return None
+    return Problem(
+        f"model_name_or_path {name[:80]}: grpo.py finds the shape of a model by its name, and knows none by this one",
+        ("model_name_or_path",),
+        (setting("model_name_or_path", "Qwen/Qwen3-4B-Base"), Fix("start grpo_fast.py")),
+    )
+
+
 def _whole_replicas(facts: Facts) -> Problem | None:
     world, size = learners(facts.native), facts.native["sequence_parallel_size"]
     if facts.native[SCRIPT] == GRPO or world % size == 0:
@@ -399,5 +456,35 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         "Args.__post_init__",
         "AssertionError: masked_mean_denominator must be greater than 0!",
         versions=BEFORE_1,
+    ),
+    Rule(
+        "BB-OI-069",
+        "error",
+        "worker_start",
+        _slow_attention,
+        CORE,
+        "olmo_core_train_modules.py, GRPOTrainModule",
+        "AssertionError: GRPOTrainModule requires a flash attention backend",
+        versions=f">={NEWEST}",
+    ),
+    Rule(
+        "BB-OI-070",
+        "error",
+        "worker_start",
+        _schedule,
+        CORE,
+        "grpo_olmo_core_actor.py, setup_model",
+        "ValueError: Unsupported lr_scheduler_type",
+        versions=f">={NEWEST}",
+    ),
+    Rule(
+        "BB-OI-071",
+        "error",
+        "construction",
+        _unknown_model,
+        CORE,
+        "olmo_core_utils.py, get_transformer_config",
+        "ValueError: Model/config '...' not found",
+        versions=f">={NEWEST}",
     ),
 )

@@ -110,8 +110,9 @@ def _lost_targets(facts: Facts) -> Problem | None:
     if size == 1:
         return None
     return Problem(
-        f"rows are cut into {size} chunks before labels are shifted: {size - 1} targets of every row are never "
-        "predicted (read in the source, not run)",
+        f"rows are cut into {size} chunks before labels are shifted: a target at each of a row's {size - 1} cuts is "
+        "never predicted; and DeepSpeed averages gradients over all ranks, where Open-Instruct multiplies the loss by "
+        f"the replicas: they are {size} times too small",
         ("sequence_parallel_size",),
     )
 
@@ -124,13 +125,13 @@ def _ignored_sequence_parallel(facts: Facts) -> Problem | None:
 
 
 def _epochs_misaligned(facts: Facts) -> Problem | None:
-    if facts.native["num_epochs"] < 2:
+    if facts.native["num_epochs"] < 2 or facts.native["num_mini_batches"] < 2:  # one group is a whole pass
         return None
     return Problem(
-        "accumulation groups run on from one pass into the next, their denominators do not: groups and denominators "
-        "may be misaligned (read in the source, not run)",
-        ("num_epochs",),
-        (setting("num_epochs", 1),),
+        "accumulation groups run on from one pass into the next, their denominators do not: where a pass has no whole "
+        "number of groups, both are misaligned (read in the source, not run)",
+        ("num_epochs", "num_mini_batches"),
+        (setting("num_epochs", 1), setting("num_mini_batches", 1)),
     )
 
 

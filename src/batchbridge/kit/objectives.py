@@ -20,7 +20,7 @@ has a name and no formula for. All of shape (rows, tokens), the advantages (rows
 WITH_SCORE = "_with_score"
 """The ending of estimators whose gradient includes the score function's term: that of the estimate times
 `exp(new - new.detach())`, which is 1. With k3 that is k2's gradient, and the word is "k3+"."""
-KL_ESTIMATORS = ("k1", "k2", "k3", "k3_times_ratio", "abs", f"k1{WITH_SCORE}", f"k2{WITH_SCORE}")
+KL_ESTIMATORS = ("k1", "k2", "k3", "k1_times_ratio", "k3_times_ratio", "abs", f"k1{WITH_SCORE}", f"k2{WITH_SCORE}")
 """KL estimators with a formula here; verl's straight-through variants ("k1+", ...) have that of k2 as their
 gradient."""
 
@@ -79,6 +79,8 @@ def kl_losses(
         penalty = difference.abs()
     elif estimator == "k3_times_ratio":
         penalty = penalty * importance_ratio(objective, new, old, mask)
+    elif estimator == "k1_times_ratio":
+        penalty = -difference * importance_ratio(objective, new, old, mask)
     if kind != estimator:
         free = difference == reference - new
         penalty = penalty * torch.where(free, new - new.detach(), torch.zeros_like(new)).exp()

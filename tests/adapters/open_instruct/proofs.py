@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,24 @@ CASES: Mapping[str, tuple[int, int]] = {
     "dapo, k3": (3, 2),
     "dapo, k2": (1, 2),
     "dapo, k1": (1, 2),
+    "dapo, k1 times ratio": (1, 2),
     "dapo, corrected": (1, 2),
     "cispo": (1, 2),
 }
+OLMO_CASES: Mapping[str, tuple[int, int]] = {
+    "dapo": (3, 4),
+    "dapo, clipped by norm": (1, 1),
+    "dapo, advantages by deviation": (1, 1),
+    "dapo, k3": (1, 2),
+    "dapo, k2": (1, 1),
+    "dapo, k1": (1, 1),
+    "dapo, k1 times ratio": (1, 1),
+    "dapo, corrected": (1, 2),
+    "cispo": (1, 2),
+}
+"""Of grpo.py, on one rank."""
+REPLICATED = {"dapo, replicas": (1, 2)}
+"""Beside them on two."""
 GROUP, STEPS = 4, 4
 
 
@@ -71,14 +86,14 @@ def over(result: Mapping[str, Any], name: str = "error") -> float:
 # ---- L2
 
 
-def check_gradients(measured: Mapping[str, Any]) -> None:
+def check_gradients(measured: Mapping[str, Any], cases: Mapping[str, tuple[int, int]] = CASES) -> None:
     """Every objective, aggregation, split and step is within the bar, and weighs something."""
     found: dict[str, int] = {}
     for result in measured["wrapped"]:
         assert result["error"] <= bar(result), result
         assert result["norm"] > 0.1, result
         found[result["case"]] = found.get(result["case"], 0) + 1
-    assert found == {case: splits * aggregations * STEPS for case, (splits, aggregations) in CASES.items()}
+    assert found == {case: splits * aggregations * STEPS for case, (splits, aggregations) in cases.items()}
     assert max(result["clipped"] for result in measured["wrapped"]) >= 0.05
     if measured["ranks"] > 1:
         assert any(result["fillers"] for result in measured["wrapped"])
@@ -144,6 +159,8 @@ def check_edges(measured: Mapping[str, Any]) -> None:
     for name, how in (("a dropped group is trained", "is trained"), ("a kept group is dropped", "was dropped")):
         assert said[name].startswith("optimizer step 0 departs from the plan in its membership"), said[name]
         assert f" {how}, whose rewards are " in said[name]
+    assert said["a solved prompt is trained"].startswith("optimizer step 2 departs from the plan in its membership")
+    assert "was solved before, and was not left out" in said["a solved prompt is trained"]
     assert said["a kept group"].startswith("optimizer step 0 departs from the plan in its order")
     assert said["too old"].startswith("optimizer step 4 departs from the plan in its clock"), said["too old"]
     assert {value for name, value in said.items() if name.endswith(", moved")} == {0.0}
@@ -156,6 +173,11 @@ TAKEN: Mapping[str, tuple[int, Sequence[Sequence[int]]]] = {
     "replaced": (1, ((0,), (0,), (2,), (2,))),
     "replaced, ahead": (1, ((0,), (0,), (0, 2), (0, 2))),
     "ahead": (1, ((0,), (0,), (0, 2), (0, 2))),
+    "solved": (1, [(step // 2 * 2,) for step in range(12)]),
+    "solved, replaced, ahead": (
+        1,
+        [tuple(range(max(step // 2 * 2 - 4, 0), step // 2 * 2 + 1, 2)) for step in range(10)],
+    ),
 }
 
 
@@ -163,18 +185,36 @@ def check_taken(measured: Mapping[str, Any]) -> None:
     """Where rewards or timing decide: each step trains the prompts that are left, in the plan's order, and has their
     gradient; the one with the dropped groups misses the bar; weights are as old as the spec allows."""
     found: dict[str, int] = {}
+    others: set[str] = set()
     for result in measured["taken"]:
         assert result["error"] <= bar(result), result
         assert result["norm"] > 0.1, result
         assert [list(one) for one in result["trained"]] == [list(one) for one in result["expected"]], result
         assert {*result["made_at"]} <= {*TAKEN[result["case"]][1][result["step"]]}, result
-        if result["case"] != "ahead":  # which drops nothing
+        if result["otherwise"] != result["expected"]:
             assert over(result, "error_with_dropped") > 10, result
+            others.add(result["case"])
         found[result["case"]] = found.get(result["case"], 0) + 1
-    assert found == {case: aggregations * STEPS for case, (aggregations, _) in TAKEN.items()}
+    assert found == {case: aggregations * len(steps) for case, (aggregations, steps) in TAKEN.items()}
+    assert others == TAKEN.keys() - {"ahead"}  # which drops nothing
     sizes = {result["case"]: len(result["trained"]) for result in measured["taken"]}
     assert sizes["dropped"] == 2 * GROUP
     assert sizes["replaced"] == 3 * GROUP
+
+
+def check_rubrics(measured: Mapping[str, Any]) -> None:
+    """Each step is the plan's, and prompts that come again are scored by what was written of them since."""
+    steps = measured["rubrics"]
+    for result in steps:
+        assert result["error"] <= bar(result), result
+        assert result["norm"] > 0.1, result
+    seen: set[int] = set()
+    again: set[int] = set()
+    for result in steps:
+        again |= seen & {*result["prompts"]}
+        seen |= {*result["prompts"]}
+    assert again
+    assert all({*result["scored_otherwise"]} == again for result in steps)
 
 
 CONTROLS = ("times 7", "own tokens", "mean over rows")
@@ -191,7 +231,7 @@ TAMPERED: Mapping[str, str] = {
 
 CLIP_NORM = "carried.max_gradient_norm: 1000000000.0 in the checkpoint, 100000000.0 now"
 """What a resumed run's note says of its other clip norm."""
-PARTS = ("candidates", "engine", "feed", "probe", "runtime", "watching")
+PARTS = ("candidates", "engine", "feed", "learners", "probe", "runtime", "sequences", "watching", "weights")
 """Modules of the adapter that act on every wrapped learner."""
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     # record -> the scripts of `native` that it is of
@@ -200,8 +240,14 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "script": ("launched",),
     "tampering": ("tampering",),
     "tools": ("tool_masks", "launched_tools"),
+    "environments": ("launched_environments",),
+    "sequences": ("sequences", "launched_shared"),
 }
-BUILDS_ON = {"tool_masks": "gradients", "launched_tools": "launched"}
+BUILDS_ON: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tool_masks", "sequences"), ("gradients",)),
+    **dict.fromkeys(("launched_tools", "launched_environments", "launched_shared", "launched_olmo"), ("launched",)),
+    "olmo": ("gradients", "tampering"),
+}
 """Scripts of `native` that take another one's parts."""
 
 
@@ -212,7 +258,7 @@ def code(*scripts: str) -> dict[str, str]:
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
     digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
-    scripts += tuple(BUILDS_ON[name] for name in scripts if name in BUILDS_ON)
+    scripts += tuple(other for name in scripts for other in BUILDS_ON.get(name, ()))
     modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
     files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
     return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
@@ -254,11 +300,12 @@ def rows_of(step: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(step[name] for name in names), strict=True))
 
 
-def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
-    """The ledger is the plan: members, token weights, advantages, clock; gradients are not zero."""
+def check_plan(run: Mapping[str, Any], *, ranks: int, reward: Callable[[int, int], float] | None = None) -> None:
+    """The ledger is the plan: members, token weights, advantages, clock; gradients are not zero. reward: of a prompt's
+    sample; None: the script's."""
     from batchbridge.testing.tiny import Script
 
-    script = Script()
+    reward = reward or Script().reward
     assert run["mode"] == "enforce"
     plan = synchronous(run)
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
@@ -270,7 +317,7 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
         members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
         check_weights(token_weights(plan.spec.loss.policy, members), step)
         for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
-            rewards = [script.reward(prompt, other) for other in range(GROUP)]
+            rewards = [reward(prompt, other) for other in range(GROUP)]
             want = group_advantages([rewards], plan.spec.advantage)[0][sample]
             assert have is None if not tokens else math.isclose(have, want, rel_tol=1e-6, abs_tol=1e-7)
         assert step["gradient_norm"] > 1e-2
@@ -435,6 +482,47 @@ def check_lags(found: Sequence[tuple[int, int, int]]) -> None:
     assert {lag for rollout, _, lag in found if rollout == 1} == {1}
 
 
+# ---- shared rows
+
+LOST_BARS = 1000
+"""Bars by which unwrapped learners that share rows miss their rollout's gradient, at least."""
+
+
+def check_sequences(measured: Mapping[str, Any]) -> None:
+    """Every step of ranks that share rows is within the bar, which unwrapped ones of one replica, whose rows are never
+    dropped, miss by far; a target that is lost, and a rank's loss that counts twice, end the run on every rank before
+    the update."""
+    assert len(measured["wrapped"]) == STEPS * (2 * 4 + 2 + 1)
+    for result in measured["wrapped"]:
+        assert result["error"] <= bar(result), result
+        assert result["norm"] > 0.1, result
+    assert {result["case"] for result in measured["wrapped"]} == {
+        f"shared rows{more}" for more in ("", ", k3", ", corrected")
+    }
+    if measured["ranks"] == 2:
+        assert all(over(one) > LOST_BARS for one in measured["natively"])
+    said = measured["tampered"]
+    assert said["nothing"]["said"] == [""] * measured["ranks"]
+    assert said["nothing"]["moved"] > 1e-3
+    for name in ("lost", "doubled"):
+        assert said[name]["moved"] == 0.0
+        assert len(said[name]["said"]) == measured["ranks"]
+        for text in said[name]["said"]:
+            assert text.startswith("optimizer step 0 departs from the plan in its weights"), text
+
+
+# ---- grpo.py
+
+
+def check_olmo(measured: Mapping[str, Any]) -> None:
+    """What is asked of grpo_fast.py's learner holds for grpo.py's, on one and on two ranks."""
+    check_gradients(measured, {**OLMO_CASES, **(REPLICATED if measured["ranks"] > 1 else {})})
+    check_controls(measured)
+    check_taken(measured)
+    check_probe(measured)
+    check_tampering(measured, measured["ranks"])
+
+
 # ---- tools
 
 
@@ -489,11 +577,53 @@ def check_tools(
     assert (by_tool == 0) == masked
 
 
+SCORES: Mapping[str, float] = {"counter": 1.0}
+"""Environments that score what the scripted policy does, to what they give it in its last turn; without one it earns
+nothing. Source: e6c3044 environments/examples.py, ground_truth_utils.LastRewardAggregator."""
+ALWAYS = ("wordle",)
+"""Environments that answer every turn; the others answer calls."""
+
+
+def check_environment(
+    name: str,
+    run: Mapping[str, Any],
+    asked: Sequence[Mapping[str, Any]],
+    initial: str,
+    tokens_of: Mapping[str, str],
+    *,
+    ranks: int,
+) -> None:
+    """The ledger is the plan, with the environment's rewards where it scores; prompts were asked for as it says; the
+    environment spoke in the completions in which it had to, by what was trained on, and of each are trained the tokens
+    that the policy wrote."""
+    from batchbridge.ledger import fingerprint
+    from batchbridge.testing.tiny import Script
+    from batchbridge_on_cpu.open_instruct.engines import turns
+
+    def called(prompt: int, sample: int) -> bool:
+        return len(turns(prompt, sample)) > 1
+
+    score = SCORES.get(name)
+    check_plan(run, ranks=ranks, reward=None if score is None else lambda *one: score * called(*one))
+    check_sent(run, asked, initial)
+    script = Script()
+    for step in run["steps"]:
+        for prompt, sample, tokens in rows_of(step, "prompt", "sample", "response_tokens"):
+            own = script.completion(prompt, sample)
+            spoke = called(prompt, sample) or name in ALWAYS
+            assert (tokens_of[f"{prompt}.{sample}"] != fingerprint(own)) == spoke
+            assert tokens == len(own)
+
+
 # ---- what the page says
 
 
 def figures(
-    gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mapping[str, Any], tools: Mapping[str, Any]
+    gradients: Mapping[str, Any],
+    jobs: Mapping[str, Any],
+    script: Mapping[str, Any],
+    tools: Mapping[str, Any],
+    sequences: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The figures of docs/open_instruct.md, of the recorded proofs."""
     by_ranks = [gradients[ranks] for ranks in ("1", "2")]
@@ -526,6 +656,9 @@ def figures(
         "tool_tokens_bars": min(
             over(one, "error_with_tool_tokens") for ranks in ("1", "2") for one in tools["gradients"][ranks]["wrapped"]
         ),
+        "shared_of_the_bar": max(over(one) for ranks in ("2", "4") for one in sequences[ranks]["wrapped"]),
+        "shared_steps": sum(len(sequences[ranks]["wrapped"]) for ranks in ("2", "4")),
+        "lost_bars": min(over(one) for one in sequences["2"]["natively"]),
         "tool_steps": sum(len(tools["gradients"][ranks]["wrapped"]) for ranks in ("1", "2")),
     }
 
@@ -545,8 +678,9 @@ def table(said: Mapping[str, Any]) -> str:
             "gradient of every optimizer step against the float64 oracle",
             "native/test_gradients_open_instruct.py",
             f"{said['steps']} steps, at most {digits(said['error'])}, {said['of_the_bar']:.2f} of the bar; "
-            f"{said['objectives']} objectives (dapo with both advantage rules, k1, k2, k3 and the correction towards "
-            "the sampler, cispo), 4 aggregations, 3 ways of packing, ZeRO-0 to 3, 1 and 2 ranks, two passes",
+            f"{said['objectives']} objectives (dapo with both advantage rules, k1 to k3, k1 times the ratio and the "
+            "correction towards the sampler, cispo), 4 aggregations, 3 ways of packing, ZeRO-0 to 3, 1 and 2 ranks, "
+            "two passes",
         ),
         (
             "the same unwrapped, where 2 ranks drop a row (token and constant)",
@@ -649,6 +783,20 @@ def table(said: Mapping[str, Any]) -> str:
             "the ledger is the plan, prompts are asked for with its seeds and answered by the weights of their "
             "rollout, and of each completion the policy's own tokens are trained; with mask_tool_use false the tool's "
             "are, too",
+        ),
+        (
+            "the same with `--tools counter`, wordle (two words known) and generic_sandbox (a scripted container), 1 "
+            "learner",
+            "the same",
+            "the same; with counter the rewards are the environment's, and the advantages those of them",
+        ),
+        (
+            "rows whose tokens two ranks share (sequence_parallel_size), 1 and 2 replicas, 4 aggregations, with k3, "
+            "corrected towards the sampler, two passes; the kernel of attention is ours",
+            "native/test_sequences_open_instruct.py",
+            f"{said['shared_steps']} steps, at most {said['shared_of_the_bar']:.2f} of the bar; unwrapped at least "
+            f"{said['lost_bars']:,.0f} times the bar; a lost target, or a rank's loss that counts twice, ends every "
+            "rank before the update; grpo_fast.py under `batchbridge run` with 2 such: the ledger is the plan",
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

@@ -15,7 +15,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge_open_instruct import candidates
-from batchbridge_open_instruct.candidates import Candidates, Filled, Rollout, Taken, objection
+from batchbridge_open_instruct.candidates import Candidates, Filled, PassRate, Rollout, Taken, objection, solved_of
 from batchbridge_open_instruct.feed import Piece
 
 PROMPTS, SIZE = 8, 3
@@ -23,6 +23,8 @@ COMMAND = (
     *("python", "open_instruct/grpo_fast.py", "--num_unique_prompts_rollout", "3", "--total_episodes", "36"),
     *("--num_samples_per_prompt_rollout", "4", "--num_learners_per_node", "1"),
 )
+RATE = PassRate(0.5, 2.0)
+"""Solved is a group whose mean is 1."""
 DROPS, REPLACES = "drop_zero_variance", "replace_zero_variance"
 
 
@@ -34,15 +36,16 @@ def plan(group_filter: str = "none", ahead: int = 0) -> Plan:
 
 
 class Run:
-    """Candidates of a plan, those of `flat` with equal rewards; `asked`: by number, in order."""
+    """Candidates of a plan, those of `flat` with equal rewards, of `solved` with high ones; `asked`: by number, in
+    order."""
 
-    def __init__(self, of: Plan, flat: Sequence[int] = ()) -> None:
-        self.plan, self.flat, self.candidates = of, flat, Candidates(of)
+    def __init__(self, of: Plan, flat: Sequence[int] = (), solved: Sequence[int] = ()) -> None:
+        self.plan, self.flat, self.solved, self.candidates = of, flat, solved, Candidates(of, RATE)
         self.asked: list[int] = []
 
     def answer(self, number: int, step: int, **changed: Any) -> Any:
         prompt = candidates.offered(self.plan, [number])[0][0]
-        rewards = [0.1] * 3 if number in self.flat else [1.0, 0.0, 0.5]
+        rewards = [0.1] * 3 if number in self.flat else [1.0, 0.0, 2.0 if number in self.solved else 0.5]
         made = {"prompt_id": f"{self.candidates.name(number)}_{prompt}", "index": prompt, "model_step": step}
         return SimpleNamespace(**{**made, "reward_scores": rewards, **changed})
 
@@ -55,12 +58,13 @@ class Run:
         """Rollout `index`, every answer by the weights after `step` training steps, the last first."""
         rollout = self.candidates.rollout(index)
         while not rollout.complete:
+            self.candidates.leave_out(rollout)
             while (result := self.candidates.arrived(rollout)) is None:
                 found = self.due(rollout)
                 assert found, "nothing is missing, and nothing comes"
                 for number in reversed(found):
                     self.candidates.put(self.answer(number, step), rollout)
-            rollout.take(result)
+            self.candidates.take(result, rollout)
         self.candidates.end(rollout)
         return rollout
 
@@ -117,6 +121,85 @@ def test_dropped_groups_are_replaced_by_the_next_candidates(ahead: int) -> None:
     assert [one.position for one in first.taken] == [0, None, 1, None, None, 2]
     if not ahead:
         assert run.asked == [*range(9)], "no more than a rollout takes"
+
+
+def places_of(of: Plan, number: int) -> set[int]:
+    """The candidates that are the same prompt, in three epochs."""
+    prompts = [prompt for prompt, _ in candidates.offered(of, range(3 * PROMPTS))]
+    return {place for place, prompt in enumerate(prompts) if prompt == prompts[number]}
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 4])
+@pytest.mark.parametrize("group_filter", ["none", DROPS, REPLACES])
+def test_a_prompt_that_was_solved_is_left_out_from_then_on_however_far_ahead_it_was_asked_for(
+    group_filter: str, ahead: int
+) -> None:
+    run = Run(plan(group_filter, ahead), flat=(1,), solved=(2, 6))
+    solved = (places_of(run.plan, 2) | places_of(run.plan, 6)) - {2, 6}
+    rollouts = []
+    for index in range(5):
+        run.candidates.begun = index
+        rollouts.append(run.fill(index, index))
+    left_in = [number for number in range(3 * PROMPTS) if number not in solved]
+    trained = [number for rollout in rollouts for number in numbers(rollout)]
+    if group_filter == REPLACES:
+        left_in.remove(1)
+    assert trained == [number for number in left_in[:15] if number != 1 or group_filter == "none"]
+    assert {one.number for rollout in rollouts for one in rollout.taken if one.left_out} <= solved
+    known: set[int] = set()
+    first = 0
+    for rollout in rollouts:
+        assert objection(run.plan, rollout.taken, pieces(rollout), first, RATE, known) is None
+        known |= solved_of(rollout.taken, RATE)
+        first = rollout.next
+    assert run.candidates.solved_before(5) == sorted(known)
+    # What was asked for after it was known to be solved is none of these.
+    assert solved.isdisjoint(run.asked) or ahead > 1
+
+
+def test_an_answer_that_was_asked_for_before_its_prompt_was_solved_is_not_taken() -> None:
+    run = Run(plan(ahead=3), solved=(2,))
+    (again,) = [number for number in places_of(run.plan, 2) if PROMPTS <= number < 2 * PROMPTS]
+    run.candidates.begun = 1
+    rollout = run.candidates.rollout(0)
+    run.due(rollout)
+    late = run.answer(again, 0)
+    for index in range(4):
+        run.candidates.begun = index + 1
+        rollout = run.candidates.rollout(index)
+        while not rollout.complete:
+            run.candidates.leave_out(rollout)
+            for number in run.due(rollout):
+                assert number != again
+            if rollout.next not in run.candidates._here:
+                run.candidates.put(run.answer(rollout.next, index), rollout)
+            run.candidates.take(run.candidates.arrived(rollout), rollout)
+        run.candidates.end(rollout)
+    rollout = run.candidates.rollout(4)
+    run.candidates.put(late, rollout)
+    with pytest.raises(BatchDrift, match="which is not missing"):
+        run.candidates.put(late, rollout)
+
+
+def test_a_run_whose_prompts_were_all_solved_ends() -> None:
+    run = Run(plan(ahead=1), solved=range(PROMPTS))
+    for index in range(PROMPTS // SIZE):
+        run.candidates.begun = index
+        run.fill(index, index)
+    run.candidates.begun += 1
+    with pytest.raises(BatchDrift, match="every prompt of the data set was solved: no_resampling_pass_rate = "):
+        run.fill(PROMPTS // SIZE, PROMPTS // SIZE)
+
+
+@pytest.mark.parametrize(("solved", "left_out"), [((), (1,)), ((1,), ())])
+def test_prompts_that_are_left_out_otherwise_are_objected_to(solved: Sequence[int], left_out: Sequence[int]) -> None:
+    of, rollout = full(DROPS, flat=())
+    taken = [dataclasses.replace(one, left_out=one.number in left_out) for one in rollout.taken]
+    known = {one.prompt for one in taken if one.number in solved}
+    found = objection(of, taken, pieces(rollout), 0, RATE, known)
+    assert found is not None
+    assert found[0] == "membership"
+    assert "no_resampling_pass_rate = 0.5" in found[1]
 
 
 def test_equal_rewards_are_equal_whatever_their_standard_deviation_is_rounded_to() -> None:

@@ -134,27 +134,35 @@ OF_PPO = Spec(
 REFUSED = {
     "mini_batches": {"num_mini_batches": 2},
     "loss_denominator": {"filter_zero_std_samples": True, "loss_denominator": "64"},
-    "no_resampling": {"no_resampling_pass_rate": 0.9},
     "mask_truncated_completions": {"mask_truncated_completions": True},
     "truncated_completions": {"mask_truncated_completions": True},
-    "evolving_rubrics": {"apply_evolving_rubric_reward": True},
-    "environments": {"tools": ["python", "generic_sandbox"]},
-    "sequence_parallel": {"sequence_parallel_size": 2},
+    "sequence_parallel": {"sequence_parallel_size": 2, "deepspeed_stage": 3, "attn_implementation": "torch"},
+    "recurrent_layers": {"model_name_or_path": "Qwen/Qwen3.5-4B-Base"},
     "old_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},
     "sampler_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},
     "rho_by_row": {"rho_mask_sequence_level": True},
-    "kl_estimator": {"beta": 0.1, "kl_estimator": 3},
-    "script": {"script": "grpo.py"},
+    "layers": {"script": "grpo.py", "model_name_or_path": "allenai/OLMoE-1B-7B-0924"},
 }
-"""Refusal to settings of grpo_fast.py whose learner is refused by it."""
+"""Refusal to settings of grpo_fast.py, or the script that they name, whose learner is refused by it."""
 REFUSED_CASES = {
-    name: ValidCase(name=name, source=grpo(**{"filter_zero_std_samples": False, **values}), context=GRPO)
-    for name, values in REFUSED.items()
+    "script": ValidCase(name="script", source=Source(values=OLD_SIZES), context=PPO),
+    **{
+        name: ValidCase(name=name, source=grpo(**{"filter_zero_std_samples": False, **values}), context=GRPO)
+        for name, values in REFUSED.items()
+    },
 }
 REFUSED_OTHERWISE = (
     *("tokens_per_device", "passes", "value_baseline", "aggregation", "surrogate", "sampler_correction", "entropy"),
     *("group_size", "prompts_per_rollout", "short_rollout", "clock", "denominator_scope", "loss_per_term", "no_step"),
-    *("kl_without_reference", "kl_in_reward", "step_crosses_rollouts", "staleness", "group_filter"),
+    *(
+        "kl_estimator",
+        "no_resampling",
+        "kl_without_reference",
+        "kl_in_reward",
+        "step_crosses_rollouts",
+        "staleness",
+        "group_filter",
+    ),
 )
 
 
@@ -274,6 +282,14 @@ class TestGrpo(AdapterContract):
             source=grpo(num_learners_per_node=[3], sequence_parallel_size=2, deepspeed_stage=3),
             context=GRPO,
             codes=("BB-OI-028",),
+        ),
+        *(
+            InvalidCase(name=f"grpo.py, {name}", source=grpo(script="grpo.py", **values), context=GRPO, codes=(code,))
+            for name, code, values in (
+                ("attention", "BB-OI-069", {"attn_implementation": "torch"}),
+                ("schedule", "BB-OI-070", {"lr_scheduler_type": "inverse_sqrt"}),
+                ("model", "BB-OI-071", {"model_name_or_path": "meta-llama/Llama-3.1-8B"}),
+            )
         ),
         InvalidCase(name="unknown key", source=grpo(number_samples_per_prompt=4), context=GRPO, codes=("BB-OI-003",)),
         InvalidCase(name="wrong value", source=grpo(pack_length="many"), context=GRPO, codes=("BB-OI-004",)),

@@ -46,12 +46,14 @@ class Script:
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.there: list[int] = []
+        self.saved_with = -1
         self.flags: list[bool] = []
         self._engines, self._fails_at, self._stop = -1, fails_at, threading.Event()
         self._slow = threading.Event()
         self.names: dict[str, Any] = {
             launched.TRIGGER: Trigger,
             launched.STEP: self._train,
+            launched.SAVE: lambda: self._engines,
             "grpo_utils": SimpleNamespace(perform_weight_sync=self._sync),
             "WEIGHT_SYNC_TIMEOUT_S": 20.0,
         }
@@ -85,6 +87,7 @@ class Script:
                     self.names[launched.STEP](ARGS, training_step=step)
                     if step > resumed_at:
                         trigger.notify(step)
+                self.saved_with = self.names[launched.SAVE]()
             finally:
                 self._stop.set()
         return self.there
@@ -114,6 +117,7 @@ def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_en
     script = Script()
     launched.Sending(script.names, waits=True)
     assert script.run(resumed_at) == [resumed_at - 1 + step for step in range(STEPS)]
+    assert script.saved_with == resumed_at - 1 + STEPS
     assert set(script.flags) == {False}
 
 
@@ -130,6 +134,7 @@ def test_a_run_that_generates_ahead_sends_weights_as_the_script_does_and_says_wh
 def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_weights() -> None:
     script = Script()
     assert script.run()[:2] == [0, 0]
+    assert script.saved_with < STEPS
     assert set(script.flags) == {True}
 
 
@@ -172,7 +177,8 @@ def script_module(**names: Any) -> ModuleType:
 
 def complete() -> dict[str, Any]:
     learner = actor_class(from_pretrained=lambda self: "loaded")
-    return {launched.LEARNER: learner, launched.TRIGGER: Trigger, launched.STEP: lambda args, training_step: None}
+    step, save = (lambda args, training_step: None), (lambda: None)
+    return {launched.LEARNER: learner, launched.TRIGGER: Trigger, launched.STEP: step, launched.SAVE: save}
 
 
 def test_another_script_is_refused_by_name_when_it_begins() -> None:
@@ -234,7 +240,7 @@ def test_the_script_is_reached_by_the_first_thing_that_it_asks_for(monkeypatch: 
 SCRIPT = """
 from open_instruct import utils
 
-PolicyTrainerRayProcess = WeightSyncTrigger = one_training_step = None
+PolicyTrainerRayProcess = WeightSyncTrigger = one_training_step = save_final_model = None
 
 if __name__ == "__main__":
     utils.check_oe_eval_internal()

@@ -81,6 +81,29 @@ def test_the_recorded_script_with_a_tool_is_the_plan_as_it_is_now(name: str, ran
         proofs.check_tools(*given, uncalled, ranks=ranks, masked=masked)
 
 
+@pytest.mark.parametrize("name", ["counter", "wordle", "generic_sandbox"])
+def test_the_recorded_script_with_an_environment_is_the_plan(name: str) -> None:
+    said, run = recorded("environments"), f"{name}, 1"
+    given = said["runs"][run], said["asked"][run], said["initial"], said["fingerprints"][run]
+    proofs.check_environment(name, *given, ranks=1)
+    other = "wordle" if name not in proofs.ALWAYS else "generic_sandbox"  # which speaks elsewhere
+    with pytest.raises(AssertionError):
+        proofs.check_environment(other, *given, ranks=1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_recorded_ranks_that_share_rows_train_the_plans_gradient(ranks: int) -> None:
+    said = recorded("sequences")
+    measured = said[str(ranks)]
+    assert measured["ranks"] == ranks
+    proofs.check_plan(said["run"], ranks=1)
+    proofs.check_sent(said["run"], said["asked"], said["initial"])
+    proofs.check_sequences(measured)
+    measured["wrapped"][3]["error"] = measured["natively"][0]["error"]
+    with pytest.raises(AssertionError):
+        proofs.check_sequences(measured)
+
+
 def test_recorded_tampering_ended_before_its_update() -> None:
     measured = recorded("tampering")
     for ranks in (1, 2):
@@ -233,7 +256,7 @@ def test_a_ledger_that_says_other_weights_than_answered_fails() -> None:
 
 def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:
     assert recorded("figures") == json.loads(
-        json.dumps(_rounded(proofs.figures(*map(recorded, ("gradients", "jobs", "script", "tools")))))
+        json.dumps(_rounded(proofs.figures(*map(recorded, ("gradients", "jobs", "script", "tools", "sequences")))))
     )
 
 

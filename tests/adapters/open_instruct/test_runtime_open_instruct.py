@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.proven import records
-from batchbridge.kit.refusals import reasons_against, split
+from batchbridge.kit.refusals import foretold, reasons_against, split
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.reading.files import load_source
@@ -23,6 +24,7 @@ from batchbridge.reading.read import read
 from batchbridge_open_instruct import feed, proven, runtime
 from batchbridge_open_instruct.candidates import Candidates
 from batchbridge_open_instruct.config import OpenInstructAdapter
+from batchbridge_open_instruct.learners import FastLearner
 
 COMMAND = (
     *("python", "open_instruct/grpo_fast.py", "--num_unique_prompts_rollout", "6", "--async_steps", "1"),
@@ -32,12 +34,24 @@ COMMAND = (
 NEWEST = "2026.8.20"
 
 
+SHARED = ("--sequence_parallel_size", "2", "--deepspeed_stage", "3")
+
+
+def policy(attention: str = "flash_attention_2", **settings: Any) -> Any:
+    """A model's configuration."""
+    made = SimpleNamespace(_attn_implementation=attention, hidden_size=32, **settings)
+    return SimpleNamespace(get_text_config=lambda: made)
+
+
+POLICY = policy(layer_types=["full_attention", "sliding_attention"])
+
+
 def view(**changed: Any) -> runtime.View:
     args = {
         "num_mini_batches": 1,
         "num_epochs": 2,
         "num_training_steps": 3,
-        "sequence_parallel_size": 1,
+        "per_device_train_batch_size": 1,
         "use_rho_correction": True,
         "rho_mask_sequence_level": False,
         "rho_mask_tv_divergence": False,
@@ -48,15 +62,16 @@ def view(**changed: Any) -> runtime.View:
         "filter_zero_std_samples": False,
         "no_resampling_pass_rate": None,
         "mask_truncated_completions": False,
-        "apply_evolving_rubric_reward": False,
         "num_samples_per_prompt_rollout": 4,
         "num_unique_prompts_rollout": 6,
     }
-    tools = changed.pop("tools", ())
+    policy = changed.pop("policy", POLICY)
     args |= {name: value for name, value in changed.items() if name in args}
     config |= {name: value for name, value in changed.items() if name in config}
     assert changed.keys() <= args.keys() | config.keys()
-    return runtime.View(SimpleNamespace(**args), SimpleNamespace(**config), tools)
+    own = SimpleNamespace(**args)
+    trainer = SimpleNamespace(args=own, policy=SimpleNamespace(config=policy), ref_policy=object())
+    return runtime.View(own, SimpleNamespace(**config), FastLearner(trainer))
 
 
 def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
@@ -78,11 +93,8 @@ def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
     ("name", "changed"),
     [
         ("mini_batches", {"num_mini_batches": 2}),
-        ("no_resampling", {"no_resampling_pass_rate": 0.9}),
+        ("no_resampling", {"no_resampling_pass_rate": 0.9}),  # the spec is synchronous, and filters nothing
         ("mask_truncated_completions", {"mask_truncated_completions": True}),
-        ("evolving_rubrics", {"apply_evolving_rubric_reward": True}),
-        ("environments", {"tools": ("python", "wordle")}),
-        ("sequence_parallel", {"sequence_parallel_size": 2}),
         ("rho_by_row", {"rho_mask_sequence_level": True}),
         ("rho_by_row", {"rho_mask_tv_divergence": True}),
         ("group_size", {"num_samples_per_prompt_rollout": 8}),
@@ -92,6 +104,52 @@ def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
 )
 def test_what_the_trainer_does_with_rows_or_prompts_is_refused_by_name(name: str, changed: dict[str, Any]) -> None:
     assert refused(view(**changed), request_of()) == {name}
+
+
+def test_rows_that_flash_attention_alone_mixes_may_be_shared_by_ranks() -> None:
+    request = request_of(*SHARED, "--num_learners_per_node", "4")
+    assert refused(view(), request) == set()
+    assert refused(view(policy=policy("flash_attention_3", linear_attention_heads=0)), request) == set()
+
+
+@pytest.mark.parametrize(
+    ("mode", "changed"),
+    [
+        ("verify", {}),
+        ("observe", {}),
+        ("enforce", {"per_device_train_batch_size": 2}),
+        ("enforce", {"policy": policy("sdpa")}),
+        ("enforce", {"policy": policy(layer_types=["full_attention", "linear_attention"])}),
+        ("enforce", {"policy": policy(mamba_d_state=16)}),
+    ],
+)
+def test_rows_that_are_shared_otherwise_are_refused(mode: Mode, changed: dict[str, Any]) -> None:
+    request = dataclasses.replace(request_of(*SHARED, "--num_learners_per_node", "4"), mode=mode)
+    assert "sequence_parallel" in refused(view(**changed), request)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ((), False),
+        (("--attn_implementation", "flash_3"), False),
+        (("--attn_implementation", "torch"), True),
+        (("--model_name_or_path", "allenai/Olmo-Hybrid-Instruct-DPO-7B"), True),
+        (("--model_name_or_path", "Qwen/Qwen3.5-4B-Base"), True),
+        (("--model_name_or_path", "allenai/Olmo-3-7B-Instruct"), False),
+    ],
+)
+def test_what_a_command_line_says_of_shared_rows_is_foretold(more: tuple[str, ...], told: bool) -> None:
+    (refusal,) = [one for one in runtime.REFUSALS if one.name == "sequence_parallel"]
+    request = request_of(*SHARED, "--num_learners_per_node", "4", *more)
+    assert foretold(refusal, request) == told
+    assert foretold(refusal, dataclasses.replace(request, mode="observe")) is True
+
+
+@pytest.mark.parametrize("settings", [{"layer_types": ["full_attention", "linear_attention"]}, {"mamba_d_state": 16}])
+def test_a_model_whose_layers_carry_a_state_along_packed_rows_is_refused(settings: dict[str, Any]) -> None:
+    assert refused(view(policy=policy("sdpa", **settings)), request_of()) == {"recurrent_layers"}
+    assert refused(view(policy=policy("sdpa")), request_of()) == set()
 
 
 def test_another_number_of_passes_is_refused_with_the_clock_that_it_changes() -> None:
@@ -133,7 +191,9 @@ def test_kl_needs_the_reference_that_was_loaded_and_an_estimator_that_is_proven(
     good = request_of(*loaded, **wanted, **{"objective.kl_estimator": "k3"})
     assert refused(view(load_ref_policy=True), good) == set()
     assert refused(view(), good) == {"kl_without_reference"}
-    other = request_of(*loaded, **wanted, **{"objective.kl_estimator": "k1_times_ratio"})
+    own = request_of(*loaded, **wanted, **{"objective.kl_estimator": "k1_times_ratio"})
+    assert refused(view(load_ref_policy=True), own) == set()
+    other = request_of(*loaded, **wanted, **{"objective.kl_estimator": "abs"})
     assert refused(view(load_ref_policy=True), other) == {"kl_estimator"}
 
 
@@ -173,16 +233,17 @@ PolicyTrainerRayProcess.__module__ = "open_instruct.grpo_fast"
 
 @pytest.mark.parametrize(
     ("mode", "names"),
-    [("enforce", ["mini_batches", "environments", "sequence_parallel"]), ("verify", ["plan", "sequence_parallel"])],
+    [("enforce", ["mini_batches", "sequence_parallel"]), ("verify", ["plan", "sequence_parallel"])],
 )
 def test_every_reason_is_said_at_once(monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]) -> None:
-    seen = view(num_mini_batches=2, sequence_parallel_size=2)
-    learner = PolicyTrainerRayProcess(args=seen.args, streaming_config=seen.config)
-    own = load_source(COMMAND)
+    seen = view(num_mini_batches=2)
+    model = SimpleNamespace(config=policy("sdpa"))
+    learner = PolicyTrainerRayProcess(args=seen.args, streaming_config=seen.config, policy=model, ref_policy=None)
+    own = load_source([*COMMAND, *SHARED])
     context = Context(framework_version=NEWEST, world_size=2, dataset_size=12)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (own, context))
     monkeypatch.setattr(runtime, "_checkout", lambda: NEWEST)
-    monkeypatch.setattr(runtime, "ask", lambda trainer, question: {"tools": ("guess_number",), "prompts": 12})
+    monkeypatch.setattr(runtime, "ask", lambda trainer, question: 12)
     with pytest.raises(CannotAttach) as caught:
         wrap(learner, mode=mode)
     # The script's code is not here to be looked at, and that is one reason more.
@@ -221,13 +282,21 @@ def test_a_learner_is_known_by_its_class_of_the_module_or_the_script() -> None:
 # ---- checkpoints
 
 
-def place(*, consumed: int, ranks: int = 2, spec: Spec | None = None, notes: list[str] | None = None) -> feed.Place:
+def place(
+    *,
+    consumed: int,
+    ranks: int = 2,
+    spec: Spec | None = None,
+    notes: list[str] | None = None,
+    share: float | None = None,
+) -> feed.Place:
     wanted = request_of().plan if spec is None else plan_of(spec, 12)
     assert wanted is not None
-    actor = SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks)
+    config = SimpleNamespace(no_resampling_pass_rate=share)
+    actor = SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks, config=config)
     candidates = Candidates(wanted)
     candidates.start_at(consumed + 1, 6 * (consumed + 1))
-    return feed.Place(actor, wanted, candidates, ([] if notes is None else notes).extend)
+    return feed.Place(actor, wanted, candidates, ([] if notes is None else notes).extend, FastLearner.other_ranks)
 
 
 def test_a_checkpoint_continues_the_plan_that_it_was_written_by() -> None:
@@ -264,10 +333,29 @@ def test_a_checkpoint_of_other_ranks_another_plan_or_an_unwrapped_run_is_refused
         place(consumed=-1, spec=other).load_state_dict(state)
 
 
+def test_a_run_goes_on_without_the_prompts_that_were_solved_before_its_checkpoint() -> None:
+    spec = request_of(staleness=BOUNDED).spec
+    one = place(consumed=1, spec=spec, share=0.9)
+    one._candidates._solved = {3: 2, 5: 11, 4: 14}  # the last one in a rollout that was prepared ahead
+    state = json.loads(json.dumps(one.state_dict()))
+    other = place(consumed=-1, spec=spec, share=0.9)
+    other.load_state_dict(state)
+    assert other._candidates.solved_at_start == {3, 5}
+    with pytest.raises(CannotAttach, match=r"no_resampling_pass_rate was 0\.9 in the run .*, and is None: set it back"):
+        place(consumed=-1, spec=spec).load_state_dict(state)
+
+
+def test_prompts_that_were_solved_are_left_out_where_rollouts_are_filled_as_they_run() -> None:
+    solves = view(no_resampling_pass_rate=0.9)
+    assert refused(solves, request_of(staleness=BOUNDED)) == set()
+    verified = dataclasses.replace(request_of(staleness=BOUNDED), mode="verify")
+    assert "no_resampling" in refused(solves, verified)
+
+
 def test_an_actor_that_prepares_already_is_not_patched() -> None:
     actor = SimpleNamespace(_prep_future=object(), dataset=[1, 2])
     with pytest.raises(CannotAttach, match="in_training"):
-        feed.install(actor, SimpleNamespace(start_id="a"))  # type: ignore[arg-type]  # what install reads of orders
+        feed.install(actor, SimpleNamespace(start_id="a"), "")  # type: ignore[arg-type]  # what install reads of orders
 
 
 def test_a_learners_configurations_are_read_as_their_command_line_would_be() -> None:

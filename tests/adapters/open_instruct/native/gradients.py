@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
@@ -78,6 +79,7 @@ CASES = (
     Case("dapo, k3", TWO, {**KL, "kl_estimator": 2}),
     Case("dapo, k2", TWO, {**KL, "kl_estimator": 1}, splits=("32 x 1",)),
     Case("dapo, k1", TWO, {**KL, "kl_estimator": 0}, splits=("32 x 1",)),
+    Case("dapo, k1 times ratio", TWO, {**KL, "kl_estimator": 3}, splits=("32 x 1",)),
     Case("dapo, corrected", TWO, {"use_rho_correction": True}, _corrected, splits=("48 x 2",)),
     Case("cispo", TWO, {"loss_fn": "cispo"}, splits=("48 x 2",)),
 )
@@ -122,9 +124,9 @@ class Bench:
             engine.get_global_grad_norm = lambda: float(self.gradients[-1].norm())  # float32 alone has none there
         if made.args.load_ref_policy:
             reference = moved(tiny_policy(), 2, 0.03)
-            with torch.no_grad():
-                pairs = zip(made.learner.ref_policy.module.parameters(), reference.parameters(), strict=True)
-                for parameter, other in pairs:
+            pairs = zip(made.learner.ref_policy.module.parameters(), reference.parameters(), strict=True)
+            for parameter, other in pairs:  # of which ZeRO-3 has a part on each rank
+                with torch.no_grad(), GatheredParameters([parameter], modifier_rank=0):
                     parameter.copy_(other)
         try:
             yield made
@@ -266,13 +268,20 @@ def wrapped(bench: Bench, cases: Sequence[Case] = CASES) -> list[dict[str, Any]]
 @dataclasses.dataclass(frozen=True)
 class Taking:
     """A run in which rewards or timing decide something. settings: of the data preparation. flat: candidates whose
-    rewards are equal. burst: see `Engine`."""
+    rewards are equal. burst: see `Engine`. solves: whether prompts are solved, and left out from then on."""
 
     settings: Mapping[str, Any]
     aggregations: Sequence[str]
     flat: Sequence[int] = ()
     sync: bool = True
     burst: int | None = None
+    solves: bool = False
+    rollouts: int = ROLLOUTS
+
+    @property
+    def without(self) -> Taking:
+        """The same, were nothing dropped or left out."""
+        return dataclasses.replace(self, flat=(), solves=False)
 
 
 DROPS = {"filter_zero_std_samples": True}
@@ -284,7 +293,14 @@ TAKING: Mapping[str, Taking] = {
     "replaced": Taking(REPLACES, ("token_mean",), flat=(1, 3, 4, 6), burst=1),
     "replaced, ahead": Taking(REPLACES, ("sequence_sum_over_constant",), flat=(1, 3, 4, 6), sync=False, burst=1),
     "ahead": Taking({}, ("token_mean",), sync=False),
+    # Into the third epoch; two prompts of eight are solved in the first.
+    "solved": Taking(DROPS, ("token_mean",), flat=(1,), burst=1, solves=True, rollouts=6),
+    "solved, replaced, ahead": Taking(
+        REPLACES, ("sequence_sum",), flat=(1,), sync=False, burst=1, solves=True, rollouts=5
+    ),
 }
+SOLVES = {"no_resampling_pass_rate": 0.55, "verification_reward": 6.0}
+"""Solved is who earns 3.3 of 6 on average."""
 
 
 ORDER = CandidatePlan(
@@ -306,8 +322,17 @@ ORDER = CandidatePlan(
 def kept(taking: Taking) -> list[list[int]]:
     """The prompts that each rollout trains, by the words of docs/open_instruct.md."""
     flat = {ORDER[number] for number in taking.flat}
-    found, coming, size = list[list[int]](), iter(ORDER), 3
-    while len(found) < ROLLOUTS:
+    script, solved = Script(flat=frozenset(flat)), set[int]()
+
+    def left_in() -> Iterator[int]:
+        for prompt in ORDER:
+            if prompt not in solved:
+                if taking.solves and sum(script.reward(prompt, sample) for sample in range(GROUP)) >= 3.3 * GROUP:
+                    solved.add(prompt)
+                yield prompt
+
+    found, coming, size = list[list[int]](), left_in(), 3
+    while len(found) < taking.rollouts:
         left: list[int] = []
         if "active_sampling" in taking.settings:
             while len(left) < size:
@@ -323,10 +348,12 @@ def taken(bench: Bench) -> list[dict[str, Any]]:
     results = []
     for name, taking in TAKING.items():
         prompts, script = kept(taking), Script(flat=frozenset(ORDER[number] for number in taking.flat))
+        otherwise = kept(taking.without)
         for aggregation in taking.aggregations:
             args = {"learning_rate": RATES[aggregation]}
-            settings = {"pack_length": 32, **taking.settings}
-            with bench.job(settings=settings, args=args, script=script, burst=taking.burst) as job:
+            settings = {"pack_length": 32, **taking.settings, **(SOLVES if taking.solves else {})}
+            more = {"rollouts": taking.rollouts, "burst": taking.burst}
+            with bench.job(settings=settings, args=args, script=script, **more) as job:
                 own = read(job.learner, framework="open_instruct").spec
                 assert own is not None
                 spec = wanted(job, aggregation, {} if taking.sync else {"staleness": own.staleness})
@@ -334,16 +361,15 @@ def taken(bench: Bench) -> list[dict[str, Any]]:
                 shutil.rmtree(ledger, ignore_errors=True)
                 dist.barrier()
                 wrap(job.learner, like=spec, ledger=ledger)
-                for _ in range(ROLLOUTS):
+                for _ in range(taking.rollouts):
                     job.train()
                 dist.barrier()
                 ended(job)
                 unwrap(job.learner)
                 for index, record in enumerate(read_steps(ledger)):
                     members = [(prompt, sample) for prompt in prompts[index // 2] for sample in range(GROUP)]
-                    every = [
-                        (prompt, sample) for prompt in {*prompts[index // 2], *script.flat} for sample in range(GROUP)
-                    ]
+                    also = otherwise[index // 2] if taking.solves else {*prompts[index // 2], *script.flat}
+                    every = [(prompt, sample) for prompt in also for sample in range(GROUP)]
                     expected, floor, _ = bench.oracle(spec, index, index // 2 * 2, members, CASES[0])
                     with_all, _, _ = bench.oracle(spec, index, index // 2 * 2, every, CASES[0])
                     results.append(
@@ -355,11 +381,55 @@ def taken(bench: Bench) -> list[dict[str, Any]]:
                             "error_with_dropped": relative_error(bench.gradients[index], with_all),
                             "floor": floor,
                             "norm": float(expected.norm()),
+                            "otherwise": sorted(every),
                             "expected": sorted(members),
                             "trained": sorted(zip(record["prompt"], record["sample"], strict=True)),
                             "made_at": sorted({*record["generated_at_step"]}),
                         }
                     )
+    return results
+
+
+def rubrics(bench: Bench) -> list[dict[str, Any]]:
+    """Where what later rollouts are scored by is written while the run goes on (apply_evolving_rubric_reward), by a
+    scripted judge: step by step, and what prompts that came again were to be scored by."""
+    from open_instruct.rubrics import evolving_rubric_step as module
+
+    native, results = module._generate_instance_wise_evolving_rubrics, []
+
+    async def judge(*, responses: Sequence[str], num_samples_per_prompt_rollout: int, **more: Any) -> Any:
+        count = len(responses) // num_samples_per_prompt_rollout
+        said = {"positive_rubrics": [{"title": "seen", "description": "it came before"}], "negative_rubrics": []}
+        return [said] * count, [num_samples_per_prompt_rollout] * count
+
+    module._generate_instance_wise_evolving_rubrics = judge
+    rollouts = PROMPTS // 3 + 2  # into the second epoch
+    more = {"rollouts": rollouts, "args": {"num_epochs": 1}}
+    try:
+        with bench.job(settings={"pack_length": 32, "apply_evolving_rubric_reward": True}, **more) as job:
+            spec = wanted(job, "token_mean", {})
+            plan = Plan(spec, PROMPTS)
+            wrap(job.learner, like=spec)
+            for _ in range(rollouts):
+                job.train()
+            ended(job)
+            unwrap(job.learner)
+            truths = {prompt: json.loads(truth[0])["rubrics"] for prompt, truth in job.engine.truths}
+            for index in range(rollouts):
+                members = [(member.prompt, member.sample) for member in plan.step(index).members]
+                expected, floor, _ = bench.oracle(spec, index, index, members, CASES[0])
+                results.append(
+                    {
+                        "step": index,
+                        "error": relative_error(bench.gradients[index], expected),
+                        "floor": floor,
+                        "norm": float(expected.norm()),
+                        "prompts": sorted({prompt for prompt, _ in members}),
+                        "scored_otherwise": sorted(prompt for prompt, said in truths.items() if said),
+                    }
+                )
+    finally:
+        module._generate_instance_wise_evolving_rubrics = native
     return results
 
 
@@ -432,7 +502,7 @@ def natively(bench: Bench, controls: Sequence[tuple[str, int, str]] = CONTROLS) 
     return results
 
 
-def of_this_rank(accumulation_steps: int, data: Any, device: Any) -> dict[int, float]:
+def of_this_rank(accumulation_steps: int, data: Any, device: Any, group: Any = None) -> dict[int, float]:
     """A known-bad denominator: the tokens of this rank alone, not of all; with one mini-batch."""
     return {0: float(sum(mask[:, 1:].sum() for mask in data.response_masks))}
 
@@ -496,6 +566,11 @@ def edges(bench: Bench) -> dict[str, Any]:
             wrap(job.learner, like=wanted(job, "token_mean", {}))
             tamper(job.actor)
             refused(name, job, job.learner.step)
+    with bench.job(settings={**DROPS, **SOLVES}, prompts=3, burst=1) as job:
+        wrap(job.learner, like=wanted(job, "token_mean", {}))
+        job.actor.batchbridge._candidates._left_out = lambda number: False
+        job.train()
+        refused("a solved prompt is trained", job, job.learner.step)
     with bench.job(rollouts=3) as job:
         wrap(job.learner)
         job.actor.batchbridge._candidates.bound = 9
@@ -588,7 +663,13 @@ def main(folder: Path) -> None:
     while not (bench.policy / "tokenizer_config.json").exists():
         pass
     measured: dict[str, Any] = {"ranks": bench.ranks}
-    for name, part in (("edges", edges), ("taken", taken), ("natively", natively), ("wrapped", wrapped)):
+    for name, part in (
+        ("edges", edges),
+        ("taken", taken),
+        ("rubrics", rubrics),
+        ("natively", natively),
+        ("wrapped", wrapped),
+    ):
         measured[name] = part(bench)
         if bench.rank == 0:
             (folder / "measured.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")

@@ -56,7 +56,7 @@ def main(folder: Path, names: list[str]) -> None:
     launched.RUNS = RUNS
     plain = launched.words_of
     launched.words_of = lambda *run: [*plain(*run), *words]  # the last of two words counts
-    os.environ["BATCHBRIDGE_TOOLS"] = "1"
+    os.environ["BATCHBRIDGE_TOOLS"] = "python"
     launched.main(folder, names)
     server.shutdown()
 

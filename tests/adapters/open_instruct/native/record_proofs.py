@@ -3,14 +3,15 @@
     python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
 
 RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran. With "tampering" in the place of
-the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json; with "tools" before it, what
-test_tools_open_instruct.py left, in tools.json, beside the other records as they are.
+the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json; with a name of `ALONE`
+before it, what is its, in a file of that name, beside the other records as they are.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,8 @@ SCRIPTS = (
     "launched as it is, 2",
 )
 SAID = ("PolicyTrainerRayProcess", "died")
+KEPT = ("request", "prompt", "seeds", "model_step", "weights")
+"""Of what an engine was asked for."""
 
 
 def script_of(place: Path) -> dict[str, Any]:
@@ -138,7 +141,6 @@ def script_of(place: Path) -> dict[str, Any]:
         for name, file in names.items()
         if (folder / f"{file}.pt").exists()
     }
-    kept = ("request", "prompt", "seeds", "model_step", "weights")
     resumed = left["launched resumed, 2"]["said"]
     return {
         "code": code_of(folder),
@@ -147,7 +149,7 @@ def script_of(place: Path) -> dict[str, Any]:
             2
         ],
         "runs": {name: left[name]["run"] for name in SCRIPTS},
-        "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
+        "asked": {name: [{key: line[key] for key in KEPT} for line in one["asked"]] for name, one in left.items()},
         "said": {name: [word for word in SAID if word in one["said"]] for name, one in left.items() if one["exit"]},
         "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
         "own_driver_apart": {
@@ -163,50 +165,110 @@ def script_of(place: Path) -> dict[str, Any]:
 
 
 TOOLS = ("tools, 1", "tools, 2", "tools trained, 1")
+ENVIRONMENTS = ("counter, 1", "wordle, 1", "generic_sandbox, 1")
+
+
+def launched_of(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """What launched runs left, with the fingerprints of what they trained on."""
+    files = {name: name.replace(", ", "-").replace(" ", "_") for name in names}
+    left = {name: json.loads((folder / f"{file}.json").read_text(encoding="utf-8")) for name, file in files.items()}
+    return {
+        "runs": {name: one["run"] for name, one in left.items()},
+        "asked": {name: [{key: line[key] for key in KEPT} for line in one["asked"]] for name, one in left.items()},
+        "fingerprints": {name: proofs.fingerprints(folder / f"ledger-{file}") for name, file in files.items()},
+        "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
+    }
 
 
 def tools_of(place: Path) -> dict[str, Any]:
     """What tool_masks.py measured, by ranks, and what launched_tools.py left."""
     masks, folder = {ranks: place / f"tool_masks-{ranks}" for ranks in ("1", "2")}, place / "launched_tools-0"
-    left = {
-        name: json.loads((folder / f"{name.replace(', ', '-').replace(' ', '_')}.json").read_text(encoding="utf-8"))
-        for name in TOOLS
-    }
-    kept = ("request", "prompt", "seeds", "model_step", "weights")
     return {
         "code": code_of(*masks.values(), folder),
         "gradients": {
             ranks: json.loads((one / "measured.json").read_text(encoding="utf-8")) for ranks, one in masks.items()
         },
-        "runs": {name: one["run"] for name, one in left.items()},
-        "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
-        "fingerprints": {
-            name: proofs.fingerprints(folder / f"ledger-{name.replace(', ', '-').replace(' ', '_')}") for name in TOOLS
-        },
+        **launched_of(folder, TOOLS),
+    }
+
+
+def environments_of(place: Path) -> dict[str, Any]:
+    """What launched_environments.py left."""
+    folder = place / "launched_environments-0"
+    return {"code": code_of(folder), **launched_of(folder, ENVIRONMENTS)}
+
+
+def sequences_of(place: Path) -> dict[str, Any]:
+    """What sequences.py measured, by ranks, and what launched_shared.py left."""
+    folders, folder = {ranks: place / f"sequences-{ranks}" for ranks in ("2", "4")}, place / "launched_shared-0"
+    left = json.loads((folder / "shared-2.json").read_text(encoding="utf-8"))
+    return {
+        "code": code_of(*folders.values(), folder),
+        **{ranks: json.loads((one / "measured.json").read_text(encoding="utf-8")) for ranks, one in folders.items()},
+        "run": left["run"],
+        "asked": [{key: line[key] for key in KEPT} for line in left["asked"]],
         "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
     }
 
 
-def record_tools(place: Path, out: Path, page: Path) -> None:
-    """Writes tools.json, and the figures and the page of all records."""
-    names = ("gradients", "jobs", "script")
-    made = {name: json.loads((out / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    write({**made, "tools": rounded(tools_of(place))}, out, page)
+OLMO = ("olmo, 1", "olmo, 2", "olmo observed, 2", "olmo as it is, 2", "olmo killed, 2", "olmo resumed, 2")
+
+
+def olmo_of(place: Path) -> dict[str, Any]:
+    """What olmo.py measured, by ranks, and what launched_olmo.py left."""
+    folders, folder = {ranks: place / f"olmo-{ranks}" for ranks in ("1", "2")}, place / "launched_olmo-0"
+    files = {name: name.replace(", ", "-").replace(" ", "_") for name in OLMO}
+    left = {name: json.loads((folder / f"{file}.json").read_text(encoding="utf-8")) for name, file in files.items()}
+    ends = {
+        name: torch.load(folder / f"{files.get(name, name)}.pt", weights_only=True)
+        for name in ("first", "olmo, 1", "olmo, 2", "olmo resumed, 2")
+    }
+    return {
+        "code": code_of(*folders.values(), folder),
+        **{ranks: json.loads((one / "measured.json").read_text(encoding="utf-8")) for ranks, one in folders.items()},
+        "runs": {name: one["run"] for name, one in left.items()},
+        "asked": {name: [{key: line[key] for key in KEPT} for line in one["asked"]] for name, one in left.items()},
+        "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
+        "ranks_apart": distance(ends["first"], ends["olmo, 2"], ends["olmo, 1"]).said,
+        "resumed_is_equal": torch.equal(ends["olmo resumed, 2"], ends["olmo, 2"]),
+    }
+
+
+def gradients_of(place: Path) -> dict[str, Any]:
+    """What gradients.py measured, by ranks."""
+    folders = {ranks: place / f"gradients-{ranks}" for ranks in ("1", "2")}
+    found = {ranks: json.loads((one / "measured.json").read_text(encoding="utf-8")) for ranks, one in folders.items()}
+    return {"code": code_of(*folders.values()), **found}
+
+
+ALONE = {
+    "gradients": gradients_of,
+    "tools": tools_of,
+    "environments": environments_of,
+    "sequences": sequences_of,
+    "olmo": olmo_of,
+}
+"""Records that can be made beside the others as they are."""
+
+
+def record_alone(which: str, place: Path, out: Path, page: Path) -> None:
+    """Writes one of `ALONE`, and the figures and the page of all records."""
+    made = {name: json.loads((out / f"{name}.json").read_text(encoding="utf-8")) for name in RECORDS if name != which}
+    write({**made, which: rounded(ALONE[which](place))}, out, page)
 
 
 def main(place: Path, out: Path, page: Path) -> None:
-    gradients = {
-        str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
-        for ranks in (1, 2)
-    }
-    gradients = {"code": code_of(*(place / f"gradients-{ranks}" for ranks in gradients)), **gradients}
-    parts = {"gradients": gradients, "jobs": jobs_of(place), "script": script_of(place), "tools": tools_of(place)}
-    write(rounded(parts), out, page)
+    parts = {"jobs": jobs_of(place), "script": script_of(place)}
+    write(rounded({**parts, **{name: made_of(place) for name, made_of in ALONE.items()}}), out, page)
+
+
+RECORDS = ("gradients", "jobs", "script", "tools", "sequences")
+"""What the page's figures are of."""
 
 
 def write(made: dict[str, Any], out: Path, page: Path) -> None:
     """The records, their figures, and the table of the page."""
-    made["figures"] = proofs.figures(*(made[name] for name in ("gradients", "jobs", "script", "tools")))
+    made["figures"] = proofs.figures(*(made[name] for name in RECORDS))
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
@@ -216,9 +278,9 @@ def write(made: dict[str, Any], out: Path, page: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[3] == "tools":
-        record_tools(*map(Path, (*sys.argv[1:3], sys.argv[4])))
+    if sys.argv[3] in ALONE:
+        record_alone(sys.argv[3], *map(Path, (*sys.argv[1:3], sys.argv[4])))
     else:
         record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
-    if sys.argv[3] not in ("tampering", "tools"):
+    if sys.argv[3] not in ("tampering", *ALONE):
         main(*map(Path, sys.argv[1:4]))

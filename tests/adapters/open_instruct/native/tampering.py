@@ -124,6 +124,10 @@ class Planned:
         index = next(self._coming)
         return {**self._dataset[index], "index": index}
 
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints, from which nothing goes on here."""
+        return {}
+
 
 def tampered(bench: Bench, mode: Mode, name: str) -> dict[str, Any]:
     """A job to its end, or to the step that is tampered with: what ended it on each rank, its updates and records."""

@@ -33,6 +33,10 @@ def test_where_rewards_or_timing_decide_every_step_has_the_oracles_gradient_of_w
     proofs.check_taken(measured)
 
 
+def test_what_later_rollouts_are_scored_by_may_change_while_the_run_goes_on(measured: dict[str, Any]) -> None:
+    proofs.check_rubrics(measured)
+
+
 def test_negative_control_dropped_rows_and_denominators_of_one_rank_miss_the_bar_tenfold(
     measured: dict[str, Any],
 ) -> None:

@@ -1,5 +1,5 @@
-"""L2 and L3 of tools: a tool's tokens in the middle of completions, and grpo_fast.py itself with `--tools python`.
-`proofs.py` says what is asked."""
+"""L2 and L3 of tools and environments: a tool's tokens in the middle of completions, and grpo_fast.py itself with
+`--tools`. `proofs.py` says what is asked."""
 
 from __future__ import annotations
 
@@ -38,3 +38,15 @@ def test_the_launched_script_with_a_tool_is_the_plan(ran: Ran, name: str, ranks:
     with pytest.raises(AssertionError):
         proofs.check_tools(said["run"], said["asked"], initial, tokens_of, ranks=ranks, masked=not masked)
     assert tokens_of == proofs.fingerprints(runs / "ledger-tools-1"), "the tool says the same in every run"
+
+
+@pytest.mark.parametrize("name", ["counter", "wordle", "generic_sandbox"])
+def test_the_launched_script_with_an_environment_is_the_plan(ran: Ran, name: str) -> None:
+    runs = ran("launched_environments", 0, "initial.txt")
+    said = left(runs, f"{name}-1")
+    initial = (runs / "initial.txt").read_text(encoding="utf-8")
+    tokens_of = proofs.fingerprints(runs / f"ledger-{name}-1")
+    proofs.check_environment(name, said["run"], said["asked"], initial, tokens_of, ranks=1)
+    other = "wordle" if name not in proofs.ALWAYS else "generic_sandbox"  # which speaks elsewhere
+    with pytest.raises(AssertionError):
+        proofs.check_environment(other, said["run"], said["asked"], initial, tokens_of, ranks=1)

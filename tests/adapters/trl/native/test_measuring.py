@@ -51,7 +51,7 @@ SURROGATES = [
     KL,
     dataclasses.replace(PPO, surrogate="gspo", ratio_level="sequence", dual_clip=None),
     dataclasses.replace(PPO, surrogate="cispo", dual_clip=None),
-    *(dataclasses.replace(KL, kl_estimator=name) for name in ("k1", "k2", "k3_times_ratio", "abs")),
+    *(dataclasses.replace(KL, kl_estimator=name) for name in ("k1", "k2", "k1_times_ratio", "k3_times_ratio", "abs")),
 ]
 
 

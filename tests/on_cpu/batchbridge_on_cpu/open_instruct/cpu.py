@@ -2,8 +2,9 @@
 
 For tests. What it declares: DeepSpeed's CPU accelerator without its compiled kernel, gloo for NCCL; torch.cuda's device
 is the CPU; packages that need a GPU or belong to an engine are empty (`ABSENT`); nothing is compiled; models load with
-eager attention. Two things that the command line does not offer are injected: float32 instead of bf16, always, and the
-optimizer that `BATCHBRIDGE_OPTIMIZER` names, `sgd`, or `adamw` with the epsilon of comparable trajectories.
+eager attention, or with that of `packed` where flash attention is asked for. Two things that the command line does not
+offer are injected: float32 instead of bf16, always, and the optimizer that `BATCHBRIDGE_OPTIMIZER` names, `sgd`, or
+`adamw` with the epsilon of comparable trajectories.
 
 Source: open-instruct e6c3044 grpo_fast.py, model_utils.py, utils.py; deepspeed 0.19.6.
 """
@@ -22,6 +23,7 @@ from typing import Any
 
 from batchbridge.running.launch import call_after_import
 from batchbridge.testing.equivalence import ADAM_EPSILON
+from batchbridge_on_cpu.open_instruct import packed
 
 ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel")
 """What open_instruct imports and a training step on packed rows does not need."""
@@ -35,6 +37,7 @@ HOOKS = {
     "open_instruct.utils": f"{HERE}:after_utils",
     "open_instruct.model_utils": f"{HERE}:after_models",
     "open_instruct.grpo_fast": f"{HERE}:after_script",
+    "transformers.modeling_utils": "batchbridge_on_cpu.open_instruct.packed:after_models",
 }
 
 
@@ -158,10 +161,14 @@ class _Loader(_Around):
         """As transformers'."""
         import torch
 
+        asked = options.get("attn_implementation")
         options = {name: value for name, value in options.items() if name != "device_map"}
-        return self._native.from_pretrained(
+        made = self._native.from_pretrained(
             *arguments, **{**options, "dtype": torch.float32, "attn_implementation": "eager"}
         )
+        if asked == packed.NAME:
+            made.config._attn_implementation = packed.NAME
+        return made
 
 
 def after_script(module: Any) -> None:

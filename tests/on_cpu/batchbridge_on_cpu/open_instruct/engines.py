@@ -7,8 +7,8 @@ Queues, threads, stamps of weights, the order of sending and its pauses are Open
 waits, by its own random number: arrival out of order. `BATCHBRIDGE_ASKED`: a file; every completion leaves a line there
 with its seed, the step whose weights its prompt is stamped with, and the digest of the weights that the engine had.
 `BATCHBRIDGE_KILL`: `rank/step`: that learner kills itself after it has trained that optimizer step.
-`BATCHBRIDGE_TOOLS`: Open-Instruct's own loop over turns and tools answers, and only the client that it asks for tokens
-is scripted; see `Client`.
+`BATCHBRIDGE_TOOLS`: a name of `SAYS`. Open-Instruct's own loop over turns, tools and environments answers, and only the
+client that it asks for tokens is scripted; see `Client`. `BATCHBRIDGE_REWARDS`: rewards are Open-Instruct's own.
 Source: open-instruct e6c3044 vllm_utils.LLMRayActor, process_request, broadcast_weights_to_vllm.
 """
 
@@ -38,24 +38,39 @@ HOOKS = {
     "vllm.distributed.weight_transfer.nccl_engine": f"{HERE}:after_nccl",
     "open_instruct.vllm_utils": f"{HERE}:after_engines",
     "open_instruct.data_loader": f"{HERE}:after_data_loader",
+    "open_instruct.environments.examples": f"{HERE}:after_environments",
+    "open_instruct.environments.generic_sandbox": f"{HERE}:after_sandbox",
 }
 SAMPLER_LOGPROB = -3.0
 """What the scripted engine claims for every token that it sampled."""
 _CONCURRENCY = 64
 _POLL_SECONDS = 0.02
+_NODE_SECONDS, _PAUSE_SECONDS = 600, 1.0
 _SENDING_SECONDS = 0.5
 """What sending weights takes: the script waits until it sees the engines pause, and looks every 0.1 s."""
 
 
 def after_ray(ray: Any) -> None:
-    """`ray.init` with options of the environment."""
+    """`ray.init` with options of the environment; a node that starts slowly, on a busy machine, is waited for."""
     native, options = ray.init, json.loads(os.environ.get("BATCHBRIDGE_RAY", "{}"))
+    ray._private.services.get_node = functools.partial(_patiently, ray._private.services.get_node)
 
     @functools.wraps(native)
     def init(*arguments: Any, **given: Any) -> Any:
         return native(*arguments, **{**options, **given})
 
     ray.init = init
+
+
+def _patiently(native: Any, *arguments: Any) -> Any:
+    """Ray's own wait ends after 30 seconds. Source: Ray 2.55.0 _private/node.py."""
+    end = time.monotonic() + _NODE_SECONDS
+    while True:
+        try:
+            return native(*arguments)
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
 
 
 # ---- weights on their way
@@ -132,12 +147,15 @@ class Engine:
 
 
 def after_engines(module: Any) -> None:
-    """`LLMRayActor` without vLLM: its own queues, threads and stamps, and scripted answers."""
+    """`LLMRayActor` without vLLM: its own queues, threads and stamps, and scripted answers. It asks whether it shall
+    pause, and takes no answer within a tenth of a second, which a busy machine may never have, for the one before."""
+    module.SHOULD_STOP_TIMEOUT_S = _PAUSE_SECONDS
     actor = module.LLMRayActor
     actor._setup_gpu_visibility = lambda self, *arguments: None
     actor._setup_and_start_async_engine = _start
     actor.get_kv_cache_info = _concurrency
-    module.compute_rewards = _rewards
+    if not os.environ.get("BATCHBRIDGE_REWARDS"):
+        module.compute_rewards = _rewards
     if os.environ.get("BATCHBRIDGE_TOOLS"):
         actor._init_openai_client = _ask_client
         module._check_health = _healthy
@@ -211,8 +229,8 @@ async def _asked(actor: Any, base: str, sample: int, seed: int | None) -> None:
 
 
 class Client:
-    """In the place of vLLM's server: the tokens of `Script`, half of the completions in two turns with a call of the
-    tool `python` between them, as `turns` says."""
+    """In the place of vLLM's server: the tokens of `Script`, half of the completions in two turns, as `turns` says,
+    with the texts of `SAYS`."""
 
     def __init__(self, actor: Any) -> None:
         self.completions, self._actor = self, actor
@@ -222,12 +240,13 @@ class Client:
         base = extra_body["cache_salt"]
         asked = self._actor.request_metadata[base]
         sample = seed - asked["original_sampling_params"].seed
-        first, *more = turns(int(asked["index"]), sample)
-        tokens, text = first, f"<python>{sample}</python>" if more else ""
+        tokens, *more = turns(int(asked["index"]), sample)
+        words = SAYS[os.environ["BATCHBRIDGE_TOOLS"]]
+        text = words.first if more else words.only
         if len(prompt) == len(asked["prompt_token_ids"]):
             await _asked(self._actor, base, sample, seed)
         else:
-            (tokens,), text = more, ""
+            (tokens,), text = more, words.last
         claimed = SimpleNamespace(token_logprobs=[SAMPLER_LOGPROB] * len(tokens))
         choice = SimpleNamespace(token_ids=tokens, text=text, logprobs=claimed, finish_reason="stop")
         return SimpleNamespace(choices=[choice])
@@ -242,6 +261,58 @@ def turns(prompt: int, sample: int) -> list[list[int]]:
 
 CALLED_AFTER = 2
 """Tokens before a call of a tool."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Says:
+    """What a policy says in the first and last of two turns, and in an only one; tokens are others, see `Client`."""
+
+    first: str
+    last: str = ""
+    only: str = ""
+
+
+SAYS: Mapping[str, Says] = {
+    "python": Says("<python>1</python>"),
+    "counter": Says("<increment></increment>", "<submit></submit>"),
+    "wordle": Says("<guess>slate</guess>", *["<guess>crane</guess>"] * 2),
+    "generic_sandbox": Says("<execute_bash>ls</execute_bash>"),
+}
+"""By the tool or environment that it talks to."""
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "counter": {"target": 1},
+    "wordle": {"word": "crane"},
+}
+"""What a dataset's column env_config says beside the environment's name."""
+
+
+def after_environments(module: Any) -> None:
+    """Wordle's list of English words would be downloaded."""
+    module.WordleTextEnv._valid_words = {"crane", "slate"}
+
+
+class Sandbox:
+    """In the place of a container: every command says the same, and files are forgotten."""
+
+    def __init__(self, **options: Any) -> None: ...
+
+    def start(self) -> None:
+        """Nothing is to be done."""
+
+    def run_command(self, command: str) -> Any:
+        """As if it had run."""
+        return SimpleNamespace(stdout="w3 w5 w8", stderr="", exit_code=0)
+
+    def write_file(self, path: str, content: str | bytes) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def after_sandbox(module: Any) -> None:
+    """There is no docker."""
+    module.create_backend = lambda kind, **options: Sandbox(**options)
 
 
 def _ask_client(self: Any) -> None:

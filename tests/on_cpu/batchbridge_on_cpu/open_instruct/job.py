@@ -10,6 +10,7 @@ Source: open-instruct e6c3044 grpo_fast.py, data_loader.py.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
+from batchbridge_on_cpu.open_instruct import packed
 
 SETTINGS: Mapping[str, Any] = {
     "num_unique_prompts_rollout": 3,
@@ -60,6 +62,7 @@ class Engine:
     """In the place of the prompts' queue: every prompt that is put in is answered, the last of a burst first.
 
     model_step: what answers say of the weights that made them. burst: prompts whose answers wait for each other.
+    truths: what prompts shall be scored by, where it is another than the dataset's.
     """
 
     def __init__(self, burst: int, group: int, script: Script) -> None:
@@ -67,11 +70,13 @@ class Engine:
         self._held: list[Any] = []
         self.results: queue.Queue[Any] = queue.Queue()
         self.asked: list[int] = []
+        self.truths: list[tuple[int, Any]] = []
         self.model_step = 0
 
     def put(self, request: Any) -> None:
         """Takes a prompt."""
         self.asked.append(int(request.index))
+        self.truths += [] if request.ground_truth is None else [(int(request.index), request.ground_truth)]
         self._held.append(self._answer(request))
         if len(self._held) == self._burst:
             while self._held:
@@ -113,6 +118,7 @@ class LocalActor:
         self.actor = actor
         self.__ray_call__ = _Remote(lambda function, *values: function(actor, *values))
         self.get_data = _Remote(actor.get_data)
+        self.get_state, self.set_state = _Remote(actor.get_state), _Remote(actor.set_state)
 
 
 class _Remote:
@@ -154,6 +160,7 @@ def parts(
     )
     group, per_rollout = config.num_samples_per_prompt_rollout, config.num_unique_prompts_rollout
     made.world_size, made.num_training_steps = ranks, rollouts
+    shared = made.sequence_parallel_size > 1
     made.total_episodes = rollouts * group * per_rollout
     actor = {
         "dataset": dataset(prompts, script or Script(), tokenizer),
@@ -164,7 +171,7 @@ def parts(
         "seed": made.seed,
         "per_device_train_batch_size": made.per_device_train_batch_size,
         "global_batch_size": per_rollout,
-        "dp_world_size": ranks,
+        "dp_world_size": ranks // made.sequence_parallel_size,
         "max_possible_score": 6.0,
         "actor_manager": None,
         "model_dims": None,
@@ -175,7 +182,8 @@ def parts(
         "model_name": None,
         "base_env_config": data_types.EnvConfig(),
     }
-    model = model_utils.ModelConfig(model_name_or_path=str(policy), attn_implementation="torch")
+    attention = "flash_2" if shared else "torch"
+    model = model_utils.ModelConfig(model_name_or_path=str(policy), attn_implementation=attention)
     return Parts(config=config, args=made, tokenizer=tokenizer, model=model, actor=actor)
 
 
@@ -212,8 +220,13 @@ class Job:
         return said
 
     def close(self) -> None:
-        """Ends the thread that prepares data."""
+        """Ends the thread that prepares data; the next job may share sequences in another way."""
+        from deepspeed.runtime.sequence_parallel import parallel_state_sp
         from open_instruct import data_types
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        parallel_state_sp._SEQUENCE_PARALLEL_GROUP = parallel_state_sp._SEQUENCE_DATA_PARALLEL_GROUP = None
+        ALL_ATTENTION_FUNCTIONS[packed.NAME] = packed.attention
 
         self.engine.results.put(data_types.ShutdownSentinel())
 
@@ -267,7 +280,7 @@ def dataset(prompts: int, script: Script, tokenizer: Any) -> Any:
         {
             "index": list(range(prompts)),
             names.INPUT_IDS_PROMPT_KEY: ids,
-            names.GROUND_TRUTHS_KEY: [[1]] * prompts,
+            names.GROUND_TRUTHS_KEY: [[json.dumps({"query": text, "rubrics": []})] for text in texts],
             names.VERIFIER_SOURCE_KEY: ["scripted"] * prompts,
             names.RAW_PROMPT_KEY: texts,
         }

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
@@ -21,11 +22,17 @@ RAY = {"num_cpus": 48, "num_gpus": 4, "include_dashboard": False, "object_store_
 
 def prepare(folder: Path, *, prompts: int) -> None:
     """Writes the tiny policy with its tokenizer, and a dataset of scripted prompts as Open-Instruct takes them."""
-    policy, data, script = folder / "policy", folder / "data", Script()
+    policy = folder / "policy"
     tiny_policy().save_pretrained(policy)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     tokenizer.save_pretrained(policy)
+    dataset(folder / "data", prompts=prompts)
+
+
+def dataset(data: Path, *, prompts: int, more: Mapping[str, Any] | None = None) -> None:
+    """Writes a dataset of scripted prompts; more: further columns."""
+    script = Script()
     data.mkdir(parents=True, exist_ok=True)
     (data / "README.md").write_text("Scripted prompts.\n", encoding="utf-8")
     rows = [
@@ -33,6 +40,7 @@ def prepare(folder: Path, *, prompts: int) -> None:
             "messages": [{"role": "user", "content": script.prompt(index)}],
             "ground_truth": ["1"],
             "dataset": ["scripted"],
+            **(more or {}),
         }
         for index in range(prompts)
     ]

@@ -1,0 +1,431 @@
+"""The learners of both scripts, by what they have in common: grpo_fast.py's (DeepSpeed) and grpo.py's (OLMo-core).
+
+They take the same batches from the same data preparation actor and compute the loss of a token with the same functions.
+What differs stands here: where the loss looks for its arguments, where batches come from, what calls the optimizer, and
+how micro-batches fill steps. Nothing is imported of either before a learner is there.
+
+Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess, grpo_olmo_core_actor.PolicyTrainerOLMoCoreProcess,
+olmo_core_train_modules.GRPOTrainModule; deepspeed 0.19.6; ai2-olmo-core 3.0.0 train/trainer.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from batchbridge.kit.patches import Patches
+from batchbridge_open_instruct import settings
+
+if TYPE_CHECKING:
+    from batchbridge.kit.sharded import ShardedWeight
+
+MIXES_ITSELF = ("mamba", "ssm", "conv", "linear_", "recurrent", "rwkv", "layers_block_type")
+"""In names of a model's settings: its layers carry a state along a row."""
+
+
+class Learner(ABC):
+    """One learner. trainer: the framework's."""
+
+    script: ClassVar[str]
+    package: ClassVar[str]
+    """What trains the model, beside Open-Instruct."""
+    loading: ClassVar[str]
+    """The method of the trainer that loads the model."""
+    training: ClassVar[tuple[str, ...]]
+    """Methods of the trainer that train."""
+    waits: ClassVar[bool]
+    """Whether a training step begins when the engines have the weights of the one before, in every launched run."""
+
+    other_ranks: ClassVar[str]
+    """Why a checkpoint does not go on with another number of learners."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    @property
+    @abstractmethod
+    def is_loaded(self) -> bool:
+        """Whether it has its model."""
+
+    @property
+    @abstractmethod
+    def holder(self) -> tuple[Any, str]:
+        """The object, and its attribute, that the loss takes its arguments from."""
+
+    @property
+    def args(self) -> Any:
+        """What the loss reads, patched or not."""
+        holder, name = self.holder
+        return getattr(holder, name)
+
+    @property
+    @abstractmethod
+    def loader(self) -> Any:
+        """Asks the data preparation actor for batches."""
+
+    @property
+    @abstractmethod
+    def model(self) -> Any:
+        """The policy, as log-probabilities are asked of it."""
+
+    @property
+    @abstractmethod
+    def reference(self) -> Any:
+        """The reference policy; None without one."""
+
+    @property
+    @abstractmethod
+    def optimizer(self) -> Any:
+        """What has the learning rate."""
+
+    @property
+    def references(self) -> bool:
+        """Whether the loss has a reference policy."""
+        return bool(self.args.load_ref_policy) and self.reference is not None
+
+    @property
+    def ranks_per_row(self) -> int:
+        """Ranks that share the tokens of a row."""
+        return 1
+
+    @property
+    def device(self) -> Any:
+        """Where the loss is computed."""
+        return self.trainer.device
+
+    @property
+    @abstractmethod
+    def strange_layers(self) -> bool:
+        """Whether the model has layers whose completions, packed into rows, are not proven to be apart."""
+
+    @abstractmethod
+    def micro_batches_of_step(self, count: int) -> int:
+        """Of the `count` micro-batches of a pass, how many fill a native optimizer step."""
+
+    def kept(self, count: int) -> int:
+        """Micro-batches of a pass that are trained at all."""
+        return count
+
+    @abstractmethod
+    def weight(self) -> ShardedWeight | None:
+        """One small trained weight, its gradients hooked; None where nothing is trained."""
+
+    @property
+    def shrunk(self) -> float:
+        """What the gradient was multiplied with after the ranks' were averaged: it may be looked at after clipping."""
+        return 1.0
+
+    def send(self) -> None:
+        """Sends the weights, before the first training step of a run that goes on. Collective."""
+        return
+
+    @abstractmethod
+    def norm(self) -> float | None:
+        """Of the gradient of the last optimizer step, before it was clipped."""
+
+    def skips(self, norm: float | None) -> bool:
+        """Whether a step of this norm is left out."""
+        return False
+
+    def forwarded(self) -> None:
+        """A micro-batch's log-probabilities were made, to be differentiated."""
+        return
+
+    @abstractmethod
+    def patch(
+        self,
+        patches: Patches,
+        *,
+        batches: Callable[[Iterator[Any]], Iterator[Any]],
+        backward: Callable[..., None],
+        update: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        """Patches the trainer. batches: goes around its batches. backward: is called once for each micro-batch, before
+        its gradient is there. update: is called with what updates the parameters, when gradients are whole."""
+
+    @abstractmethod
+    def rehearse(self, data: Any, patches: Patches) -> None:
+        """Runs the learner's own step on `data` without an update, its stand-ins in `patches`."""
+
+
+class FastLearner(Learner):
+    """Of grpo_fast.py."""
+
+    script = settings.GRPO_FAST
+    package = "deepspeed"
+    loading = "from_pretrained"
+    training = ("step",)
+    waits = False
+    # Source: deepspeed 0.19.6 engine._load_zero_checkpoint.
+    other_ranks = (
+        "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to "
+        "load it on another number of them; the weights without the optimizer go on in a new run"
+    )
+
+    @property
+    def is_loaded(self) -> bool:
+        """See `Learner`."""
+        return hasattr(self.trainer, "_streaming_dataloader")
+
+    @property
+    def holder(self) -> tuple[Any, str]:
+        """See `Learner`."""
+        return self.trainer, "args"
+
+    @property
+    def loader(self) -> Any:
+        """See `Learner`."""
+        return self.trainer._streaming_dataloader
+
+    @property
+    def model(self) -> Any:
+        """DeepSpeed's engine."""
+        return self.trainer.model
+
+    @property
+    def reference(self) -> Any:
+        """See `Learner`."""
+        return getattr(self.trainer, "ref_policy", None)
+
+    @property
+    def optimizer(self) -> Any:
+        """See `Learner`."""
+        return self.model.optimizer
+
+    @property
+    def ranks_per_row(self) -> int:
+        """See `Learner`."""
+        return int(self.args.sequence_parallel_size)
+
+    @property
+    def strange_layers(self) -> bool:
+        """Attention alone is told where a completion ends, and exchanged between ranks. Source: transformers 5.15
+        (linear attention takes cu_seq_lens_q, and Open-Instruct passes none)."""
+        policy = self.trainer.policy.config.get_text_config()
+        others = {*(getattr(policy, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
+        return bool(others) or any(
+            word in name and value for name, value in vars(policy).items() for word in MIXES_ITSELF
+        )
+
+    def micro_batches_of_step(self, count: int) -> int:
+        """See `Learner`."""
+        return max(math.ceil(count / int(self.trainer.num_mini_batches) - 0.5), 1)
+
+    def kept(self, count: int) -> int:
+        """Those that fill no step are dropped."""
+        return count - count % self.micro_batches_of_step(count)
+
+    def weight(self) -> ShardedWeight | None:
+        """See `Learner`."""
+        from batchbridge_open_instruct.weights import of_deepspeed
+
+        return of_deepspeed(self.model.module)
+
+    def norm(self) -> float | None:
+        """See `Learner`."""
+        norm = self.model.get_global_grad_norm()
+        return None if norm is None else float(norm)
+
+    def skips(self, norm: float | None) -> bool:
+        """See `Learner`."""
+        return norm is not None and not math.isfinite(norm)
+
+    def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
+        """See `Learner`. Nothing updates before the engine's step."""
+        engine, why = self.model, "ledger"
+        native_backward, native_step = engine.backward, engine.step
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            backward()
+            return native_backward(*arguments, **options)
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            return update(lambda: native_step(*arguments, **options))
+
+        patches.set(self.trainer, "dataloader", batches(self.trainer.dataloader), what="rows are known", why=why)
+        patches.set(engine, "backward", counted, what="counted", why=why)
+        patches.set(engine, "step", step, what="held against the plan", why=why)
+
+    def rehearse(self, data: Any, patches: Patches) -> None:
+        """See `Learner`. Of the engine: the backward pass (a plain one), the update, its norm, its accumulation."""
+        trainer, engine = self.trainer, self.model
+        for target, name, value in (
+            (trainer, "dataloader", iter([data])),
+            (trainer, "splitter", None),  # rows are whole
+            (trainer, "local_metrics", copy.deepcopy(trainer.local_metrics)),
+            (engine, "backward", lambda loss, *arguments, **options: loss.backward()),
+            (engine, "step", _nothing),
+            (engine, "get_global_grad_norm", lambda: 0.0),
+            (engine, "set_gradient_accumulation_boundary", _nothing),
+        ):
+            patches.set(target, name, value, what="a stand-in", why="probe")
+        trainer.step()
+
+
+class OlmoLearner(Learner):
+    """Of grpo.py, whose train module has the loss, the optimizer and the model."""
+
+    script = settings.GRPO
+    package = "olmo_core"
+    loading = "setup_model"
+    training = ("fit",)
+    waits = True
+    other_ranks = (
+        "whether OLMo-core's checkpoint comes back in other shards is not proven; the weights alone go on in a new run"
+    )
+
+    def __init__(self, trainer: Any) -> None:
+        super().__init__(trainer)
+        self._norm: float | None = None
+        self._forwarded: Callable[[], None] = lambda: None
+
+    @property
+    def is_loaded(self) -> bool:
+        """See `Learner`."""
+        return hasattr(self.trainer, "train_module")
+
+    @property
+    def module(self) -> Any:
+        """The train module."""
+        return self.trainer.train_module
+
+    @property
+    def holder(self) -> tuple[Any, str]:
+        """See `Learner`."""
+        return self.module, "grpo_config"
+
+    @property
+    def loader(self) -> Any:
+        """See `Learner`."""
+        return self.trainer.dataloader
+
+    @property
+    def model(self) -> Any:
+        """See `Learner`."""
+        return self.module.model
+
+    @property
+    def reference(self) -> Any:
+        """See `Learner`."""
+        return self.module.ref_policy
+
+    @property
+    def optimizer(self) -> Any:
+        """See `Learner`."""
+        return self.module.optim
+
+    @property
+    def device(self) -> Any:
+        """See `Learner`."""
+        return self.module.device
+
+    @property
+    def strange_layers(self) -> bool:
+        """Layers beside attention and a dense block behind it: of experts the loss has a term of its own."""
+        from olmo_core.nn.attention import Attention
+        from olmo_core.nn.feed_forward import FeedForward
+
+        return any(
+            not isinstance(getattr(block, "attention", None), Attention)
+            or not isinstance(getattr(block, "feed_forward", None), FeedForward)
+            for block in self.model.blocks.values()
+        )
+
+    def micro_batches_of_step(self, count: int) -> int:
+        """See `Learner`."""
+        return max(math.ceil(count / int(self.args.num_mini_batches)), 1)
+
+    def weight(self) -> ShardedWeight | None:
+        """See `Learner`."""
+        from batchbridge_open_instruct.weights import of_module
+
+        return of_module(self.model)
+
+    @property
+    def shrunk(self) -> float:
+        """As torch.nn.utils.clip_grads_with_norm_ does it."""
+        bound = self.module.max_grad_norm
+        return 1.0 if bound is None or self._norm is None else min(1.0, bound / (self._norm + 1e-6))
+
+    def send(self) -> None:
+        """The script sends those of the start alone, before the checkpoint is there."""
+        trainer = self.trainer.trainer
+        if trainer.global_step:
+            trainer.callbacks["vllm_sync"].post_step()
+
+    def norm(self) -> float | None:
+        """See `Learner`."""
+        return self._norm
+
+    def forwarded(self) -> None:
+        """The loss of each is differentiated at once, by a method that no object of the learner's has."""
+        self._forwarded()
+
+    def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
+        """See `Learner`. Checkpoints call the optimizer's step too, to have its state."""
+        module, optimizer, loader, why = self.module, self.optimizer, self.loader, "ledger"
+        native_batches, native_clip = loader._iter_batches, module._clip_grad_norm
+        native_whole, native_step = module._do_optim_step, optimizer.step
+        inside, self._forwarded = False, backward
+
+        def clip(*arguments: Any, **options: Any) -> Any:
+            norm = native_clip(*arguments, **options)
+            self._norm = float(norm)
+            return norm
+
+        def whole() -> Any:
+            nonlocal inside
+            self._norm, inside = None, True
+            try:
+                return native_whole()
+            finally:
+                inside = False
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if not inside:
+                return native_step(*arguments, **options)
+            return update(lambda: native_step(*arguments, **options))
+
+        patches.set(loader, "_iter_batches", lambda: batches(iter(native_batches())), what="rows are known", why=why)
+        patches.set(module, "_clip_grad_norm", clip, what="the norm is known", why=why)
+        patches.set(module, "_do_optim_step", whole, what="a step begins", why=why)
+        patches.set(optimizer, "step", step, what="held against the plan", why=why)
+
+    def rehearse(self, data: Any, patches: Patches) -> None:
+        """See `Learner`. There is no trainer yet; of the train module the update, and what is logged."""
+        module = self.module
+        trainer = types.SimpleNamespace(dp_process_group=module.dp_process_group, global_step=0, max_steps=None)
+        for name, value in (
+            ("_trainer", trainer),
+            ("_do_optim_step", _nothing),
+            ("record_metric", _nothing),
+            ("_record_step_counter_metrics", _nothing),
+            ("_grad_norms", []),
+            ("_last_num_step_tokens", 0),
+        ):
+            patches.set(module, name, value, what="a stand-in", why="probe")
+        module.train_batch(data)
+
+
+def _nothing(*arguments: Any, **options: Any) -> None: ...
+
+
+def learner_of(trainer: Any) -> Learner:
+    """What `trainer` is; see `kind_of`."""
+    kind = kind_of(trainer)
+    assert kind is not None, "asked for what the adapter owns"
+    return kind(trainer)
+
+
+def kind_of(trainer: object) -> type[Learner] | None:
+    """Which learner `trainer` is, of a module or of the script itself; None: of neither script."""
+    for base in type(trainer).__mro__:
+        if base.__name__ == "PolicyTrainerRayProcess" and base.__module__ in ("open_instruct.grpo_fast", "__main__"):
+            return FastLearner
+        if (base.__module__, base.__name__) == ("open_instruct.grpo_olmo_core_actor", "PolicyTrainerOLMoCoreProcess"):
+            return OlmoLearner
+    return None
