@@ -5,7 +5,6 @@ frameworks' own are in the `native` folders.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import json
@@ -121,12 +120,19 @@ def open_instruct(reading: Reading) -> Any:
 
     args, spec = Group(said(reading)), reading.spec
     assert spec is not None
-    for name in ("rho_mask_sequence_level", "rho_mask_tv_divergence", "apply_evolving_rubric_reward"):
+    for name in ("rho_mask_sequence_level", "rho_mask_tv_divergence"):
         args.setdefault(name, False)
     args.setdefault("no_resampling_pass_rate", None)
     args["num_training_steps"] = args.total_episodes // (spec.completions_per_rollout or 1)
-    tools = str(args.get("tools") or "")  # a list is kept as Python writes it
-    return View(args, args, tuple(ast.literal_eval(tools) if tools.startswith("[") else tools.split()))
+    named = str(args.get("model_name_or_path"))
+    attention = "sdpa" if args.get("attn_implementation") == "torch" else "flash_attention_2"
+    policy = SimpleNamespace(_attn_implementation=attention)
+    learner = SimpleNamespace(
+        references=bool(args.get("load_ref_policy")),
+        strange_layers=any(model in named for model in ("Qwen3.5", "OLMoE")),
+        trainer=SimpleNamespace(policy=SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: policy))),
+    )
+    return View(args, args, learner)
 
 
 TRAINERS: dict[str, Callable[[Reading], Any]] = {
@@ -184,6 +190,8 @@ def test_a_refusal_says_of_a_configuration_what_it_says_of_its_trainer(framework
         read_ones += 1
         trainer = TRAINERS[framework](request.reading)
         for refusal in plugins.adapters()[framework]._runtime().refusals:
+            if refusal.name == "script" and foretold(refusal, request):
+                break  # no trainer of it has what the others look at
             if refusal.applies is only_asked:
                 continue
             before, does = foretold(refusal, request), bool(refusal.applies(trainer, request))
