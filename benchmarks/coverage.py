@@ -62,7 +62,8 @@ def table(asked: list[Asked]) -> dict[str, Any]:
                 continue
             enforcement = found["enforcement"]
             verdicts[enforcement["verdict"]] += 1
-            if found["releases"] and found["framework_version"] == found["releases"][-1]["last"]:
+            releases = found.get("releases")  # where no version is named
+            if releases and found["framework_version"] == releases[-1]["last"]:
                 newest.update(("valid", enforcement["verdict"]))
             if enforcement["verdict"] == "enforced":
                 evidence[enforcement["evidence"] or "no evidence"] += 1
