@@ -52,6 +52,7 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(ranks: int) ->
     proofs.check_controls(measured)
     proofs.check_edges(measured)
     proofs.check_taken(measured)
+    proofs.check_rubrics(measured)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -102,6 +103,30 @@ def test_recorded_ranks_that_share_rows_train_the_plans_gradient(ranks: int) -> 
     measured["wrapped"][3]["error"] = measured["natively"][0]["error"]
     with pytest.raises(AssertionError):
         proofs.check_sequences(measured)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_recorded_learners_of_the_other_script_train_the_plans_gradient_or_nothing(ranks: int) -> None:
+    measured = recorded("olmo")[str(ranks)]
+    assert measured["ranks"] == ranks
+    proofs.check_olmo(measured)
+
+
+@pytest.mark.parametrize("name", ["olmo, 1", "olmo, 2", "olmo resumed, 2"])
+def test_the_other_recorded_script_is_the_plan_and_its_weights_came_in_time(name: str) -> None:
+    said, ranks = recorded("olmo"), int(name[-1])
+    proofs.check_plan(said["runs"][name], ranks=ranks)
+    proofs.check_same(said["runs"][name], said["runs"][f"olmo, {ranks}"])
+    if "resumed" not in name:  # its first rollout was answered in the run that was killed
+        proofs.check_sent(said["runs"][name], said["asked"][name], said["initial"])
+
+
+def test_the_other_recorded_script_goes_on_where_it_was_killed_and_trains_something_else_where_nobody_follows() -> None:
+    said = recorded("olmo")
+    assert said["resumed_is_equal"]
+    assert said["ranks_apart"] < 1e-5
+    proofs.check_plan(said["runs"]["olmo as it is, 2"], ranks=2)
+    assert proofs.differing_steps(said["runs"]["olmo observed, 2"], said["runs"]["olmo, 2"]) == 6
 
 
 def test_recorded_tampering_ended_before_its_update() -> None:
@@ -256,7 +281,9 @@ def test_a_ledger_that_says_other_weights_than_answered_fails() -> None:
 
 def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:
     assert recorded("figures") == json.loads(
-        json.dumps(_rounded(proofs.figures(*map(recorded, ("gradients", "jobs", "script", "tools", "sequences")))))
+        json.dumps(
+            _rounded(proofs.figures(*map(recorded, ("gradients", "jobs", "script", "tools", "sequences", "olmo"))))
+        )
     )
 
 

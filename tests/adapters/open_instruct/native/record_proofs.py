@@ -262,7 +262,7 @@ def main(place: Path, out: Path, page: Path) -> None:
     write(rounded({**parts, **{name: made_of(place) for name, made_of in ALONE.items()}}), out, page)
 
 
-RECORDS = ("gradients", "jobs", "script", "tools", "sequences")
+RECORDS = ("gradients", "jobs", "script", "tools", "sequences", "olmo")
 """What the page's figures are of."""
 
 
