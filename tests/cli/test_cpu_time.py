@@ -28,7 +28,7 @@ OWN_KB = {
     "verl, script": 950,
     "easyr1, script": 810,
     "openrlhf, script": 890,
-    "open_instruct, script": 880,
+    "open_instruct, script": 895,
     "trl, mostly bash": 870,
     "trl, YAML, no framework named": 1070,
     "convert: trl, YAML, to verl": 1000,
