@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from toys import plain_spec
 
 from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import LossTerm, Spec, field_type
 
 _NUMBERS = {
@@ -65,7 +66,7 @@ def values_of(path: str) -> st.SearchStrategy[Any]:
     return st.sampled_from(found)
 
 
-_FREE = [path for path in UNIT_OF if not path.startswith(("loss.", "horizon.")) and path not in _SINGLE]
+_FREE = [path for path in UNIT_OF if not path.startswith(("loss.", "horizon.", "critic.")) and path not in _SINGLE]
 _LENGTHS = st.sampled_from(
     [
         {"horizon.epochs": 1.0},
@@ -80,11 +81,19 @@ _TERMS = st.builds(
     aggregation=st.sampled_from(["token_mean", "sequence_mean", "sequence_sum", "token_sum", "prompt_mean"]),
     count_empty=st.booleans(),
 )
+_CRITICS = st.builds(
+    Critic,
+    completions_per_step=st.sampled_from([None, 64, 512]),
+    aggregation=st.sampled_from(["token_mean", "sequence_mean"]),
+    passes_per_rollout=st.sampled_from([1, 2]),
+    gae_lambda=st.sampled_from([0.95, 1.0]),
+    learning_rate=st.sampled_from([None, 1e-5]),
+)
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> Spec:
-    """A specification with up to 12 fields changed, a length of any kind and any loss terms."""
+    """A specification with up to 12 fields changed, a length of any kind, any loss terms, and perhaps a critic."""
     paths = draw(st.lists(st.sampled_from(_FREE), max_size=12, unique=True))
     changes = {path: draw(values_of(path)) for path in paths}
     changes |= draw(_LENGTHS) | {"horizon.lr_tick": draw(values_of("horizon.lr_tick"))}
@@ -92,5 +101,6 @@ def specs(draw: st.DrawFn) -> Spec:
         "loss.policy": draw(_TERMS),
         "loss.kl": draw(st.none() | _TERMS),
         "loss.entropy": draw(st.none() | _TERMS),
+        "critic": draw(st.none() | _CRITICS),
     }
     return plain_spec(**changes)

@@ -16,6 +16,7 @@ from batchbridge.comparing.effects import EFFECTS, leaves
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.render.between import conversion as conversion_text
 from batchbridge_easyr1.config import EasyR1Adapter
@@ -46,7 +47,8 @@ def test_nothing_differs_that_the_account_does_not_name(adapter: Adapter, spec: 
     inherited = [
         f"loss.{term}." for term in ("kl", "entropy") if not getattr(spec.loss, term) and not getattr(back.loss, term)
     ]
-    expected = {path for path in source if source[path] != target[path] and not path.startswith(tuple(inherited))}
+    differ = {path for path in {**source, **target} if source.get(path) != target.get(path)}
+    expected = {path for path in differ if not path.startswith(tuple(inherited))}
     assert named == expected
 
 
@@ -58,8 +60,12 @@ def test_a_framework_that_says_everything_loses_nothing(spec: Spec) -> None:
 
 
 def test_the_account_has_one_report_for_each_leaf_of_the_schema() -> None:
-    found = convert_to(AnyAdapter(), reading_of(plain_spec()))
-    assert [field.field for field in found.fields] == [effect.field for effect in EFFECTS]
+    without = convert_to(AnyAdapter(), reading_of(plain_spec()))
+    every = [effect.field for effect in EFFECTS]
+    assert [field.field for field in without.fields] == [field for field in every if not field.startswith("critic.")]
+    critic = Critic(completions_per_step=64, aggregation="token_mean")
+    having = convert_to(AnyAdapter(), reading_of(plain_spec(critic=critic)))
+    assert [field.field for field in having.fields] == every
 
 
 def test_another_split_is_equivalent() -> None:

@@ -466,6 +466,7 @@ def test_what_is_rare_is_said_by_the_row_and_its_values() -> None:
         "objective.kl_log_ratio_clamp",
         "objective.dual_clip",
         *(f"loss.{term}.count_empty" for term in ("policy", "kl", "entropy")),
+        "critic.count_empty",
     }
     assert not BY_FIELD["objective.kl_clamp"].rare(None, 0.1)
     assert not BY_FIELD["objective.dual_clip"].rare(3.0, 1.1)

@@ -127,7 +127,7 @@ def nothing_differs_unnamed(source: Spec | None, found: Conversion) -> None:
         for term in ("kl", "entropy")
         if not getattr(source.loss, term) and not getattr(found.back.spec.loss, term)
     )
-    other = {path for path in before if before[path] != after[path]}
+    other = {path for path in {**before, **after} if before.get(path) != after.get(path)}
     assert {path for path in other if not inherited or not path.startswith(inherited)} == named
 
 
@@ -138,10 +138,10 @@ def what_is_exact_comes_back(source: Spec, there: Conversion, back: Conversion) 
     exact = [
         path
         for path, status in account(there).items()
-        if status == "exact" == account(back)[path]
+        if status == "exact" == account(back).get(path)
         and not path.startswith(tuple(own))  # it follows the policy term, which has a report of its own
     ]
     before, after = leaves(source), leaves(back.back.spec)
-    assert {path: before[path] for path in exact} == {path: after[path] for path in exact}
+    assert {path: before.get(path) for path in exact} == {path: after.get(path) for path in exact}
     if set(account(there).values()) == {"exact"}:
         assert set(account(back).values()) <= {"exact", "filled"}

@@ -20,6 +20,7 @@ from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.kit import checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, Resumed, resume, state
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import (
     Carried,
@@ -107,6 +108,7 @@ DECISIVE = {
     "objective.kl_coefficient": 0.1,
     "horizon.lr_tick": "rollout",
 }
+CRITIC = Critic(completions_per_step=4, aggregation="token_mean")
 
 
 @pytest.mark.parametrize("path", FREE)
@@ -127,7 +129,18 @@ def test_what_decides_a_step_is_refused_by_name(path: str) -> None:
 
 
 def test_every_group_of_the_spec_was_thought_of() -> None:
-    assert {path.partition(".")[0] for path in (*FREE, *DECISIVE, "staleness.mode")} == set(Spec.__annotations__)
+    others = ("staleness.mode", "critic.gamma")
+    assert {path.partition(".")[0] for path in (*FREE, *DECISIVE, *others)} == set(Spec.__annotations__)
+
+
+def test_a_critic_decides_but_for_how_its_steps_are_cut() -> None:
+    saved = state(Plan(spec(critic=CRITIC), PROMPTS), 4, ranks=2)
+    cut = spec(critic=replace(CRITIC, tokens_per_device=99))
+    assert resumed(cut, saved=saved).changed == ("critic.tokens_per_device",)
+    for now in (spec(critic=replace(CRITIC, gamma=0.9)), spec()):
+        with pytest.raises(CannotAttach) as caught:
+            resumed(now, saved=saved)
+        assert "critic.gamma" in caught.value.reasons
 
 
 def test_every_field_that_differs_is_named_with_both_values() -> None:

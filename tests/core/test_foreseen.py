@@ -114,6 +114,14 @@ def test_a_remedy_names_the_nearest_mode_that_takes_the_run(modes: tuple[str, ..
     assert one.remedy == "turn it off; or --allow row accepts it as it is"
 
 
+def test_what_can_be_allowed_does_not_keep_a_run_from_being_watched() -> None:
+    rows = (Refusal("row", "why", LOOKS["an attribute"], allowable=True, configured=lambda reading: True),)
+    sure = Refusal("sure", "why", lambda trainer, request: request.mode == "enforce")
+    found = {one.name: one.remedy for one in said(*rows, sure, always=("row",)).obstacles}
+    assert "--mode verify" in found["sure"]
+    assert "--allow row" in found["row"]
+
+
 def test_what_is_certain_and_cannot_be_allowed_comes_first() -> None:
     may = Refusal("may", "why", LOOKS["an attribute"])
     allowed = Refusal("allowed", "why", lambda trainer, request: True, allowable=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from batchbridge.errors import PlanError
 from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.order import Bijection
 from batchbridge.meaning.plan import Completion, Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
@@ -72,8 +73,13 @@ def list_run(spec: Spec, dataset_size: int) -> Listed:
         size = spec.optimizer_step.completions_per_step
         assert size is not None
         blocks = [stream[start : start + size] for start in range(0, len(stream), size)]
-        steps += [block for block in blocks if len(block) == size or spec.order.last_optimizer_step != "drop"]
+        blocks = [block for block in blocks if len(block) == size or spec.order.last_optimizer_step != "drop"]
+        steps += [block for block in blocks if block[0][0].rollout >= warmup_of(spec)]
     return Listed(rollouts, steps[: spec.horizon.optimizer_steps])
+
+
+def warmup_of(spec: Spec) -> int:
+    return 0 if spec.critic is None else spec.critic.warmup_rollouts
 
 
 def list_rollouts(spec: Spec, dataset_size: int) -> list[tuple[int, list[int]]]:
@@ -131,13 +137,14 @@ horizons = st.one_of(
 def specs(draw: st.DrawFn) -> Spec:
     last_rollout = draw(st.sampled_from(["drop", "short", "pad", "wrap"]))
     spans = ["none", "rollout", "run"] + ["epoch"] * (last_rollout != "wrap")
-    return make_spec(
+    span, warmup = draw(st.sampled_from(spans)), draw(st.sampled_from([0, 0, 1, 2, 5]))
+    spec = make_spec(
         prompts_per_rollout=draw(st.integers(1, 6)),
         completions_per_prompt=draw(st.integers(1, 4)),
         completions_per_step=draw(st.integers(1, 30)),
         passes_per_rollout=draw(st.integers(0, 3)),
         rollout_shuffle=draw(st.sampled_from(["none", "completions", "groups"])),
-        step_may_span=draw(st.sampled_from(spans)),
+        step_may_span=span,
         horizon=draw(horizons),
         order={
             "seed": draw(st.integers(0, 3)),
@@ -146,6 +153,10 @@ def specs(draw: st.DrawFn) -> Spec:
             "last_optimizer_step": draw(st.sampled_from(["drop", "short", "pad"])),
         },
     )
+    whole = spec.completions_per_rollout or 0  # in one pass, for tests that change their number
+    at_a_step = last_rollout in ("drop", "wrap") and whole % (spec.optimizer_step.completions_per_step or 1) == 0
+    critic = Critic(completions_per_step=None, aggregation="token_mean", warmup_rollouts=warmup)
+    return spec.replace(critic=critic) if warmup and (at_a_step or span in ("none", "rollout")) else spec
 
 
 sizes = st.integers(1, 12)
@@ -208,7 +219,8 @@ def test_step_of_a_dropped_completion_is_none_or_after_the_run(spec: Spec, datas
 @given(specs(), sizes)
 def test_nothing_dropped_means_every_completion_once_per_pass_and_epoch(spec: Spec, dataset_size: int) -> None:
     spec = spec.replace(
-        **{"order.last_rollout": "short", "order.last_optimizer_step": "short", "horizon": Horizon(epochs=2)}
+        **{"order.last_rollout": "short", "order.last_optimizer_step": "short", "horizon": Horizon(epochs=2)},
+        critic=None,
     )
     plan = plan_of(spec, dataset_size)
     members = [(member, plan.rollout(member.rollout).epoch) for step in plan.steps() for member in step.members]
@@ -224,7 +236,7 @@ def test_nothing_dropped_means_every_completion_once_per_pass_and_epoch(spec: Sp
 
 @given(specs(), sizes)
 def test_only_a_unit_s_last_step_is_short(spec: Spec, dataset_size: int) -> None:
-    spec = spec.replace(**{"optimizer_step.step_may_span": "run", "order.last_optimizer_step": "short"})
+    spec = spec.replace(**{"optimizer_step.step_may_span": "run", "order.last_optimizer_step": "short"}, critic=None)
     plan = plan_of(spec, dataset_size)
     lengths = [len(step.members) for step in plan.steps()]
     assert all(length == plan.completions_per_step for length in lengths[:-1])
@@ -318,8 +330,10 @@ def test_a_horizon_in_steps_gives_the_first_steps_of_the_endless_run(spec: Spec,
 def test_total_rollouts_covers_what_is_trained(spec: Spec, dataset_size: int) -> None:
     plan = plan_of(spec, dataset_size)
     trained = {member.rollout for step in plan.steps() for member in step.members}
-    if spec.horizon.rollouts is None:
+    if spec.horizon.rollouts is None and (trained or not warmup_of(spec)):
         assert plan.total_rollouts == max(trained, default=-1) + 1
+    elif spec.horizon.rollouts is None:
+        assert plan.total_rollouts <= warmup_of(spec)
     elif len(spec.horizon.lengths) == 1:
         assert plan.total_rollouts == spec.horizon.rollouts
     else:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from batchbridge import Spec
 from batchbridge.contract.reading import Provenance
 from batchbridge.errors import PlanError
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology, every_field
 from batchbridge.rules import core_rules
@@ -292,7 +293,8 @@ ODD = (True, 1, 1.5, float("nan"), 1 << 70, "x", "none", None, (), ("a",), ("a",
 
 @pytest.mark.parametrize("path", [*(path for path, _ in every_field()), *Spec.__annotations__])
 def test_a_value_whose_type_is_plainly_right_is_right_when_the_specification_is_built_anew(path: str) -> None:
-    filled = SOUND.replace(**{"loss.kl": SOUND.loss.policy, "loss.entropy": SOUND.loss.policy})
+    terms = {"loss.kl": SOUND.loss.policy, "loss.entropy": SOUND.loss.policy}
+    filled = SOUND.replace(**terms, critic=Critic(completions_per_step=16, aggregation="token_mean"))
     assert core_rules._is_plainly_right(filled)
     for value in ODD:
         spec = filled.replace(**{path if "." in path or path == "open_terms" else f"{path}.": value})

@@ -89,7 +89,7 @@ def test_a_wrong_import_is_found(found: object, import_: tuple[str, str]) -> Non
 
 def test_what_is_understood_first_is_small() -> None:
     modules = {module: file for module, file in every_module().items() if room(module) in UNDERSTOOD_FIRST}
-    assert sum(len(lines_of_code(file)) for file in modules.values()) <= 4300
+    assert sum(len(lines_of_code(file)) for file in modules.values()) <= 4420
 
 
 def test_a_circle_is_found() -> None:

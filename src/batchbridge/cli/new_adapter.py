@@ -217,9 +217,10 @@ def literal(value: Any) -> str:
 
 
 def canonical_fields() -> Iterator[tuple[str, str, bool]]:
-    """(field, unit and meaning, whether every run needs it) of the schema; of the loss, the policy term's."""
+    """(field, unit and meaning, whether every run needs it) of the schema; of the loss, the policy term's, and no
+    critic's."""
     from batchbridge.meaning.spec import default_of, every_field
 
     for path, quantity in every_field():
-        if not path.startswith(("loss.kl.", "loss.entropy.")):
+        if not path.startswith(("loss.kl.", "loss.entropy.", "critic.")):
             yield path, f"{quantity.unit}: {quantity.meaning}", default_of(path) is dataclasses.MISSING

@@ -304,7 +304,7 @@ def _heads(key: str) -> Iterator[str]:
 def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[FieldReport]:
     """One report for each leaf of the schema, from what the written configuration means when it is read back.
 
-    Both readings have a specification.
+    Both readings have a specification; of a critic's leaves where one of them has a critic.
     """
     assert reading.spec is not None
     assert back.spec is not None
@@ -315,7 +315,9 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     wrapped = compare(plain, _without_behaviour(_wrapped(adapter, source, back)))
     brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
-        one, other = source[effect.field], target[effect.field]
+        if effect.field not in source and effect.field not in target:
+            continue
+        one, other = source.get(effect.field), target.get(effect.field)
         group, _, name = effect.field.partition(".")
         term = name.partition(".")[0]
         if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
@@ -339,7 +341,11 @@ def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Read
     if back.spec is None or not _patches(adapter, back.framework_version):
         return back
     own = leaves(back.spec)
-    patched = {path: value for path, value in source.items() if value != own[path] and adapter.enforces(path, value)}
+    patched = {
+        path: value
+        for path, value in source.items()
+        if path in own and value != own[path] and adapter.enforces(path, value)
+    }
     return dataclasses.replace(back, spec=back.spec.replace(**patched))
 
 

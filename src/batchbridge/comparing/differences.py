@@ -186,7 +186,8 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
     same_surrogate = a.spec.objective.surrogate == b.spec.objective.surrogate
     for effect in EFFECTS:
         field = effect.field
-        if one[field] == other[field] or not effect.counts(a.spec, b.spec):
+        values = one.get(field), other.get(field)
+        if values[0] == values[1] or not effect.counts(a.spec, b.spec):
             continue
         if field.startswith(("loss.kl.", "loss.entropy.")):
             term = field.split(".")[1]
@@ -194,12 +195,12 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
                 continue  # it follows the policy term, whose difference is said already
         if field.startswith("horizon.") and field != "horizon.lr_tick" and not field_by_field:
             continue
-        if effect.of_surrogate and None in (one[field], other[field]) and not same_surrogate:
+        if effect.of_surrogate and None in values and not same_surrogate:
             continue  # another loss has no such bound: that difference is said already
-        kind, reason = _judge(effect, one[field], other[field], a, b, split_counts)
+        kind, reason = _judge(effect, *values, a, b, split_counts)
         # What the split changes natively are the weights.
         aspect = "weights" if effect.aspect == "split" and kind == "differs" else effect.aspect
-        yield _difference(effect.field, aspect, one[field], other[field], kind, reason, a, b)
+        yield _difference(effect.field, aspect, *values, kind, reason, a, b)
     if not field_by_field:
         yield from _horizons(a, b)
 

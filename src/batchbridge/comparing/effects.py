@@ -70,6 +70,14 @@ def _scaled(spec: Spec) -> bool:
     return spec.advantage.scale != "none"
 
 
+def _critic(spec: Spec) -> bool:
+    return spec.critic is not None
+
+
+def _critic_constant(spec: Spec) -> bool:
+    return spec.critic is not None and spec.critic.aggregation == "sequence_sum_over_constant"
+
+
 def _stale(spec: Spec) -> bool:
     return spec.staleness.mode != "sync"
 
@@ -196,6 +204,28 @@ EFFECTS: tuple[Effect, ...] = (
         matters=_entropy_term,
         rare=_always,
     ),
+    # ---- the critic: where one side has none, its optimizer steps say so for all of it
+    Effect("critic.completions_per_step", "plan", "a critic trains on other completions per step, or there is none"),
+    Effect("critic.warmup_rollouts", "plan", "the policy begins to train later", matters=_critic, on="both sides"),
+    Effect(
+        "critic.passes_per_rollout", "plan", "the critic trains more or fewer times", matters=_critic, on="both sides"
+    ),
+    Effect("critic.gamma", "weights", "GAE discounts rewards otherwise", matters=_critic, on="both sides"),
+    Effect("critic.gae_lambda", "weights", "GAE has another bias and variance", matters=_critic, on="both sides"),
+    Effect("critic.aggregation", "weights", f"value loss: {_TERM}", matters=_critic, on="both sides"),
+    Effect("critic.denominator_scope", "weights", "value loss: depends on the split", matters=_critic, on="both sides"),
+    Effect(
+        "critic.constant", "weights", "value loss: scaled by the constants", matters=_critic_constant, on="both sides"
+    ),
+    Effect(
+        "critic.count_empty",
+        "weights",
+        "value loss: empty completions count, or do not",
+        matters=_critic,
+        on="both sides",
+        rare=_always,
+    ),
+    Effect("critic.value_clip", "objective", "values are clipped elsewhere", matters=_critic, on="both sides"),
     # ---- clock: how long, and when the learning rate moves
     Effect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
     Effect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
@@ -269,6 +299,22 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
     Effect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
     Effect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
+    Effect(
+        "critic.learning_rate",
+        "carried",
+        "the critic's updates are longer or shorter",
+        "unknown",
+        _critic,
+        "both sides",
+    ),
+    Effect(
+        "critic.max_gradient_norm",
+        "carried",
+        "the critic's long gradients are cut elsewhere",
+        "value",
+        _critic,
+        "both sides",
+    ),
     Effect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
     Effect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
     Effect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
@@ -290,6 +336,13 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
     Effect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
     Effect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
+    Effect(
+        "critic.rollout_shuffle",
+        "order",
+        "the critic's steps train on other completions of a rollout",
+        matters=_critic,
+        on="both sides",
+    ),
     Effect("order.seed", "order", "prompts come in another order", "unfixed", _shuffled),
     # ---- split: where and in which portions a step is computed
     Effect("topology.world_size", "split", "where a step runs"),
@@ -302,6 +355,10 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("micro_batch.tokens_counted", "split", "portions of a step"),
     Effect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
     Effect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
+    Effect(
+        "critic.completions_per_device", "split", "portions of the critic's steps", matters=_critic, on="both sides"
+    ),
+    Effect("critic.tokens_per_device", "split", "portions of the critic's steps", matters=_critic, on="both sides"),
 )
 """One row per leaf of the schema, the largest effect first."""
 
@@ -318,7 +375,7 @@ def terms(loss: Loss) -> dict[str, LossTerm]:
 
 
 def leaves(spec: Spec) -> dict[str, Any]:
-    """Every leaf of the schema with its value: terms of the loss stand out, and ways to say "off" are one.
+    """Every leaf of the spec with its value: terms of the loss stand out, and ways to say "off" are one.
 
     A gradient norm of 0 clips nothing, as None; top-k of 0 or -1 is off; a length of the warm-up that is left out
     beside the other one is 0.

@@ -237,6 +237,7 @@ _SIZES = (
     "micro_batch.completions_per_device",
     "micro_batch.tokens_per_device",
 )
+_CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
 _STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _TOGETHER = (
     _SIZES,
@@ -246,6 +247,7 @@ _TOGETHER = (
     ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
     ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
     _STALENESS,
+    ("critic.", "advantage.baseline", "advantage.scale", "advantage.ddof"),
     ("carried.warmup_steps", "carried.warmup_ratio"),
 )
 """Fields that only go together."""
@@ -304,6 +306,12 @@ def _moves(
         yield from _parts(current)
     if defaults is not None and any(path in _STALENESS for path in named):
         yield from _ages(defaults)
+    if any(path in _CRITICS_SPLIT for path in named):
+        yield dict.fromkeys(_CRITICS_SPLIT)
+        for name in ("completions_per_device", "tokens_per_device"):
+            yield {**dict.fromkeys(_CRITICS_SPLIT), f"critic.{name}": getattr(current.micro_batch, name)}
+    if any(path.startswith("critic.") for path in named):
+        yield {"critic.": None}
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
             continue
@@ -429,14 +437,15 @@ def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Ite
     derived = derive(spec, dataset_size)
     steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]
     per_rollout = derived["optimizer_steps_per_rollout"]
+    warmup = 0 if spec.critic is None else spec.critic.warmup_rollouts
     if per_rollout:
-        steps = rollouts * per_rollout if steps is None and rollouts is not None else steps
-        rollouts = max(round(steps / per_rollout), 1) if rollouts is None and steps is not None else rollouts
+        steps = max(rollouts - warmup, 0) * per_rollout if steps is None and rollouts is not None else steps
+        rollouts = max(round(steps / per_rollout), 1) + warmup if rollouts is None and steps is not None else rollouts
     per_epoch = derived["optimizer_steps_per_epoch"]
     found: dict[str, Any] = {
         "horizon.rollouts": rollouts,
         "horizon.optimizer_steps": int(steps) if steps is not None and steps == int(steps) else None,
-        "horizon.epochs": None if steps is None or not per_epoch else steps / per_epoch,
+        "horizon.epochs": None if steps is None or not per_epoch else (steps + warmup * (per_rollout or 0)) / per_epoch,
     }
     given = {f"horizon.{name}": length for name, length in spec.horizon.lengths.items()}
     alone: list[dict[str, Any]] = [{**dict.fromkeys(_LENGTHS), path: given[path]} for path in given if len(given) > 1]

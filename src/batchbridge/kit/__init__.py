@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from batchbridge.ledger import digest_floats, fingerprint, read_steps
     from batchbridge.meaning.advantages import RULED, group_advantages
     from batchbridge.meaning.candidates import CandidatePlan
+    from batchbridge.meaning.critic_run import run_of_critic
     from batchbridge.meaning.findings import Phase, Severity
     from batchbridge.meaning.micro_batches import (
         Length,
@@ -126,6 +127,7 @@ __all__ = [
     "partition_packed",
     "reach_workers",
     "read_steps",
+    "run_of_critic",
     "set_on_top",
     "token_weights",
     "walk",
@@ -165,6 +167,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "group_advantages",
             ),
             "meaning.candidates": ("CandidatePlan",),
+            "meaning.critic_run": ("run_of_critic",),
             "meaning.findings": (
                 "Phase",
                 "Severity",

@@ -24,7 +24,7 @@ from batchbridge.meaning.spec import Spec
 SCHEMA = "batchbridge/checkpoint/1"
 STATE_FILE = "batchbridge.json"
 """In a checkpoint's folder, where the framework saves no state of ours inside its own files."""
-DECISIVE = ("rollout", "optimizer_step", "loss", "advantage", "order", "staleness", "objective", "open_terms")
+DECISIVE = ("rollout", "optimizer_step", "loss", "advantage", "order", "staleness", "objective", "critic", "open_terms")
 """Groups of the spec that decide what an optimizer step trains on, what it weighs and how often it happens; with them
 `horizon.lr_tick` and the number of prompts."""
 _LENGTHS = ("horizon.rollouts", "horizon.epochs", "horizon.optimizer_steps")
@@ -201,6 +201,8 @@ def _decides(path: str, before: Spec, now: Spec) -> bool:
     }
     if scopes & {"micro_batch", "rank"} and group in ("micro_batch", "topology"):
         return True  # what tokens weigh hangs on the split
+    if path in ("critic.completions_per_device", "critic.tokens_per_device"):
+        return False
     return group in DECISIVE or path == "horizon.lr_tick"
 
 

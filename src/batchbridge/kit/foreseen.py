@@ -55,7 +55,9 @@ def foreseen(
         certain = len(unplanned) == len(sizes)
         remedy = f"{_ASK_OTHERWISE}; or {_WATCH['observe']}" if certain else _SAY_THE_SIZE
         obstacles.append(Obstacle(name="plan", reason=next(iter(unplanned.values())), remedy=remedy, certain=certain))
-    watch = _watched(requests[0], [one for one in refusals if one.name in always], planned=not obstacles)
+    # One that can be allowed is an obstacle of its own, which says so.
+    hold = [one for one in refusals if one.name in always and not one.allowable]
+    watch = _watched(requests[0], hold, planned=not obstacles)
     for refusal in refusals:
         said = {foretold(refusal, request) for request in requests}
         if said != {False}:

@@ -247,7 +247,8 @@ def common(framework: str) -> tuple[Refusal, ...]:
         ),
         Refusal(
             "no_step",
-            "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+            "the plan has no optimizer step: fewer prompts than one rollout takes, no pass over it, or none behind a "
+            "critic's warm-up",
             lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
         ),
     )

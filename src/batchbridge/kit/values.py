@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Provenance
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
 
@@ -50,6 +51,8 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
         else:
             groups[group][name] = entry.value
     loss = Loss(**{term: LossTerm(**values) for term, values in terms.items()})
+    if critic := groups.pop("critic", None):
+        alone["critic"] = Critic(**critic)
     kinds = {group: kind for group, kind in Spec.__annotations__.items() if isinstance(kind, type) and group != "loss"}
     if unknown := set(groups) - set(kinds):
         raise TypeError(f"the schema has no group {', '.join(sorted(unknown))}")

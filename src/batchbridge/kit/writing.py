@@ -15,8 +15,8 @@ from batchbridge.errors import Problem
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec
 
-UNKNOWN = ("objective.", "carried.", "advantage.")
-"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
+UNKNOWN = ("objective.", "carried.", "advantage.", "critic.learning_rate", "critic.max_gradient_norm")
+"""Groups of canonical fields, and fields, in which None means unknown, so that a framework's default may fill it in."""
 
 
 class Problems(list[Problem]):

@@ -6,6 +6,8 @@ costs the same for 10 prompts and for 10^10.
 The training stream is ordered by rollout, then pass, then position. It is cut into blocks of `completions_per_step`
 inside *units*: a unit is one pass over one rollout, one rollout with all its passes, one epoch, or the whole run
 (`step_may_span` = none, rollout, epoch, run). `last_optimizer_step` says what becomes of a unit's remainder.
+Rollouts on which a critic trains alone (`critic.warmup_rollouts`) come first and have no step: step 0 is the policy's
+first.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class RolloutPlan:
     prompts: tuple[int, ...]
     completions_per_prompt: int
     generated_at_step: int
-    """The optimizer step whose weights (those before its update) generate this rollout: the first that trains on it."""
+    """The optimizer step whose weights (those before its update) generate this rollout: the first that trains on it. Of
+    a rollout on which a critic alone trains, 0: the policy's first."""
 
     @property
     def completions(self) -> tuple[tuple[int, int], ...]:
@@ -140,6 +143,7 @@ class Plan:
         if self._span == "epoch":
             units = [self._completions_per_epoch]
         self._stream_end = self._end_of_stream()
+        self._steps_left_out = self._steps_of_warmup(0 if spec.critic is None else spec.critic.warmup_rollouts)
         if self._stream_end is not None:
             units += [
                 self._stream_end if self._span == "run" else self._stream_end % (self._completions_per_epoch or 1)
@@ -181,7 +185,7 @@ class Plan:
 
     @property
     def optimizer_steps_per_epoch(self) -> int | None:
-        """Optimizer steps of one epoch; None when steps or rollouts reach across epochs."""
+        """Optimizer steps of one epoch, behind a critic's warm-up; None when steps or rollouts reach across epochs."""
         if self._wraps or self._span == "run":
             return None
         if self._span == "epoch":
@@ -193,12 +197,17 @@ class Plan:
     @property
     def total_optimizer_steps(self) -> int:
         """Optimizer steps of the run. Raises `PlanError` when the horizon is not exactly one of its three units."""
+        return max(self._steps_of_stream - self._steps_left_out, 0)
+
+    @property
+    def _steps_of_stream(self) -> int:
+        """Optimizer steps of the run with those that a critic's warm-up leaves out."""
         horizon = self.spec.horizon
         given = [name for name in ("rollouts", "epochs", "optimizer_steps") if getattr(horizon, name) is not None]
         if len(given) != 1:
             raise PlanError(f"horizon: exactly one of rollouts, epochs, optimizer_steps; given: {given or 'none'}")
         if horizon.optimizer_steps is not None:
-            return horizon.optimizer_steps if self._has_steps else 0
+            return self._steps_left_out + horizon.optimizer_steps if self._has_steps else 0
         if horizon.rollouts is not None:
             return self._steps_before_rollout(horizon.rollouts)
         assert horizon.epochs is not None
@@ -214,10 +223,11 @@ class Plan:
 
     @property
     def total_rollouts(self) -> int:
-        """Rollouts that the run generates: those that a planned step trains on, and with `rollouts` exactly those."""
+        """Rollouts that the run generates: those that a planned step trains on, and a critic's before them; with
+        `rollouts` exactly those."""
         if self.spec.horizon.rollouts is not None:
             return self.spec.horizon.rollouts
-        steps = self.total_optimizer_steps
+        steps = self._steps_of_stream
         if not steps or not self._has_steps:
             return 0
         # The last step's last completion, without making the step: it may have billions.
@@ -291,9 +301,9 @@ class Plan:
         prompts = self._rollout_span(rollout)[2]
         position = self._unshuffle(rollout, pass_index, ordinal, sample, prompts)
         unit, offset = self._stream_place(rollout, pass_index, position)
-        steps = self._steps_in(unit.completions)
-        step = offset // self.completions_per_step
-        return unit.first_step + step if step < steps and offset < unit.completions else None
+        end = unit.first_step + self._steps_in(unit.completions)
+        step, first = unit.first_step + offset // self.completions_per_step, self._steps_left_out
+        return step - first if first <= step < end and offset < unit.completions else None
 
     def steps_using(self, rollout: int, start: int = 0) -> Iterator[StepPlan]:
         """The steps from `start` on that train on `rollout`, in order, as if the run went on after its end."""
@@ -349,7 +359,9 @@ class Plan:
                 members.append(Completion(stretch.rollout, stretch.pass_index, prompts[ordinal], sample))
                 positions.append(ordinal * self.completions_per_prompt + sample)
         epoch = self._rollout_span(stretches[0].rollout)[0]
-        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
+        return StepPlan(
+            index, epoch, tuple(members), tuple(positions), self._ticks_after(index + self._steps_left_out, members)
+        )
 
     def _stretches(self, index: int) -> list[_Stretch]:
         """What step `index` takes from where, at least one stretch. No order is computed, so it costs next to nothing.
@@ -360,6 +372,7 @@ class Plan:
             raise IndexError(f"step {index} is negative")
         if not self._has_steps:
             raise PlanError("no rollout fills an optimizer step: the run has none")
+        index += self._steps_left_out
         unit = self._unit_of_step(index)
         start = (index - unit.first_step) * self.completions_per_step
         stop = min(start + self.completions_per_step, unit.completions)
@@ -453,6 +466,17 @@ class Plan:
             tail = rest * self.prompts_per_rollout * self.completions_per_prompt * self.passes_per_rollout
             return epochs * self._steps_in(self._completions_per_epoch) + self._steps_in(tail)
         return self._steps_in(self._stream_before(rollouts))
+
+    def _steps_of_warmup(self, rollouts: int) -> int:
+        """Steps that a critic's warm-up leaves out. Raises `PlanError` where one would reach over its end."""
+        if not rollouts or not self._has_steps:
+            return 0
+        unit, offset = self._stream_place(rollouts, 0, 0)
+        if offset % self.completions_per_step:
+            raise PlanError(
+                f"critic.warmup_rollouts = {rollouts}: an optimizer step would reach over the warm-up's end"
+            )
+        return unit.first_step + offset // self.completions_per_step
 
     def _stream_before(self, rollout: int) -> int:
         """Completions of the run's stream before `rollout` (span run)."""
@@ -548,9 +572,10 @@ class Plan:
 
     def _first_step_of(self, rollout: int) -> int:
         unit, offset = self._stream_place(rollout, 0, 0)
-        return unit.first_step + offset // self.completions_per_step
+        return max(unit.first_step + offset // self.completions_per_step - self._steps_left_out, 0)
 
     def _ticks_after(self, step: int, members: list[Completion]) -> bool:
+        """step: counted with those that a critic's warm-up leaves out."""
         if self.spec.horizon.lr_tick == "optimizer_step":
             return True
         unit = self._unit_of_step(step + 1)

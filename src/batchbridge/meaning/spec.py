@@ -16,34 +16,12 @@ from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from batchbridge.frozen import dataclass
+from batchbridge.meaning.critic import Critic
+from batchbridge.meaning.quantity import Aggregation as Aggregation  # others have it from here
+from batchbridge.meaning.quantity import DenominatorScope as DenominatorScope  # others have it from here
+from batchbridge.meaning.quantity import Quantity as Quantity  # others have it from here
 
 SCHEMA = "batchbridge/1"
-
-Aggregation = Literal[
-    "token_mean", "sequence_mean", "sequence_sum", "sequence_sum_over_constant", "token_sum", "prompt_mean"
-]
-DenominatorScope = Literal["optimizer_step", "rollout", "rank", "micro_batch"]
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """Unit, bounds and meaning of a field; also what the field looks like in the JSON Schema."""
-
-    unit: str
-    meaning: str
-    minimum: float | None = None
-    maximum: float | None = None
-
-    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        """Called by pydantic when it writes the JSON Schema; the core itself never imports pydantic."""
-        schema: dict[str, Any] = handler(core_schema)
-        schema["description"] = f"{self.meaning} Unit: {self.unit}."
-        schema["x-unit"] = self.unit
-        if self.minimum is not None:
-            schema["minimum"] = self.minimum
-        if self.maximum is not None:
-            schema["maximum"] = self.maximum
-        return schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +304,7 @@ class Spec:
     staleness: Staleness = field(default_factory=Staleness)
     objective: Objective = field(default_factory=Objective)
     carried: Carried = field(default_factory=Carried)
+    critic: Critic | None = None
     open_terms: Annotated[
         tuple[str, ...],
         Quantity(
@@ -371,10 +350,12 @@ class Spec:
         return self.rollout.prompts_per_rollout * self.rollout.completions_per_prompt
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, with the schema's name."""
+        """Plain JSON types, with the schema's name; without a critic no word of one."""
         plain = dataclasses.asdict(self)
         return {"schema": SCHEMA} | {
-            name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
+            name: [*value] if isinstance(value, tuple) else value
+            for name, value in plain.items()
+            if value is not None or name not in OPTIONAL
         }
 
     @classmethod
@@ -410,6 +391,9 @@ class Spec:
             self, **{group: _replace(getattr(self, group), new) for group, new in groups.items()}
         )
 
+
+OPTIONAL = tuple(known.name for known in dataclasses.fields(Spec) if known.default is None)
+"""Groups that a spec may be without."""
 
 _T = TypeVar("_T")
 
@@ -538,7 +522,10 @@ def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order; `Spec.values` has the values alone."""
     for name, path, quantity in _shape(Spec, ""):
         value = getattr(spec, name)
-        yield from ((path, value, quantity),) if quantity is not None else _walk(value, f"{path}.")
+        if quantity is not None:
+            yield path, value, quantity
+        elif value is not None or name not in OPTIONAL:
+            yield from _walk(value, f"{path}.")
 
 
 def every_field() -> Iterator[tuple[str, Quantity]]:

@@ -255,6 +255,8 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
             yield f"{name} loss: {_term(term)}."
+    if spec.critic is not None:
+        yield from _critic(spec)
     said = [_count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
     length = " or ".join(said) or "no stated length"
     first = ", whichever ends first" if len(said) > 1 else ""
@@ -304,6 +306,25 @@ def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
         f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
     )
     yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
+
+
+def _critic(spec: Spec) -> Iterator[str]:
+    from batchbridge.meaning.critic_run import run_of_critic
+    from batchbridge.meaning.derived import derive
+
+    critic, own = spec.critic, run_of_critic(spec)
+    assert critic is not None
+    steps = derive(own)["optimizer_steps_per_rollout"]
+    sized = own.optimizer_step.completions_per_step
+    of = "" if sized is None else f" of {_count(sized, 'completion')}"
+    yield (
+        f"A critic trains on each rollout in {_count(critic.passes_per_rollout, 'pass', 'passes')}: "
+        f"{_count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
+        f"{number(critic.gae_lambda)}."
+    )
+    yield f"Value loss: {_term(own.loss.policy)}."
+    if critic.warmup_rollouts:
+        yield f"The policy does not train on the first {_count(critic.warmup_rollouts, 'rollout')}."
 
 
 def _term(term: LossTerm) -> str:

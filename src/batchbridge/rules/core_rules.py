@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, get_origin
 
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.meaning.spec import LossTerm, Spec, field_type, walk
+from batchbridge.rules.critic_rules import critic_too
 from batchbridge.rules.nearest_numbers import nearest_numbers
 
 if TYPE_CHECKING:
@@ -509,23 +510,27 @@ RULES = (
     Rule("BB102", "replicas are whole", "error", "worker_start", _whole_replicas),
     Rule("BB103", "exactly one size of an optimizer step", "error", "config", _one_step_size),
     Rule("BB104", "the run has a length", "error", "config", _a_horizon),
-    Rule("BB105", "a micro-batch is counted in completions or in tokens", "error", "config", _one_micro_batch),
-    Rule("BB106", "a constant denominator is given", "error", "config", _constant_given),
+    Rule(
+        "BB105", "a micro-batch is counted in completions or in tokens", "error", "config", critic_too(_one_micro_batch)
+    ),
+    Rule("BB106", "a constant denominator is given", "error", "config", critic_too(_constant_given)),
     Rule("BB107", "a token budget holds the longest completion", "error", "optimizer_step", _hard_budget),
-    Rule("BB108", "remainders of completions are not refused", "error", "optimizer_step", _remainder_refused),
+    Rule(
+        "BB108", "remainders of completions are not refused", "error", "optimizer_step", critic_too(_remainder_refused)
+    ),
     Rule("BB109", "remainders of prompts are not refused", "error", "construction", _prompts_refused),
     Rule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
     Rule("BB111", "words do not contradict each other", "error", "config", _words_agree),
     Rule("BB120", "the run trains something", "warning", "never", _trains_something),
-    Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", _equal_shares),
-    Rule("BB122", "micro-batches are whole", "warning", "never", _whole_micro_batches),
-    Rule("BB123", "no completion is left over", "warning", "never", _remainder_changes_run),
+    Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", critic_too(_equal_shares)),
+    Rule("BB122", "micro-batches are whole", "warning", "never", critic_too(_whole_micro_batches)),
+    Rule("BB123", "no completion is left over", "warning", "never", critic_too(_remainder_changes_run)),
     Rule("BB124", "no prompt is left over", "warning", "never", _prompts_left_over),
-    Rule("BB125", "denominators are counted over the optimizer step", "warning", "never", _scope),
+    Rule("BB125", "denominators are counted over the optimizer step", "warning", "never", critic_too(_scope)),
     Rule("BB126", "the ratio can move", "warning", "never", _ratio_is_one),
     Rule("BB127", "groups can be compared", "warning", "never", _group_of_one),
     Rule("BB128", "a soft token budget holds the longest completion", "warning", "optimizer_step", _soft_budget),
-    Rule("BB129", "a constant denominator is used", "warning", "never", _constant_unused),
+    Rule("BB129", "a constant denominator is used", "warning", "never", critic_too(_constant_unused)),
     Rule("BB130", "a KL penalty has a place", "warning", "never", _kl_without_place),
     Rule("BB140", "membership is known in advance", "note", "never", _open_membership),
     Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),

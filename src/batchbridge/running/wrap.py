@@ -257,8 +257,9 @@ def _request(
     if own.spec is None:
         raise CannotAttach(_reasons(own))
     spec = own.spec
-    if like is None and mode == "enforce":
-        spec = adapter.started(own).spec or own.spec
+    settled = (adapter.started(own).spec if mode == "enforce" else None) or own.spec
+    if like is None:
+        spec = settled
     elif like is not None:
         other = like
         if not isinstance(other, (Spec, Reading)):
@@ -278,8 +279,8 @@ def _request(
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
     asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
-    differ = set(spec.open_terms) ^ set(own.spec.open_terms)
-    if mode != "observe" and (names := {*spec.unfollowed_terms, *own.spec.unfollowed_terms, *differ}):
+    differ = set(spec.open_terms) ^ set(settled.open_terms)
+    if mode != "observe" and (names := {*spec.unfollowed_terms, *settled.unfollowed_terms, *differ}):
         raise _refused(trainer, adapter, asked, "open_terms", open_terms(sorted(names), own))
     if own.dataset_size is None:
         reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"

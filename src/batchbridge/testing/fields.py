@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from batchbridge.meaning.spec import LossTerm, Spec, default_of, every_field
+from batchbridge.meaning.critic import Critic
+from batchbridge.meaning.spec import OPTIONAL, LossTerm, Spec, default_of, every_field
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -32,6 +33,9 @@ def _all_changes() -> Iterator[tuple[str, Any]]:
     for group, group_hint in get_type_hints(Spec, include_extras=True).items():
         if get_origin(group_hint) is Annotated:
             yield from ((group, value) for value in _alternatives(group_hint))
+            continue
+        if group in OPTIONAL:
+            yield group, Critic(completions_per_step=48, aggregation="token_mean")
             continue
         for name, hint in get_type_hints(group_hint, include_extras=True).items():
             if get_origin(hint) is Annotated:

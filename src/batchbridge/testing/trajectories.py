@@ -41,12 +41,14 @@ PROMPTS, SAMPLES = 12, 4
 
 Parameters: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"
 """All parameters of a tiny policy: flat, in the model's order, or by name."""
-Fault = Literal["swapped", "weight", "kept"]
+Fault = Literal["swapped", "weight", "kept", "altered"]
 """swapped: an optimizer step trains, in the place of its first completion, one of an earlier step. weight: one
 completion weighs 1 % more; it is the one with the median share of its step's loss. kept: the step trains the first
-candidates, those too that a group filter drops."""
+candidates, those too that a group filter drops. altered: that one completion is another, see `reference_run`."""
 FAULTS: tuple[Fault, ...] = ("swapped", "weight")
-"""Of every plan; `kept` is one where groups are filtered."""
+"""Of every plan; `kept` is one where groups are filtered, `altered` one where there is something to alter."""
+Inputs = Callable[[int, int], Mapping[str, torch.Tensor]]
+"""Of (prompt, completion tokens): see `Sample`."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,13 @@ class Distance:
     moved: float
 
 
-def distance(start: Parameters, a: Parameters, b: Parameters) -> Distance:
-    """How far the ends `a` and `b` of two runs from `start` are apart."""
+def distance(
+    start: Parameters, a: Parameters, b: Parameters, says: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> Distance:
+    """How far the ends `a` and `b` of two runs from `start` are apart. says: of parameters, what their policy says; the
+    tiny policy's by default."""
     before, ends = whole(start), (whole(a), whole(b))
-    said = [log_probabilities(values) for values in (before, *ends)]
+    said = [(says or log_probabilities)(values) for values in (before, *ends)]
     return Distance(
         said=relative_error(said[1] - said[0], said[2] - said[0]),
         parameters=relative_error(ends[0] - before, ends[1] - before),
@@ -95,17 +100,30 @@ def whole(parameters: Parameters) -> torch.Tensor:
     return torch.cat([parameters[name].detach().double().flatten() for name in names])
 
 
-def log_probabilities(parameters: torch.Tensor, script: Script | None = None) -> torch.Tensor:
-    """What a tiny policy with these parameters (flat) gives every token of the script's completions, float64."""
-    policy, tokenizer, script = copy.deepcopy(_policy()), tiny_tokenizer(), script or Script()
+def log_probabilities(
+    parameters: torch.Tensor,
+    script: Script | None = None,
+    *,
+    policy: Any = None,
+    tokenize: Callable[[str], Sequence[int]] | None = None,
+    inputs: Inputs | None = None,
+) -> torch.Tensor:
+    """What a tiny policy with these parameters (flat) gives every token of the script's completions, float64.
+
+    policy: of which architecture; the tiny policy's by default. tokenize, inputs: see `reference_run`.
+    """
+    policy = copy.deepcopy(_policy() if policy is None else policy).double().eval()
+    script, tokenize = script or Script(), tokenize or _tokens
     torch.nn.utils.vector_to_parameters(parameters.double(), policy.parameters())
     said = []
     with torch.no_grad():
         for prompt in range(PROMPTS):
-            ids = tokenizer(script.prompt(prompt))["input_ids"]
+            ids = tokenize(script.prompt(prompt))
             for sample in range(SAMPLES):
                 completion, mask = script.completion(prompt, sample), script.loss_mask(prompt, sample)
                 one = Sample(prompt=ids, completion=completion, loss_mask=mask, group=prompt, advantage=0.0)
+                if inputs is not None:
+                    one = dataclasses.replace(one, inputs=inputs(prompt, len(completion)))
                 said.append(logprobs(policy, one))
     return torch.cat(said)
 
@@ -136,14 +154,19 @@ def reference_run(
     reference: Any = None,
     fault: Fault | None = None,
     script: Script | None = None,
+    tokenize: Callable[[str], Sequence[int]] | None = None,
+    inputs: Inputs | None = None,
+    altered: Callable[[Sample], Sample] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Parameters at the start and at the end of a run of `plan` over `script` in plain torch, float64, flat.
 
     steps: optimizer steps; all of the plan's by default. max_norm: of the gradient; None: no clipping. rates: the
     learning rate of each step; the optimizer's own by default. start, reference: policies; the tiny policy by default
     (the reference only where the plan's loss has a KL term). fault: is put into the optimizer step in the middle.
+    tokenize: a prompt's token ids; the tiny tokenizer's by default. inputs: what the policy is given beside tokens.
+    altered: what the fault of that name makes of a completion.
     """
-    spec, tokenizer = plan.spec, tiny_tokenizer()
+    spec = plan.spec
     policy = copy.deepcopy(_policy() if start is None else start).double().eval()
     if spec.objective.kl_coefficient:
         reference = copy.deepcopy(_policy() if reference is None else reference).double().eval()
@@ -163,9 +186,10 @@ def reference_run(
     run = ScriptedRun(
         spec=spec,
         script=script or Script(),
-        tokenize=lambda text: tokenizer(text)["input_ids"],
+        tokenize=tokenize or _tokens,
         policy_at=policy_at,
         reference=reference,
+        inputs=inputs,
     )
     parameters, first = list(policy.parameters()), _flat(policy)
     stepper = optimizer(parameters)
@@ -179,6 +203,10 @@ def reference_run(
         weights = [float(weight) for weight in token_weights(spec.loss.policy, rows)]
         if fault == "weight" and step == count // 2:
             weights[_median_share(samples, weights)] *= 1.01
+        if fault == "altered" and step == count // 2:
+            assert altered is not None, "say what a completion becomes"
+            place = _median_share(samples, weights)
+            samples[place] = altered(samples[place])
         gradient = step_gradient(
             policy,
             samples,
@@ -217,6 +245,16 @@ def _median_share(samples: Sequence[Sample], weights: Sequence[float]) -> int:
 
 def _flat(policy: Any) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in policy.parameters()])
+
+
+def _tokens(text: str) -> list[int]:
+    ids: list[int] = _tokenizer()(text)["input_ids"]
+    return ids
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    return tiny_tokenizer()
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.equivalence import ADAM_EPSILON, TRAJECTORY_BAR
-from batchbridge.testing.oracle import ScriptedRun
+from batchbridge.testing.oracle import Sample, ScriptedRun
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge.testing.trajectories import (
     FAULTS,
@@ -23,6 +23,7 @@ from batchbridge.testing.trajectories import (
     assert_other_end,
     assert_same_end,
     distance,
+    log_probabilities,
     reference_run,
     sgd,
     whole,
@@ -118,6 +119,34 @@ def test_a_run_that_once_trains_what_a_filter_drops_ends_elsewhere() -> None:
     assert_other_end("here", start, kept, sound)
     plain = reference_run(PLAN, sgd(0.1))[1]
     assert torch.equal(plain, reference_run(PLAN, sgd(0.1), fault="kept")[1]), "nothing is dropped without a filter"
+
+
+def test_a_run_that_once_trains_another_completion_than_it_says_ends_elsewhere() -> None:
+    def other(sample: Sample) -> Sample:
+        return dataclasses.replace(sample, prompt=[*sample.prompt, 5])
+
+    start, sound = reference_run(PLAN, sgd(0.1))
+    _, altered = reference_run(PLAN, sgd(0.1), fault="altered", altered=other)
+    assert_other_end("here", start, altered, sound)
+    assert torch.equal(sound, reference_run(PLAN, sgd(0.1), fault="altered", altered=lambda sample: sample)[1])
+
+
+def test_another_policy_s_prompts_are_read_as_it_reads_them() -> None:
+    script, policy = Script(), tiny_policy(1)
+    parameters = torch.nn.utils.parameters_to_vector(policy.parameters())
+    asked: list[tuple[int, int]] = []
+
+    def inputs(prompt: int, completion: int) -> dict[str, torch.Tensor]:
+        asked.append((prompt, completion))
+        return {}
+
+    said = log_probabilities(parameters, policy=policy, tokenize=lambda text: [3, 4], inputs=inputs)
+    assert asked[0] == (0, len(script.completion(0, 0)))
+    own = log_probabilities(parameters)
+    assert said.shape == own.shape
+    assert not torch.allclose(said, own)
+    found = distance(parameters, parameters + 0.01, parameters + 0.02, says=lambda values: values)
+    assert found.said == found.parameters == pytest.approx(0.5)
 
 
 def test_two_ends_that_are_one_are_no_control(ends: tuple[torch.Tensor, torch.Tensor]) -> None:
