@@ -14,11 +14,12 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from batchbridge import BatchDrift, CannotAttach
+from batchbridge import BatchDrift, CannotAttach, Plan
 from batchbridge.kit import CandidatePlan, Request, RolloutPlan
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.workers import Orders
-from batchbridge_openrlhf.driver import Driver, prompt_tokens, require_group
+from batchbridge_openrlhf.answers import mark, prompt_tokens
+from batchbridge_openrlhf.driver import Driver, require_group
 from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.observe import Telling
 
@@ -45,14 +46,14 @@ class CandidateDriver(Driver):
         ]
         return samples, len(samples) / len(filling.arrived) * 100, len(filling.arrived)
 
-    def _shares(self, items: Sequence[Any]) -> list[list[Any]]:
+    def _shares(self, items: Sequence[Any], plan: Plan, ranks: int) -> list[list[Any]]:
         for item in items:
             rollout, number, place, sample, _ = (int(value) for value in item.info[IDENTITY])
             if not 0 <= place < len(self._kept) or self._kept[place] != number:
                 said = f"sample {sample} of candidate {number} is to be trained in place {place}, which is not its own"
                 step = self._plan.rollout(rollout).generated_at_step
                 raise BatchDrift(step, "membership", f"{said}: the filter kept {self._kept}")
-        return super()._shares(items)
+        return super()._shares(items, plan, ranks)
 
     def _memory(self) -> dict[str, int]:
         return {"next_candidate": self._next_candidate}
@@ -137,7 +138,7 @@ class _Filling:
         return refs
 
     def _process_response_into_experience(self, response: Any, **options: Any) -> Any:
-        made = self._generator._process_response_into_experience(response, **options)
+        made = mark(self._generator._process_response_into_experience(response, **options), response)
         number, _ = response[IDENTITY]
         self.arrived.setdefault(number, []).append((made, prompt_tokens(response)))
         return made

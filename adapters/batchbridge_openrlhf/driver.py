@@ -8,18 +8,21 @@ Source: openrlhf 0.11.2 ppo_trainer.PPOTrainer, samples_generator.SamplesGenerat
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge import BatchDrift, CannotAttach
+from batchbridge import BatchDrift, CannotAttach, Plan
 from batchbridge.kit import RULED, Length, Request, RolloutPlan, checkpoints, group_advantages, partition_by_tokens
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import deal, steps_of_rollout
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.kit.workers_ray import install_everywhere
+from batchbridge_openrlhf.answers import mark, prompt_tokens
+from batchbridge_openrlhf.critic import critics_orders, in_critic
 from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 
@@ -38,7 +41,7 @@ class Driver:
         self._reached = False
         self._generator, self._maker = trainer.samples_generator, trainer.experience_maker
         self._group, self._dataset = trainer.actor_model_group, trainer.prompts_dataloader.dataset
-        self._native_start, self._native_send = trainer.init_checkpoint_states, self._group.async_run_method_batch
+        self._native_start = trainer.init_checkpoint_states
         self._native_make = self._maker.make_experience
         self._native_advantages = self._maker.compute_advantages_and_returns
         order, resume = "order and membership of the plan", "exact resume"
@@ -55,8 +58,20 @@ class Driver:
                 order,
             ),
             (self._maker, "make_experience", self._make, "micro-batches split evenly over all models' ranks", order),
-            (self._group, "async_run_method_batch", self._send, "completions go where their step runs", order),
         ]
+        critic = request.spec.critic
+        self._warmup = 0 if critic is None else critic.warmup_rollouts
+        if self._warmup:
+            why = "the critic's warm-up"
+            rows += [
+                (trainer.args.critic, "freezing_steps", self._warmup - 1, "the plan's first rollouts", why),
+                (trainer, "ppo_train", functools.partial(self._train, trainer.ppo_train), "counted by the plan", why),
+            ]
+        for group, told, _ in trained(trainer, orders):
+            plan = told.plan()
+            assert plan is not None, "wrap refuses to enforce without a plan"
+            send = functools.partial(self._send, group, group.async_run_method_batch, plan)
+            rows.append((group, "async_run_method_batch", send, "completions go where their step runs", order))
         forward, native = (cut_of(spec.micro_batch)[1] for spec in (request.spec, request.reading.spec))
         if forward != native and forward[0] == "tokens":
             self._scored_tokens = forward[1] or 0
@@ -72,7 +87,7 @@ class Driver:
         """Undoes what is in other processes: of those that train, where they have orders, and of the engines."""
         try:
             if self._sent:
-                install_everywhere(self._group._actor_handlers, None, in_worker)
+                install_in(trained(self._trainer, self._orders), undo=True)
                 self._sent, self._receipts = False, []
         finally:
             if self._reached:
@@ -88,7 +103,7 @@ class Driver:
 
     def _start(self) -> Any:
         self._sent = True  # also where one of them refuses
-        self._receipts = install_everywhere(self._group._actor_handlers, self._orders, in_worker)
+        self._receipts = install_in(trained(self._trainer, self._orders))
         states = self._native_start()
         saved = states.get("data_loader_state_dict") or {}
         if states["global_step"] and STATE not in saved:
@@ -159,7 +174,7 @@ class Driver:
         for position, (prompt, group) in enumerate(zip(planned.prompts, answers, strict=True)):
             require_group(planned, prompt, len(group))
             for sample, answer in enumerate(group):
-                made = self._generator._process_response_into_experience(answer, **options)
+                made = mark(self._generator._process_response_into_experience(answer, **options), answer)
                 samples.append(
                     identify(
                         made,
@@ -191,10 +206,12 @@ class Driver:
             sample.index = [place]
         prompts = [int(sample.info[IDENTITY][0][-1]) for sample in samples]
         widths = [int(sample.sequences.shape[-1]) for sample in samples]
+        parallel = self._trainer.args.ds
+        together = int(parallel.ring_attn_size) * int(parallel.tensor_parallel_size)
         (cuts,) = partition_by_tokens(
             [Length(prompt, width - prompt) for prompt, width in zip(prompts, widths, strict=True)],
             ranks=1,
-            tokens_per_device=self._scored_tokens,
+            tokens_per_device=self._scored_tokens * together,
             padded=not self._trainer.args.ds.packing_samples,
             soft=True,
         )
@@ -206,7 +223,8 @@ class Driver:
         """The native forward passes over as many micro-batches as all models' ranks share evenly: upstream gives the
         last rank fewer, or none, and ranks that communicate inside a forward pass would wait for each other."""
         maker = self._maker
-        groups = (maker.actor_model_group, maker.initial_model_group, maker.reward_model_group)
+        models = ("actor", "critic", "initial", "reward")
+        groups = [getattr(maker, f"{name}_model_group") for name in models]
         sizes = [len(group._actor_handlers) // group.duplicate_actors for group in groups if group is not None]
         shortest = min(samples, key=lambda batch: batch.sequences.numel())
         fillers = []
@@ -236,10 +254,18 @@ class Driver:
             experience.returns = experience.advantages.clone()
         return made
 
-    def _send(self, method_name: str, **columns: Any) -> list[Any]:
-        """`RayActorGroup.async_run_method_batch`; what is appended to the replay buffers goes by the plan's steps."""
+    def _train(self, native: Callable[[int], Any], counted: int) -> Any:
+        """`BasePPOTrainer.ppo_train`, which trains the policy from a number of rollouts on; a `fit` that goes on after
+        an exception counts them from the start again."""
+        return native(self._next - 1)
+
+    def _send(self, group: Any, native: Callable[..., Any], plan: Plan, method_name: str, **columns: Any) -> list[Any]:
+        """`RayActorGroup.async_run_method_batch`; what is appended to the replay buffers goes by the plan's steps. The
+        policy gets nothing of a critic's warm-up: its replay buffer would keep it, and train it later."""
         if method_name != "append":
-            return list(self._native_send(method_name, **columns))
+            return list(native(method_name, **columns))
+        if group is self._group and self._next <= self._warmup:
+            return []
         import ray
         from openrlhf.trainer.ppo_utils.experience import (
             make_experience_batch,
@@ -248,26 +274,27 @@ class Driver:
         )
 
         items = [item for batch in columns["experience"] for item in split_experience_batch(batch)]
-        refs = []
-        for handler, share in zip(self._group._actor_handlers, self._shares(items), strict=True):
+        refs, handlers, together = [], group._actor_handlers, int(group.duplicate_actors)
+        for number, share in enumerate(self._shares(items, plan, len(handlers) // together)):
             whole = [make_experience_batch(remove_padding_in_sequences(share))] if share else []
             data = ray.put({"experience": whole})
-            refs.append(handler.execute_batch.remote(method_name, data, 0, len(whole)))
+            for handler in handlers[number * together : (number + 1) * together]:
+                refs.append(handler.execute_batch.remote(method_name, data, 0, len(whole)))
         return refs
 
-    def _shares(self, items: Sequence[Any]) -> list[list[Any]]:
-        """Each rank's completions: those of a step are dealt out evenly, by their tokens, in the first pass that trains
-        them; what no step trains goes anywhere, so that the rollout can be seen to be whole."""
-        rows, size = {}, self._plan.completions_per_prompt
+    def _shares(self, items: Sequence[Any], plan: Plan, count: int) -> list[list[Any]]:
+        """Each rank's, or ring's, completions: those of a step are dealt out evenly, by their tokens, in the first pass
+        that trains them; what no step trains goes anywhere, so that the rollout can be seen to be whole."""
+        rows, size = {}, plan.completions_per_prompt
         for item in items:
             rollout, _, position, sample, _ = (int(value) for value in item.info[IDENTITY])
             rows[position * size + sample] = item
-        blocks = [step.positions for step in steps_of_rollout(self._plan, rollout)]
+        blocks = [step.positions for step in steps_of_rollout(plan, rollout)]
         left = list(rows)
-        shares: list[list[Any]] = [[] for _ in range(self.ranks)]
+        shares: list[list[Any]] = [[] for _ in range(count)]
         for block in [*blocks, tuple(left)]:
             new = [row for row in dict.fromkeys(block) if row in rows]
-            hands = deal([int(rows[row].attention_mask.sum()) for row in new], self.ranks)
+            hands = deal([int(rows[row].attention_mask.sum()) for row in new], count)
             for share, hand in zip(shares, hands, strict=True):
                 share += [rows.pop(row) for row in [new[place] for place in hand]]
         return shares
@@ -299,9 +326,12 @@ def check_ranks(trainer: Any) -> None:
     end it only after all models are there."""
     if not trainer.args.ckpt.load_enable:
         return
-    wrote, ranks = ranks_of(Path(trainer.args.ckpt.path) / "_actor"), len(trainer.actor_model_group._actor_handlers)
-    if wrote is not None and wrote != ranks:
-        raise CannotAttach({"resume": checkpoints.ranks_differ("the checkpoint", wrote, ranks, PARTITIONED)})
+    for name, group in (("_actor", trainer.actor_model_group), ("_critic", trainer.critic_model_group)):
+        wrote = ranks_of(Path(trainer.args.ckpt.path) / name)
+        ranks = None if group is None else len(group._actor_handlers)
+        if wrote is not None and ranks is not None and wrote != ranks:
+            where = "the checkpoint" if name == "_actor" else "the critic's checkpoint"
+            raise CannotAttach({"resume": checkpoints.ranks_differ(where, wrote, ranks, PARTITIONED)})
 
 
 def require_group(planned: RolloutPlan, prompt: int, completions: int) -> None:
@@ -332,10 +362,22 @@ class Place:
         self._driver.continue_from(state)
 
 
-def prompt_tokens(answer: Mapping[str, Any]) -> int:
-    """Tokens of an engine's answer that stand before the response."""
-    ranges = answer["action_ranges"]
-    return int(ranges[0][0]) if ranges else len(answer["observation_tokens"])
+Trained = tuple[Any, Orders, Callable[[Any, Any], Receipt | None]]
+"""A group of processes whose model is trained, their orders, and what gives them those."""
+
+
+def trained(trainer: Any, orders: Orders) -> list[Trained]:
+    """The policy's processes, and those of a critic."""
+    groups: list[Trained] = [(trainer.actor_model_group, orders, in_worker)]
+    if trainer.critic_model_group is not None:
+        groups.append((trainer.critic_model_group, critics_orders(orders), in_critic))
+    return groups
+
+
+def install_in(groups: Sequence[Trained], *, undo: bool = False) -> list[Receipt]:
+    """Orders for all processes of `groups`, or their end. The receipts of the first group."""
+    made = [install_everywhere(group._actor_handlers, None if undo else told, take) for group, told, take in groups]
+    return made[0]
 
 
 def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:

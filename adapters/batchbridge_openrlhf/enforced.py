@@ -29,6 +29,9 @@ ENFORCED: Promises = {
     "objective.clip_low": also_off,
     "objective.clip_high": also_off,
     "objective.dual_clip": also_off,
+    "critic.rollout_shuffle": given,
+    "critic.value_clip": also_off,
+    "critic.warmup_rollouts": given,
 }
 """Canonical field to whether `attach` brings a value of it about. Source: `PLANNED`, `SETTABLE` and `REFUSALS` of
 `runtime`. What is taken over only where the options say it too is not here: a batch-wide scale of advantages, a KL

@@ -14,6 +14,7 @@ loss.aggregate_loss; deepspeed 0.19.6 engine.set_gradient_accumulation_boundary,
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,14 @@ from batchbridge.kit import CandidatePlan, Length, Normaliser, Row, StepPlan, pr
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_openrlhf.answers import ANSWERED, is_as_answered
+from batchbridge_openrlhf.images import hold_all_or_none, shown
 from batchbridge_openrlhf.proven import CODE
+from batchbridge_openrlhf.rings import Rings, hold_cutting, hold_gathering
 
 if TYPE_CHECKING:
-    from batchbridge_openrlhf.watching import Given
+    from batchbridge_openrlhf.probe import Probe
+    from batchbridge_openrlhf.watching import Given, Watch
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -38,12 +43,15 @@ NO_TOKEN = 1e-9
 """Tokens that a micro-batch without any reports: upstream divides its metrics by them."""
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
+VALUE_CLIP = "loss.clip_eps"
+"""A setting of a critic's loss."""
 
 
 @dataclass(frozen=True)
 class _Held:
     """What every rank knows of one completion in somebody's replay buffer. prompt: see `identify`. index: its place
-    there."""
+    there. answered: whether its tokens, mask and images are those of the engine's answer, see
+    `answers`."""
 
     rollout: int
     prompt: int
@@ -53,6 +61,9 @@ class _Held:
     all_tokens: int
     tokens: int
     index: int
+    answered: bool = True
+    sees: bool = False
+    """Whether its prompt has images."""
 
     @property
     def row(self) -> tuple[int, int]:
@@ -87,18 +98,22 @@ def identify(experience: Any, *, rollout: int, prompt: int, position: int, sampl
     return experience
 
 
-def install(trainer: Any, orders: Orders) -> Receipt:
+def install(trainer: Any, orders: Orders, kind: type[EngineLayer] | None = None) -> Receipt:
     """Patches an `ActorPPOTrainer` and probes its loss; replaces what an earlier call installed. Raises `CannotAttach`;
-    the trainer is then unpatched."""
+    the trainer is then unpatched.
+
+    kind: of another trainer of OpenRLHF's, its layer.
+    """
     import torch
 
     remove(trainer)
-    held = (trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn)
-    orders = orders.here(proven.require(CODE, orders.allow, trainer, *held))
+    kind = kind or EngineLayer
+    engine, buffer, loss, _ = kind.parts(trainer)
+    orders = orders.here(proven.require(CODE, orders.allow, trainer, engine, buffer, loss))
     patches = Patches()
     layer = None
     try:
-        layer = EngineLayer(trainer, orders, patches)
+        layer = kind(trainer, orders, patches)
         layer.probe()
     except BaseException:
         patches.undo()
@@ -126,12 +141,13 @@ class EngineLayer:
     """
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
-        from batchbridge_openrlhf.watching import Watch
-
+        self._rings = Rings.of(trainer)
+        if not self._rings.speaks:
+            orders = dataclasses.replace(orders, ledger=None, report=False)
         self._trainer, self._orders, self._patches = trainer, orders, patches
-        self._engine, self._buffer, self._loss = trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn
+        self._engine, self._buffer, self._loss, self._schedule = self.parts(trainer)
         self._recorder = Recorder(
-            "openrlhf", orders, rank=self._rank, world_size=self._ranks, gather=self._gather_tuples
+            "openrlhf", orders, rank=self._rings.mine, world_size=self._rings.count, gather=self._rings.said
         )
         self._plan = self._recorder.plan
         self._turns: deque[_Turn] = deque()
@@ -140,12 +156,23 @@ class EngineLayer:
         self._looked_at: _Step | None = None
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
+        self._sees: set[bool] = set()
         self._ticks = True
         self._native_train, self._native_training_step = trainer.ppo_train, trainer.training_step
         self._native_engine_step, self._native_update = self._engine.step, self._engine.optimizer.step
         self._native_collate = self._buffer.collate_fn
         self._patch()
-        self._watch = Watch(trainer, orders.trained, patches)
+        self._watch = self._watching()
+
+    @staticmethod
+    def parts(trainer: Any) -> tuple[Any, Any, Any, Any]:
+        """The trainer's DeepSpeed engine, replay buffer, loss and schedule of the learning rate."""
+        return trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn, trainer.actor_scheduler
+
+    def _watching(self) -> Watch:
+        from batchbridge_openrlhf.watching import Watch
+
+        return Watch(self._trainer, self._orders.trained, self._patches)
 
     def close(self) -> None:
         """Undoes what is no attribute, and closes the ledger."""
@@ -156,18 +183,15 @@ class EngineLayer:
     def probe(self) -> None:
         """Holds the trainer's own loss against the plan's weights, where it shall follow the plan. Raises
         `CannotAttach`."""
-        if not self._enforces:
-            return
-        from batchbridge_openrlhf.probe import hold_loss_against
+        if self._enforces:
+            hold_gathering(self._trainer)
+            hold_cutting(self._trainer)
+            self._probing().hold_against(self._orders.spec, self._native_training_step, self._layout_of)
 
-        hold_loss_against(
-            self._orders.spec,
-            self._trainer,
-            self._watch,
-            training_step=self._native_training_step,
-            kl_coefficient=self._orders.settings.get(KL_COEFFICIENT, 0.0),
-            layout=self._layout_of,
-        )
+    def _probing(self) -> Probe:
+        from batchbridge_openrlhf.probe import Probe
+
+        return Probe(self._trainer, self._watch, self._orders.settings.get(KL_COEFFICIENT, 0.0))
 
     def _patch(self) -> None:
         trainer, buffer, patches = self._trainer, self._buffer, self._patches
@@ -180,9 +204,8 @@ class EngineLayer:
             patches.set(buffer, "sample_batch_size", 1, what="micro-batches are given", why=why)
             patches.set(buffer, "setup_dynamic_batch", self._lay_out, what=cut, why=why)
             if self._orders.spec.horizon.lr_tick == "rollout":
-                schedule = trainer.actor_scheduler
-                self._native_tick = schedule.step
-                patches.set(schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
+                self._native_tick = self._schedule.step
+                patches.set(self._schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
         held, why = "held against the plan", "ledger"
         patches.set(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
         patches.set(trainer, "ppo_train", self._train, what=held, why=why)
@@ -214,7 +237,7 @@ class EngineLayer:
     def _check_clock(self) -> None:
         """Raises `CannotAttach` where the schedule was built for another number of ticks than the plan has."""
         ticks = self._orders.ticks
-        for function in getattr(self._trainer.actor_scheduler, "lr_lambdas", ()):
+        for function in getattr(self._schedule, "lr_lambdas", ()):
             built = getattr(function, "keywords", {}).get("num_training_steps")
             if ticks is not None and built not in (None, ticks):
                 reason = f"the learning rate's schedule was built for {built} steps, the plan ticks {ticks} times"
@@ -229,11 +252,13 @@ class EngineLayer:
         """In place of `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
         buffer, plan = self._buffer, self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
-        held = self._gather([self._held(item, index) for index, item in enumerate(buffer.items)])
+        held = self._rings.shares([self._held(item, index) for index, item in enumerate(buffer.items)])
         rollout = self._one_rollout(held)
         where = self._expect(rollout, held)
+        self._sees |= {row.sees for share in held for row in share}
+        hold_all_or_none(self._sees, ranks=self._rings.world, zero=int(self._engine.zero_optimization_stage()))
         filler = self._filler(held)
-        group, rank, gas = plan.completions_per_prompt, self._rank, self._accumulation
+        group, rank, gas = plan.completions_per_prompt, self._rings.mine, self._accumulation
         for name in ("indices", "sample_loss_scale", "batch_num_tokens", "global_batch_size", "optimizer_step"):
             setattr(buffer, f"dynamic_{name}", [])
         micro, term = self._orders.spec.micro_batch, self._orders.spec.loss.policy
@@ -247,7 +272,7 @@ class EngineLayer:
             cuts = cut_shares(
                 [[row.length for row in share] for share in shares],
                 completions_per_device=None if micro.tokens_per_device else micro.completions_per_device,
-                tokens_per_device=micro.tokens_per_device,
+                tokens_per_device=micro.tokens_per_device and micro.tokens_per_device * self._rings.size,
                 padded=not self._trainer.args.ds.packing_samples,
             )
             mine = cuts[rank] if normaliser.tokens else []
@@ -276,10 +301,15 @@ class EngineLayer:
             raise CannotAttach({"unplanned_batch": reason})
         rollout, prompt, position, sample, prompt_tokens = (int(value) for value in item.info[IDENTITY])
         tokens = int(item.action_mask.sum())
-        return _Held(rollout, prompt, position, sample, prompt_tokens, len(item.sequences), tokens, index)
+        whole = is_as_answered(item)
+        named = rollout, prompt, position, sample
+        return _Held(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
 
     def _one_rollout(self, held: Sequence[Sequence[_Held]]) -> int:
         rollouts = {row.rollout for share in held for row in share}
+        if not rollouts:
+            said = "a model is to train, and no rank holds a completion for it"
+            raise BatchDrift(int(self._engine.global_steps), "membership", said)
         if len(rollouts) != 1:
             raise CannotAttach({"rollout": f"the replay buffers hold rollouts {sorted(rollouts)}; one at a time"})
         return rollouts.pop()
@@ -311,6 +341,10 @@ class EngineLayer:
                 f"rollout {rollout} came without (position, {named}, sample) {missing[:3] or 'none'} "
                 f"and with {extra[:3] or 'none'} that it does not have",
             )
+        if others := sorted((row.prompt, row.sample) for share in held for row in share if not row.answered):
+            said = "with other tokens or images, or another loss mask, than the engine's answers have"
+            where = f"({named}, sample) {others[:3]}"
+            raise BatchDrift(planned.generated_at_step, "membership", f"rollout {rollout} came {said}: {where}")
         return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
 
     def _filler(self, held: Sequence[Sequence[_Held]]) -> int:
@@ -319,12 +353,10 @@ class EngineLayer:
         import torch
 
         buffer = self._buffer
-        mine = min(held[self._rank], key=lambda row: row.all_tokens, default=None)
+        mine = min(held[self._rings.mine], key=lambda row: row.all_tokens, default=None)
         model: Any = None if mine is None else buffer.items[mine.index]
         if not all(held):
-            parts: list[Any] = [None] * len(held)
-            torch.distributed.all_gather_object(parts, model)
-            model = next(part for part in parts if part is not None)
+            model = next(part for (part,) in self._rings.gather([model]) if part is not None)
         filler = copy.copy(model)
         filler.action_mask = torch.zeros_like(filler.action_mask)
         filler.info = {**filler.info, IDENTITY: torch.tensor(_NOBODY)}
@@ -333,13 +365,14 @@ class EngineLayer:
 
     # ---- one micro-batch, one optimizer step
 
-    def _train(self, kl_ctl: float) -> Any:
+    def _train(self, *given: float) -> Any:
+        """In the place of `ppo_train`; given: the KL coefficient, where the loss has such a term."""
         self._seen.clear()
         self._turns.clear()
         if self._enforces:  # natively micro-batches that fill no step go on into the next one
             self._forget()
             self._watch.drop()
-        status = self._native_train(self._orders.settings.get(KL_COEFFICIENT, kl_ctl))
+        status = self._native_train(*(self._orders.settings.get(KL_COEFFICIENT, one) for one in given))
         self._skip_empty()
         if self._turns:
             left = [turn.step.index for turn in self._turns]
@@ -349,19 +382,19 @@ class EngineLayer:
     def _collate(self, batch: Any) -> Any:
         """The native batch without our columns in its info (upstream would log them), and beside it what its rows are
         meant to train, as the buffer has them now."""
-        from batchbridge_openrlhf.watching import Given
-
         items = batch[0] if self._buffer.dynamic_batch else batch
-        given = Given.of(items)
+        given = self._watch.given(items)
         experience = self._native_collate(batch)
-        experience.info.pop(IDENTITY, None)
+        for name in (IDENTITY, ANSWERED):
+            experience.info.pop(name, None)
         experience.batchbridge = _Beside(items, given)
         return experience
 
-    def _training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
+    def _training_step(self, experience: Any, *given: Any) -> Any:
+        """In the place of `training_step`; given: what `_train` was, the micro-batch's number and its denominators."""
         if self._enforces:
             self._skip_empty()
-            self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[step]))
+            self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
         beside: _Beside = experience.batchbridge
         identities = [tuple(int(value) for value in item.info.get(IDENTITY, _NOBODY)) for item in beside.items]
         self._parts.append(
@@ -371,9 +404,28 @@ class EngineLayer:
             ]
         )
         with self._watch.expecting(beside.given):
-            status = self._native_training_step(experience, kl_ctl, step, loss_batch_info)
+            status = self._native_training_step(experience, *given)
         real = sum(identity != _NOBODY for identity in identities)
-        return _finite(status, real) if self._enforces else status
+        return self._finite(status, real) if self._enforces else status
+
+    @staticmethod
+    def _finite(status: dict[str, Any], real: int) -> dict[str, Any]:
+        """The status of a micro-batch without tokens, or of fillers: upstream takes means over nothing for its
+        metrics."""
+        import torch
+
+        if real and status["num_action_tokens"]:
+            return status
+        for name, value in status["metrics"].items():
+            if isinstance(value, torch.Tensor):
+                status["metrics"][name] = torch.nan_to_num(value.float())
+        status["num_samples"] = float(real)
+        status["num_action_tokens"] = max(status["num_action_tokens"], NO_TOKEN)
+        return status
+
+    @staticmethod
+    def _told(item: Any, prompt_tokens: int) -> dict[str, Any]:
+        return facts_of(item, prompt_tokens)
 
     def _row(self, item: Any, identity: Sequence[int]) -> TrainedRow:
         rollout, prompt, position, sample, prompt_tokens = identity
@@ -381,7 +433,7 @@ class EngineLayer:
             (prompt,) = self._plan.candidates(prompt, prompt + 1)
         seen = (rollout, position, sample)
         self._seen[seen] += 1
-        self._facts.append(facts_of(item, prompt_tokens) if self._orders.ledger is not None else _NO_FACTS)
+        self._facts.append(self._told(item, prompt_tokens) if self._orders.ledger is not None else _NO_FACTS)
         return TrainedRow(
             rollout,
             prompt,
@@ -413,7 +465,7 @@ class EngineLayer:
             self._name_passes(turn.step)
         self._recorder.compare(step, self._rows, self._measure(turn))
         self._ticks = turn is None or turn.step.lr_tick
-        self._looked_at = _Step(step, turn, float(self._trainer.actor_scheduler.get_last_lr()[0]))
+        self._looked_at = _Step(step, turn, float(self._schedule.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
 
     def _measure(self, turn: _Turn | None) -> list[str]:
@@ -435,21 +487,21 @@ class EngineLayer:
             objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
         factor = self._watch.factor()
         if factor is not None:
-            expected = 1 / self._ranks
+            expected = 1 / self._rings.averaged
             if (why := factor.objection(expected)) is not None:
                 objections.append(why)
             for part, share in zip(self._parts, factor.applied(expected, len(self._parts)), strict=True):
                 for row in part:
                     if row is not None and row.weight is not None:
                         row.weight *= share
-        return objections
+        return objections + self._rings.differences(self._rows)
 
     def _normaliser(self, turn: _Turn | None) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""
         if turn is not None:
             return turn.normaliser
         rows = [(row.tokens, row.position) for row in self._rows] if self._watch.needs_denominators else []
-        everyone = self._gather_tuples(rows) if self._watch.needs_denominators else []
+        everyone = self._rings.said(rows) if self._watch.needs_denominators else []
         counted = [Row(tokens=tokens, group=position) for tokens, position in everyone]
         return Normaliser.of(self._orders.trained.loss.policy, counted)
 
@@ -478,37 +530,14 @@ class EngineLayer:
             self._parts = [[self._row(item, [int(value) for value in item.info[IDENTITY]]) for item in items]]
             self._name_passes(turn.step)
             self._recorder.compare(turn.step.index, self._rows)
-            rate = float(self._trainer.actor_scheduler.get_last_lr()[0])
+            rate = float(self._schedule.get_last_lr()[0])
             self._write(_Step(turn.step.index, turn, rate), None, skipped=True)
 
     # ---- facts
 
     @property
-    def _rank(self) -> int:
-        import torch
-
-        return int(torch.distributed.get_rank())
-
-    @property
-    def _ranks(self) -> int:
-        import torch
-
-        return int(torch.distributed.get_world_size())
-
-    @property
     def _accumulation(self) -> int:
         return int(self._engine.gradient_accumulation_steps())
-
-    def _gather(self, mine: Sequence[Any]) -> list[list[Any]]:
-        """Every rank's list. Collective."""
-        import torch
-
-        parts: list[Any] = [None] * self._ranks
-        torch.distributed.all_gather_object(parts, list(mine))
-        return parts
-
-    def _gather_tuples(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [row for share in self._gather(mine) for row in share]
 
     def _write(self, done: _Step, norm: float | None, *, skipped: bool) -> None:
         rows = self._rows
@@ -552,28 +581,17 @@ class _Beside:
         self.items, self.given = items, given
 
 
-def facts_of(item: Any, prompt_tokens: int) -> dict[str, Any]:
-    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`."""
+def facts_of(
+    item: Any, prompt_tokens: int, *, trained: str = "advantages", old: str = "action_log_probs"
+) -> dict[str, Any]:
+    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`. trained, old: columns
+    of what its tokens are trained towards, and of what was before."""
     ids, reward = item.sequences.tolist(), item.info.get("reward")
     # The mask and the log-probabilities are about the token after each position.
     return facts(
         prompt=ids[:prompt_tokens],
         completion=ids[prompt_tokens:],
-        trained=item.advantages[item.action_mask.bool()].tolist(),
-        old_logprobs=item.action_log_probs[prompt_tokens - 1 :].float().tolist(),
+        trained=getattr(item, trained)[item.action_mask.bool()].tolist(),
+        old_logprobs=getattr(item, old)[prompt_tokens - 1 :].float().tolist(),
         reward=None if reward is None else float(reward),
     )
-
-
-def _finite(status: dict[str, Any], real: int) -> dict[str, Any]:
-    """The status of a micro-batch without tokens, or of fillers: upstream takes means over nothing for its metrics."""
-    import torch
-
-    if real and status["num_action_tokens"]:
-        return status
-    for name, value in status["metrics"].items():
-        if isinstance(value, torch.Tensor):
-            status["metrics"][name] = torch.nan_to_num(value.float())
-    status["num_samples"] = float(real)
-    status["num_action_tokens"] = max(status["num_action_tokens"], NO_TOKEN)
-    return status

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge import Fix
+from batchbridge import Fix, Reading
 from batchbridge.kit import nearest_numbers, rule_table
 from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.deepspeed import Applied, applied, required
@@ -70,6 +70,12 @@ class Facts:
         """Packing, also where ring attention (since 0.8.4) or dynamic batches turn it on."""
         ring = self.sizes.ring > 1 and holds(">=0.8.4", self.version)
         return bool(self.settings[PACKING] or ring or self.sizes.dynamic)
+
+
+def settings_in(reading: Reading) -> Facts:
+    """The settings of a configuration, by their newest names."""
+    facts: Facts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    return facts
 
 
 Rule = rule_table.Rule[Facts]

@@ -21,8 +21,8 @@ SAID = (
 
 
 def settled(spec: Spec, prompts: int | None) -> Spec:
-    """The specification whose steps end with their pass over a rollout, where some would draw from two rollouts; else
-    `spec`.
+    """The specification whose steps end with their pass over a rollout, where some would draw from two rollouts or a
+    critic's warm-up ends between them; else `spec`.
 
     Also `spec`: where no rollout fills a step. Steps of one rollout each would then be more and smaller ones than
     openrlhf's, and another run. prompts: of the dataset; None: any number.
@@ -36,6 +36,7 @@ def settled(spec: Spec, prompts: int | None) -> Spec:
     last = 1 if prompts is None else prompts % rollout.prompts_per_rollout
     left = [rollout.prompts_per_rollout, *([last] if short else [])]
     crosses = any(count * group * step.passes_per_rollout % size for count in left)
-    if not crosses or whole * group < size:
+    warms_up = spec.critic is not None and spec.critic.warmup_rollouts > 0
+    if not (crosses or warms_up) or whole * group < size:
         return spec
     return spec.replace(**{"optimizer_step.step_may_span": "none", "order.last_optimizer_step": "short"})

@@ -11,6 +11,7 @@ from batchbridge.kit.records import dataclass
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.score_ranges import group_filter
 from batchbridge.kit.values import Told
+from batchbridge_openrlhf.critic_words import told_of_critic
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
@@ -160,6 +161,7 @@ def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None
         **_advantage(settings, sizes),
         **_order(settings, sizes),
         **_staleness(settings, sizes),
+        **told_of_critic(settings, sizes, shuffled=shuffles(settings, sizes.version)),
     }
     told |= {f"objective.{name}": entry for name, entry in _objective(settings, sizes).items()}
     return told | {f"carried.{name}": entry for name, entry in _carried(settings, sizes).items()}

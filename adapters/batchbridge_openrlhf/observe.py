@@ -17,8 +17,8 @@ from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge.kit.workers_ray import install_everywhere
-from batchbridge_openrlhf.driver import in_worker, prompt_tokens
+from batchbridge_openrlhf.answers import prompt_tokens
+from batchbridge_openrlhf.driver import install_in, trained
 from batchbridge_openrlhf.engine import IDENTITY, identify
 
 
@@ -58,12 +58,12 @@ class Observer:
     def detach(self) -> None:
         """Undoes what is in the training processes, where they have orders."""
         if self._sent:
-            install_everywhere(self._trainer.actor_model_group._actor_handlers, None, in_worker)
+            install_in(trained(self._trainer, self._orders), undo=True)
             self._sent, self._receipts = False, []
 
     def _start(self) -> Any:
         self._sent = True  # also where one of them refuses
-        self._receipts = install_everywhere(self._trainer.actor_model_group._actor_handlers, self._orders, in_worker)
+        self._receipts = install_in(trained(self._trainer, self._orders))
         states = self._native_start()
         self._rollout = int(states["global_step"])
         return states

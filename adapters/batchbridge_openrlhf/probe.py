@@ -27,56 +27,122 @@ REMEDY = (
 )
 
 
-def hold_loss_against(
-    spec: Spec,
-    trainer: Any,
-    watch: Watch,
-    *,
-    training_step: Callable[..., Any],
-    kl_coefficient: float,
-    layout: Callable[[Normaliser, int], Mapping[str, Sequence[Any]]],
-) -> None:
-    """Raises `CannotAttach` unless the trainer's own loss gives tokens the weights of `spec`.
+class Probe:
+    """The probe of one trainer's loss. kl_coefficient: what its `training_step` is called with."""
 
-    training_step: the trainer's own. kl_coefficient: what it is called with. layout: what the replay buffer says of an
-    optimizer step with these denominators and so many micro-batches, by attribute.
-    """
-    device, step = trainer.actor.model.device, normaliser(spec.loss.policy)
-    taps = []
-    for off_policy in (False, True):
-        tap, made = Tap(watch.objective), list(batches(watch.objective, off_policy=off_policy, device=device))
-        patches = Patches()
-        try:
-            policy = _stand_in(trainer, watch, tap, patches)
-            for name, values in layout(step, len(made)).items():
-                patches.set(trainer.replay_buffer, name, list(values), what="the probe's", why="probe")
-            for number, batch in enumerate(made):
-                policy.next = batch
-                _train(training_step, batch, kl_coefficient, number)
-        finally:
-            patches.undo()
-        watch.settle(step)
-        taps.append(tap)
-    verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
+    model = "actor"
+    """The attribute of the trainer that a stand-in takes the place of."""
 
+    def __init__(self, trainer: Any, watch: Watch, kl_coefficient: float = 0.0) -> None:
+        self._trainer, self._watch, self._kl_coefficient = trainer, watch, kl_coefficient
 
-def _train(training_step: Callable[..., Any], batch: ProbeBatch, kl_coefficient: float, number: int) -> None:
-    try:
-        training_step(_experience(batch), kl_coefficient, number, None)
-    except Exception as error:
-        reason = (
-            f"the trainer's own training_step did not run on a made-up micro-batch ({type(error).__name__}: {error}), "
-            f"so its weights cannot be measured; {REMEDY}"
+    def hold_against(
+        self,
+        spec: Spec,
+        training_step: Callable[..., Any],
+        layout: Callable[[Normaliser, int], Mapping[str, Sequence[Any]]],
+    ) -> None:
+        """Raises `CannotAttach` unless the trainer's own loss gives tokens the weights of `spec`.
+
+        training_step: the trainer's own. layout: what the replay buffer says of an optimizer step with these
+        denominators and so many micro-batches, by attribute.
+        """
+        watch, step = self._watch, normaliser(spec.loss.policy)
+        taps = []
+        for off_policy in (False, True):
+            tap = watch.tap()
+            made = list(batches(watch.objective, off_policy=off_policy, device=watch.engine.device))
+            patches = Patches()
+            try:
+                model = self._stand_in(tap, patches)
+                # A critic's step asks for the share of a router's loss whether it has one or not.
+                said = {**layout(step, len(made)), "dynamic_sample_loss_scale": [1.0] * len(made)}
+                for name, values in said.items():
+                    patches.set(self._trainer.replay_buffer, name, list(values), what="the probe's", why="probe")
+                for number, batch in enumerate(made):
+                    model.next = batch
+                    self._train(training_step, batch, number)
+            finally:
+                patches.undo()
+            watch.settle(step)
+            taps.append(tap)
+        verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
+
+    def leaf(self, batch: ProbeBatch, tap: Tap) -> torch.Tensor:
+        """What a model would have made of the micro-batch, watched."""
+        return tap.leaf(batch.logprobs, self._watch.rows(self.given(batch), batch.logprobs))
+
+    def arguments(self, number: int) -> tuple[Any, ...]:
+        """What `training_step` is called with beside the micro-batch, of its number in the step."""
+        return self._kl_coefficient, number, None
+
+    def given(self, batch: ProbeBatch) -> Given:
+        """What the rows of the micro-batch are meant to train."""
+        old = batch.logprobs if batch.old is None else batch.old
+        rows, width = batch.mask.shape
+        ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
+        return Given(
+            ids=ids,
+            attention=torch.ones_like(ids),
+            mask=batch.mask,
+            advantages=batch.advantages[:, None] * batch.mask,
+            old=old,
+            sampled=old,
+            reference=batch.reference,
         )
-        raise CannotAttach({"weight_probe": reason}) from error
+
+    def experience(self, batch: ProbeBatch) -> Any:
+        """As OpenRLHF's replay buffer makes it of the micro-batch; its tokens are one token, which nothing reads."""
+        from openrlhf.trainer.ppo_utils.experience import Experience
+
+        given = self.given(batch)
+        return Experience(
+            sequences=given.ids,
+            attention_mask=given.attention,
+            action_mask=given.mask.clone(),
+            action_log_probs=given.old.clone(),
+            rollout_log_probs=given.old.clone(),
+            base_action_log_probs=given.old.clone() if batch.reference is None else batch.reference.clone(),
+            advantages=given.advantages.clone(),
+            values=given.old.clone(),
+            returns=given.advantages.clone(),
+            info={},
+        )
+
+    def _train(self, training_step: Callable[..., Any], batch: ProbeBatch, number: int) -> None:
+        try:
+            training_step(self.experience(batch), *self.arguments(number))
+        except Exception as error:
+            reason = (
+                "the trainer's own training_step did not run on a made-up micro-batch "
+                f"({type(error).__name__}: {error}), so its weights cannot be measured; {REMEDY}"
+            )
+            raise CannotAttach({"weight_probe": reason}) from error
+
+    def _stand_in(self, tap: Tap, patches: Patches) -> _Model:
+        model, strategy = _Model(self, tap), self._trainer.strategy
+        accumulation = int(self._watch.engine.gradient_accumulation_steps())
+
+        def backward(loss: torch.Tensor, *arguments: Any, **options: Any) -> None:
+            (loss / accumulation).backward()
+
+        for target, name, value in (
+            (self._trainer, self.model, model),
+            (strategy, "backward", backward),
+            (strategy, "optimizer_step", lambda *arguments, **options: None),
+            (strategy, "moving_average", lambda *arguments, **options: None),
+            (strategy, "get_grad_norm", lambda *arguments, **options: 0.0),
+        ):
+            patches.set(target, name, value, what="a stand-in", why="probe")
+        return model
 
 
-class _Policy:
-    """In the place of the `Actor`: the log-probabilities of the micro-batch that comes next; entropies and the router's
-    loss are zero."""
+class _Model:
+    """In the place of the model that is trained: the log-probabilities of the micro-batch that comes next; entropies
+    and the router's loss are zero."""
 
-    def __init__(self, watch: Watch, tap: Tap) -> None:
-        self._watch, self._tap = watch, tap
+    def __init__(self, probe: Probe, tap: Tap) -> None:
+        self._probe, self._tap = probe, tap
         self.next: ProbeBatch | None = None
 
     def train(self) -> None:
@@ -84,57 +150,6 @@ class _Policy:
 
     def __call__(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, Any]:
         assert self.next is not None, "the probe says what comes next"
-        values = self.next.logprobs
-        made = self._tap.leaf(values, self._watch.rows(_given(self.next), values))
-        zeros = torch.zeros_like(values)
+        made = self._probe.leaf(self.next, self._tap)
+        zeros = torch.zeros_like(made)
         return made, SimpleNamespace(entropy=zeros, aux_loss=zeros.sum())
-
-
-def _stand_in(trainer: Any, watch: Watch, tap: Tap, patches: Patches) -> _Policy:
-    policy, strategy = _Policy(watch, tap), trainer.strategy
-    accumulation = int(trainer.actor.model.gradient_accumulation_steps())
-
-    def backward(loss: torch.Tensor, *arguments: Any, **options: Any) -> None:
-        (loss / accumulation).backward()
-
-    for target, name, value in (
-        (trainer, "actor", policy),
-        (strategy, "backward", backward),
-        (strategy, "optimizer_step", lambda *arguments, **options: None),
-        (strategy, "moving_average", lambda *arguments, **options: None),
-        (strategy, "get_grad_norm", lambda *arguments, **options: 0.0),
-    ):
-        patches.set(target, name, value, what="a stand-in", why="probe")
-    return policy
-
-
-def _given(batch: ProbeBatch) -> Given:
-    old = batch.logprobs if batch.old is None else batch.old
-    rows, width = batch.mask.shape
-    ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
-    return Given(
-        ids=ids,
-        attention=torch.ones_like(ids),
-        mask=batch.mask,
-        advantages=batch.advantages[:, None] * batch.mask,
-        old=old,
-        sampled=old,
-        reference=batch.reference,
-    )
-
-
-def _experience(batch: ProbeBatch) -> Any:
-    """As OpenRLHF's replay buffer makes it of the micro-batch; its tokens are one token, which nothing reads."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
-
-    given = _given(batch)
-    return Experience(
-        sequences=given.ids,
-        attention_mask=given.attention,
-        action_mask=given.mask.clone(),
-        action_log_probs=given.old.clone(),
-        rollout_log_probs=given.old.clone(),
-        base_action_log_probs=given.old.clone() if batch.reference is None else batch.reference.clone(),
-        advantages=given.advantages.clone(),
-        info={},
-    )

@@ -9,14 +9,16 @@ from typing import Any
 
 import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
 from batchbridge import CannotAttach, Reading, Source, Spec
-from batchbridge.kit import CandidatePlan, Context, Request, walk
+from batchbridge.kit import CandidatePlan, Context, Request, run_of_critic, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import steps_cross_rollouts
 from batchbridge.kit.refusals import Refusal, never, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
-from batchbridge_openrlhf.facts import Facts
+from batchbridge_openrlhf.critic_refusals import CRITIC, SET_IN_CRITIC
+from batchbridge_openrlhf.critic_words import FORGOTTEN, FREEZING, KEPT
+from batchbridge_openrlhf.facts import settings_in
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
@@ -99,44 +101,42 @@ def _unproven_correction(request: Request) -> bool:
     return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
-def _images_under_zero_3(reading: Reading) -> bool:
-    assert reading.spec is not None, "what is not read is not asked"
-    sees, zero = (settings_in(reading)[key] for key in ("data.max_images_per_prompt", "ds.zero_stage"))
-    return bool(sees > 0 and zero == 3 and reading.spec.topology.world_size > 1)
-
-
-def settings_in(reading: Reading) -> Facts:
-    """The settings of a configuration, by their newest names."""
-    facts: Facts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
-    return facts
+def _tensor_parallel_with_more(reading: Reading) -> bool:
+    own = settings_in(reading)
+    more = (
+        own["ds.zero_stage"] == 3
+        or own["ds.ring_attn_size"] > 1
+        or own["data.max_images_per_prompt"] > 0
+        or own["algo.advantage.estimator"] == "gae"
+    )
+    return bool(own["ds.tensor_parallel_size"] > 1 and more)
 
 
 def started(reading: Reading) -> Reading:
-    """The reading of an enforced run: its order is keyed by train.seed, where nothing else keys it, and its steps end
-    with their rollout (`leftovers.settled`)."""
+    """The reading of an enforced run: its order is keyed by train.seed, where nothing else keys it, its steps end with
+    their rollout (`leftovers.settled`), and rollouts of a critic's warm-up are not kept."""
     if reading.spec is None:
         return reading
     spec = settled(reading.spec, reading.dataset_size)
     if spec.order.seed is None:
         spec = spec.replace(**{"order.seed": settings_in(reading)["train.seed"]})
+    if KEPT in spec.open_terms:
+        spec = dataclasses.replace(spec, open_terms=tuple(name for name in spec.open_terms if name != KEPT))
     return dataclasses.replace(reading, spec=spec)
 
 
 def assumed(reading: Reading) -> tuple[str, ...]:
-    """What becomes of leftovers, where `started` decided it: options say `none` with dynamic batches alone."""
+    """What becomes of leftovers, where `started` decided it: options say `none` with dynamic batches alone; and of the
+    rollouts of a critic's warm-up."""
     assert reading.spec is not None, "what is not read is not asked"
-    decided = reading.spec.optimizer_step.step_may_span == "none" and not settings_in(reading).sizes.dynamic
-    return (SAID,) if decided else ()
+    critic, own = reading.spec.critic, settings_in(reading)
+    decided = reading.spec.optimizer_step.step_may_span == "none" and not own.sizes.dynamic
+    warms_up = critic is not None and critic.warmup_rollouts > 0 and own[FREEZING] >= 0
+    return (*([SAID] if decided else []), *([FORGOTTEN] if warms_up else []))
 
 
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal(
-        "critic",
-        "a critic's own steps and its value loss are not proven against the oracle yet: algo.advantage.estimator gae",
-        lambda args, request: args.algo.advantage.estimator == "gae" or request.spec.advantage.baseline == "value",
-        configured=lambda reading: settings_in(reading)["algo.advantage.estimator"] == "gae",
-        remedy="another algo.advantage.estimator: group_norm, rloo, dr_grpo",
-    ),
+    *CRITIC,
     Refusal(
         "batch_scale",
         "openrlhf whitens advantages over every token of the rollout; the spec takes the deviation over completions, "
@@ -173,27 +173,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "agent",
-        "train.agent_func_path: an agent decides how many experiences a sample becomes",
-        lambda args, request: bool(args.train.agent_func_path),
-        configured=lambda reading: bool(settings_in(reading)["train.agent_func_path"]),
-        remedy="leave train.agent_func_path out",
-    ),
-    Refusal(
-        "images",
-        "under ZeRO-3 on several ranks, weights of a vision tower are not loaded in some runs and hold whatever was in "
-        'memory (transformers 5.15.0, DeepSpeed 0.19.6); allow=("images",) accepts that',
-        lambda args, request: (
-            args.data.max_images_per_prompt > 0 and args.ds.zero_stage == 3 and request.spec.topology.world_size > 1
+        "train.agent_func_path with data.max_images_per_prompt: an environment may show images between a completion's "
+        "own tokens; not proven",
+        lambda args, request: bool(args.train.agent_func_path) and args.data.max_images_per_prompt > 0,
+        configured=lambda reading: (
+            bool(settings_in(reading)["train.agent_func_path"])
+            and settings_in(reading)["data.max_images_per_prompt"] > 0
         ),
-        allowable=True,
-        configured=lambda reading: _images_under_zero_3(reading),
-        remedy="ds.zero_stage 2, one rank, or data.max_images_per_prompt 0",
-    ),
-    Refusal(
-        "critic_warmup",
-        "critic.freezing_steps keeps the policy from training, and openrlhf keeps those rollouts; set it to -1",
-        lambda args, request: args.critic.freezing_steps >= 0,
-        configured=lambda reading: settings_in(reading)["critic.freezing_steps"] >= 0,
+        remedy="data.max_images_per_prompt 0, or leave train.agent_func_path out",
     ),
     Refusal(
         "ema",
@@ -211,17 +198,28 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sequence_parallel",
-        "ds.ring_attn_size above 1 splits completions over ranks; not proven yet",
-        lambda args, request: args.ds.ring_attn_size > 1,
-        configured=lambda reading: settings_in(reading)["ds.ring_attn_size"] > 1,
+        "a critic with ds.ring_attn_size above 1 is not proven",
+        lambda args, request: args.ds.ring_attn_size > 1 and args.algo.advantage.estimator == "gae",
+        configured=lambda reading: (
+            settings_in(reading)["ds.ring_attn_size"] > 1 and settings_in(reading)["algo.advantage.estimator"] == "gae"
+        ),
         remedy="ds.ring_attn_size 1",
     ),
     Refusal(
         "tensor_parallel",
-        "ds.tensor_parallel_size above 1 is not proven yet",
-        lambda args, request: args.ds.tensor_parallel_size > 1,
-        configured=lambda reading: settings_in(reading)["ds.tensor_parallel_size"] > 1,
-        remedy="ds.tensor_parallel_size 1",
+        "ds.tensor_parallel_size above 1 with ZeRO-3, ring attention, images or a critic: under ZeRO-3 transformers "
+        "(5.15.0) does not load a model whose weights deepspeed cuts; the others are not proven",
+        lambda args, request: (
+            args.ds.tensor_parallel_size > 1
+            and (
+                args.ds.zero_stage == 3
+                or args.ds.ring_attn_size > 1
+                or args.data.max_images_per_prompt > 0
+                or args.algo.advantage.estimator == "gae"
+            )
+        ),
+        configured=lambda reading: _tensor_parallel_with_more(reading),
+        remedy="ds.tensor_parallel_size 1, or ds.zero_stage 2 with neither of the others",
     ),
     Refusal(
         "fp16",
@@ -337,7 +335,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "no_step",
-        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+        "the plan has no optimizer step: fewer prompts than one rollout takes, no pass over it, or a critic's warm-up "
+        "that is as long as the run",
         lambda args, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
     ),
 )
@@ -351,8 +350,11 @@ PLANNED = (
     "order.",
     "horizon.",
     "staleness.",
+    "open_terms",
+    *SET_IN_CRITIC,
 )
-"""Canonical fields (or their beginnings) that the plan, the weights and the driver of `enforce` bring about."""
+"""Canonical fields (or their beginnings) that the plan, the weights and the driver of `enforce` bring about. An open
+term that `started` does not settle is refused before."""
 SETTABLE = (
     "objective.ratio_level",
     "objective.clip_low",
@@ -402,15 +404,20 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
 
 HELD = ("samples_generator", "experience_maker", "actor_model_group")
 """Objects of a `PPOTrainer` whose methods are replaced, too."""
-OBSERVED = ("critic", "asynchronous", "agent", "sequence_parallel", "tensor_parallel")
+OBSERVED = ("critic", "asynchronous", "sequence_parallel", "tensor_parallel")
 """What cannot even be observed: completions are not told apart there, or have no weights of their own."""
 
 
 def ticks_of(request: Request) -> int:
-    """Learning-rate ticks of the whole run."""
-    assert request.plan is not None, "wrap refuses to enforce without a plan"
-    per_rollout = request.spec.horizon.lr_tick == "rollout"
-    return request.plan.total_rollouts if per_rollout else request.plan.total_optimizer_steps
+    """Learning-rate ticks of the whole run: openrlhf makes both models' schedules for one number of them, so that a
+    policy that a critic's warm-up keeps from training does not come to the end of its own."""
+    plan, critic = request.plan, request.spec.critic
+    assert plan is not None, "wrap refuses to enforce without a plan"
+    if request.spec.horizon.lr_tick == "rollout":
+        return plan.total_rollouts
+    if critic is not None and critic.warmup_rollouts:
+        plan = type(plan)(run_of_critic(request.spec), plan.dataset_size)
+    return plan.total_optimizer_steps
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
@@ -428,6 +435,9 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
     if isinstance(request.plan, CandidatePlan):
         reason = "rewards decide which prompts fill a rollout, and no training process sees what was dropped"
         raise CannotAttach({"group_filter": f"{reason}: wrap the PPOTrainer"})
+    if request.spec.critic is not None:
+        reason = "the critic is trained in processes of its own, which this trainer does not know: wrap the PPOTrainer"
+        raise CannotAttach({"critic": reason})
     import torch
 
     from batchbridge_openrlhf.engine import EngineLayer

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from batchbridge import Spec
 from batchbridge.kit import Normaliser, Objective
 from batchbridge.kit.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches
+from batchbridge_openrlhf.images import are_shown, together
+from batchbridge_openrlhf.rings import Rings, averaging
 
 FURTHEST = 20.0
 """Log of a token's ratio beyond which OpenRLHF's loss has no gradient. Source: PolicyLoss.forward."""
@@ -30,7 +32,7 @@ UNBIASED = "_unbiased_gradient"
 
 
 class OtherInputs(RuntimeError):
-    """A policy that was run on other tokens, or with another loss mask, than the replay buffer has."""
+    """A policy that was run on other tokens or images, or with another loss mask, than the replay buffer has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Given:
     """A micro-batch as the replay buffer has it before it is trained: copies, padded on the right.
 
     All of shape (rows, tokens), on the CPU; ids, attention: one token wider. sampled: the sampler's log-probabilities;
-    None where there are none.
+    None where there are none. images: see `images.together`.
     """
 
     ids: torch.Tensor
@@ -48,12 +50,23 @@ class Given:
     old: torch.Tensor
     sampled: torch.Tensor | None
     reference: torch.Tensor | None
+    images: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, items: Sequence[Any]) -> Given:
-        """Of experiences of one completion each."""
+    def of(
+        cls,
+        items: Sequence[Any],
+        *,
+        advantages: str = "advantages",
+        old: str = "action_log_probs",
+        sampled: str | None = "rollout_log_probs",
+        reference: str | None = "base_action_log_probs",
+    ) -> Given:
+        """Of experiences of one completion each, by the names of their columns; None: none."""
 
-        def column(name: str) -> Any:
+        def column(name: str | None) -> Any:
+            if name is None:
+                return None
             values = [getattr(item, name, None) for item in items]
             if any(value is None for value in values):
                 return None
@@ -63,10 +76,11 @@ class Given:
             ids=column("sequences"),
             attention=column("attention_mask"),
             mask=column("action_mask"),
-            advantages=column("advantages"),
-            old=column("action_log_probs"),
-            sampled=column("rollout_log_probs"),
-            reference=column("base_action_log_probs"),
+            advantages=column(advantages),
+            old=column(old),
+            sampled=column(sampled),
+            reference=column(reference),
+            images=together(items),
         )
 
     def is_of(self, ids: Any, mask: Any) -> torch.Tensor | bool:
@@ -83,26 +97,42 @@ class Given:
 class Watch:
     """The measurement of one trainer's steps. spec: what its loss computes."""
 
+    who = "policy"
+
     def __init__(self, trainer: Any, spec: Spec, patches: Patches) -> None:
-        self._engine, self._spec = trainer.actor.model, spec
+        model, self.engine = self.parts(trainer)
+        self._spec, self._shares_of_a_rollout = spec, Rings.of(trainer).count
         self.objective = measurable(spec.objective)
-        self._tap = Tap(self.objective)
+        self._tap = self.tap()
         self._shares: list[torch.Tensor] = []
         self._expected: Given | None = None
         self._sound: list[torch.Tensor | bool] = []
-        """Of each micro-batch, whether the policy was run on what the buffer has."""
+        """Of each micro-batch, whether the policy was run on the tokens, and on the images, that the buffer has."""
         self._witness: Witness | None = None
-        self._native_forward = trainer.actor.forward
+        self._native_forward = model.forward
         patches.set(
-            trainer.actor,
+            model,
             "forward",
             self._forward,
             what="log-probabilities hooked",
             why="what a step trains is measured",
         )
-        chosen = Witness.choose(list(self._engine.module.named_parameters()), size=_whole_size)
+        chosen = Witness.choose(list(self.engine.module.named_parameters()), size=_whole_size)
         if chosen is not None:
-            self._witness = Witness(chosen[1], all_reduce_over(), apart=True)
+            self._witness = Witness(chosen[1], all_reduce_over(averaging(trainer)), apart=True)
+
+    @staticmethod
+    def parts(trainer: Any) -> tuple[Any, Any]:
+        """What makes log-probabilities, and its DeepSpeed engine."""
+        return trainer.actor, trainer.actor.model
+
+    def tap(self) -> Tap:
+        """A new measurement of micro-batches."""
+        return Tap(self.objective)
+
+    def given(self, items: Sequence[Any]) -> Given:
+        """What experiences of one completion each are meant to train."""
+        return Given.of(items)
 
     def close(self) -> None:
         """Takes the hook off the parameter."""
@@ -111,8 +141,8 @@ class Watch:
 
     @property
     def ranks(self) -> int:
-        """Processes that DeepSpeed averages gradients over."""
-        return int(torch.distributed.get_world_size())
+        """Shares that a rollout is dealt out in: what a loss is multiplied with against DeepSpeed's averaging."""
+        return self._shares_of_a_rollout
 
     # ---- log-probabilities
 
@@ -128,6 +158,7 @@ class Watch:
     def _forward(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_forward(*arguments, **options)
         if self._expected is not None:
+            result = self.reachable(result)
             made = result if isinstance(result, torch.Tensor) else result[0]
             # OpenRLHF multiplies log-probabilities with the mask, so that a token that was taken out of it looks like
             # one that is clipped.
@@ -135,9 +166,14 @@ class Watch:
                 arguments[place] if len(arguments) > place else options.get(name)
                 for place, name in enumerate(("sequences", "action_mask"))
             )
-            self._sound.append(made.shape == self._expected.mask.shape and self._expected.is_of(ids, mask))
+            alike = made.shape == self._expected.mask.shape and self._expected.is_of(ids, mask)
+            self._sound += [alike, are_shown(self._expected.images, options)]
             if made.shape == self._expected.mask.shape:
                 self._tap.watch(made, self.rows(self._expected, made))
+        return result
+
+    def reachable(self, result: Any) -> Any:
+        """What a model made, where nothing of DeepSpeed's stands between its gradient and the loss."""
         return result
 
     def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
@@ -162,7 +198,9 @@ class Watch:
         sound, self._sound = self._sound, []
         if not all(map(bool, sound)):
             self._tap.drop()
-            raise OtherInputs("the policy was run on other tokens, or with another loss mask, than the rollout has")
+            raise OtherInputs(
+                f"the {self.who} was run on other tokens or images, or with another loss mask, than the rollout has"
+            )
         return self._tap.take(scale=self.ranks * self._loss_scale * self._divided_later)
 
     def settle(self, normaliser: Normaliser) -> None:
@@ -175,15 +213,15 @@ class Watch:
     @property
     def _loss_scale(self) -> float:
         """fp16's, which DeepSpeed multiplies the loss with inside of backward."""
-        return float(getattr(self._engine.optimizer, "loss_scale", 1.0) or 1.0)
+        return float(getattr(self.engine.optimizer, "loss_scale", 1.0) or 1.0)
 
     @property
     def _divided_later(self) -> float:
         """DeepSpeed's accumulation steps, where its division by them is no part of the gradient at log-probabilities:
         until 0.19.5 it is made at the model's output, since 0.19.6 at the loss. Source: engine.backward,
         _backward_prologue_per_tensor."""
-        at_output = getattr(self._engine, "_scale_wrt_gas", False)
-        return float(self._engine.gradient_accumulation_steps()) if at_output else 1.0
+        at_output = getattr(self.engine, "_scale_wrt_gas", False)
+        return float(self.engine.gradient_accumulation_steps()) if at_output else 1.0
 
     def drop(self) -> None:
         """Forgets the micro-batches since the last `take`."""

@@ -13,6 +13,7 @@ from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf.critic_words import write_critic
 from batchbridge_openrlhf.meaning import (
     CORRECTION_WORDS,
     ESTIMATORS,
@@ -45,6 +46,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     _advantage(spec, version, values, problems)
     _objective(spec, version, values, problems)
     _carried(spec, version, values, problems)
+    write_critic(spec, version, values, problems)
     said = spec.values
     for path, wanted in {**{path: value for path, (value, _) in FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)

@@ -97,11 +97,10 @@ def _token_gspo(facts: Facts) -> str | None:
 def _uncarried(facts: Facts) -> str | None:
     said: list[str] = []
     row = next((r for r in ESTIMATORS if r.name == facts[ESTIMATOR] and holds(r.versions, facts.version)), None)
-    if row is not None and row.scale == "batch":
+    if row is not None and row.scale == "batch" and not facts.has_critic:
         said.append("advantages are centred once more, over the rollout's tokens, and scaled there")
-    if facts.has_critic:
-        keys = ("algo.advantage.gamma", "algo.advantage.lambd", "critic.adam.lr", "critic.value_clip")
-        said.append("a critic: " + ", ".join(map(facts.said, (*keys, "critic.freezing_steps"))))
+    if facts.has_critic and facts["critic.freezing_steps"] >= 0:
+        said.append(f"{facts.said('critic.freezing_steps')} (the policy trains later on the rollouts of the warm-up)")
     low, high = facts["reward.clip_range"]
     if row is None or row.baseline in ("group_mean", "leave_one_out"):
         said.append(f"rewards are clipped to [{low:g}, {high:g}] after the baseline is subtracted")

@@ -54,14 +54,28 @@ def recorded(version: str) -> dict[str, Any]:
     return found
 
 
-PARTS = ("candidates", "deepspeed", "driver", "engine", "observe", "probe", "runtime", "sampling", "watching")
+PARTS = (
+    *("answers", "candidates", "critic", "critic_engine", "deepspeed", "driver", "engine", "images", "observe"),
+    *("probe", "rings", "runtime", "sampling", "watching"),
+)
 """Modules of the adapter that act on a wrapped run."""
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     # record -> what its runs were made by, of this folder
     "measured": tuple(
-        f"native/{name}.py" for name in ("gradients", "tampering", "fits", "filtered_fits", "filter_tampering")
+        f"native/{name}.py"
+        for name in (
+            *("gradients", "tampering", "fits", "filtered_fits", "filter_tampering"),
+            *("critics", "critic_tampering", "critic_oracle", "critic_fits"),
+        )
     ),
-    "runs": ("by_hand/native/test_runs_openrlhf.py",),
+    "runs": ("by_hand/native/test_runs_openrlhf.py", "orl_runs.py"),
+    "critic": ("by_hand/native/test_critic_runs_openrlhf.py", "orl_runs.py"),
+    "together": (
+        *("native/agent_fits.py", "native/agent_masks.py", "native/gradients.py", "native/rings.py"),
+        *("native/tampering.py", "by_hand/native/test_together_openrlhf.py"),
+    ),
+    "images": tuple(f"native/{name}.py" for name in ("gradients", "images", "seeing", "tampering")),
+    "tensors": tuple(f"native/{name}.py" for name in ("gradients", "tampering", "tensors")),
 }
 
 
@@ -162,6 +176,25 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
         check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
+
+
+def check_critic(run: Mapping[str, Any], *, ranks: int) -> None:
+    """The ledger of a run with a critic is the plan: members, token weights, clock. Advantages are of single tokens,
+    and a ledger has none."""
+    plan = plan_of(run)
+    assert plan.spec.critic is not None
+    assert run["mode"] == "enforce"
+    assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
+    assert plan.total_optimizer_steps == 2 * ROLLOUTS
+    for step in run["steps"]:
+        assert sorted(rows_of(step, *MEMBERS)) == members_of(plan, step["step"])
+        assert step["ranks"] == ranks
+        tokens = sum(step["response_tokens"])
+        for weight, count in rows_of(step, "weights", "response_tokens"):
+            assert math.isclose(weight, 1 / tokens if count else 0.0, rel_tol=1e-6)
+        assert set(step["advantage"]) == {None}
+        assert step["gradient_norm"] > 1e-2
+        assert step["lr_tick"] == plan.step(step["step"]).lr_tick
 
 
 def clipped_in(file: Path, run: Mapping[str, Any]) -> list[str]:

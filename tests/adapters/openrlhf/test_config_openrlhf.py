@@ -642,6 +642,7 @@ def test_a_token_budget_is_written_with_zero_3():
             "micro_batch.cap": "soft",
             "optimizer_step.step_may_span": "none",
             "optimizer_step.rollout_shuffle": "none",
+            "critic.rollout_shuffle": "none",
         }
     )
     values = OpenRlhfAdapter().write(spec).values
@@ -774,3 +775,49 @@ def test_a_setting_that_came_and_went_is_refused_by_name_in_a_version_before_it(
     with pytest.raises(CannotWrite) as refused:
         OpenRlhfAdapter().write(sampled, "0.8.0")
     assert any("has no option algo.advantage.is_correction_enable" in one.reason for one in refused.value.problems)
+
+
+def test_a_critic_is_read_by_its_options_and_written_back() -> None:
+    from batchbridge.meaning.critic import Critic
+
+    said = {"algo.advantage.estimator": "gae", "algo.advantage.lambd": 0.95, "critic.value_clip": 0.3}
+    spec = read({**SIZES, **said, "train.max_epochs": 2, "critic.adam.lr": 1e-5}).spec
+    assert spec.advantage.baseline == "value"
+    assert spec.critic == Critic(
+        completions_per_step=spec.optimizer_step.completions_per_step,
+        passes_per_rollout=2,
+        rollout_shuffle="completions",
+        aggregation="token_mean",
+        value_clip=0.3,
+        gae_lambda=0.95,
+        learning_rate=1e-5,
+        max_gradient_norm=1.0,
+    )
+    values = OpenRlhfAdapter().write(spec).values
+    assert {name: values[name] for name in (*said, "critic.adam.lr")} == {**said, "critic.adam.lr": 1e-5}
+    assert read({**SIZES, "algo.advantage.estimator": "rloo"}).spec.critic is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("critic.completions_per_step", 64),
+        ("critic.passes_per_rollout", 3),
+        ("critic.completions_per_device", 3),
+        ("critic.aggregation", "sequence_mean"),
+        ("critic.warmup_rollouts", 2),
+        ("critic.value_clip", None),
+        ("advantage.baseline", "group_mean"),
+    ],
+)
+def test_a_critic_that_no_option_says_is_not_written(field: str, value: object) -> None:
+    spec = read({**SIZES, "algo.advantage.estimator": "gae"}).spec.replace(**{field: value})
+    with pytest.raises(CannotWrite) as refused:
+        OpenRlhfAdapter().write(spec)
+    assert field in str(refused.value)
+
+
+def test_rollouts_that_a_frozen_policy_trains_on_later_have_no_word() -> None:
+    spec = read({**SIZES, "algo.advantage.estimator": "gae", "critic.freezing_steps": 1}).spec
+    assert spec.critic.warmup_rollouts == 2
+    assert [term.partition(":")[0] for term in spec.unfollowed_terms] == ["critic"]

@@ -125,15 +125,13 @@ def case(name, source, context=NEW, spec=None):
 
 
 REFUSED = {
-    "critic": {"algo.advantage.estimator": "gae"},
     "asynchronous": {"train.async_enable": True},
-    "agent": {"train.agent_func_path": "agent.py"},
-    "images": {"data.max_images_per_prompt": 1, "ds.zero_stage": 3, "actor.num_gpus_per_node": 2},
-    "critic_warmup": {"critic.freezing_steps": 3},
+    "agent": {"train.agent_func_path": "agent.py", "data.max_images_per_prompt": 1},
+    "critic_warmup": {"critic.freezing_steps": 3, "algo.advantage.estimator": "reinforce"},
     "ema": {"train.enable_ema": True},
     "adaptive_kl": {"algo.kl.target": 0.1},
-    "sequence_parallel": {"ds.ring_attn_size": 2, "actor.num_gpus_per_node": 2},
-    "tensor_parallel": {"ds.tensor_parallel_size": 2, "actor.num_gpus_per_node": 2},
+    "sequence_parallel": {"ds.ring_attn_size": 2, "actor.num_gpus_per_node": 2, "algo.advantage.estimator": "gae"},
+    "tensor_parallel": {"ds.tensor_parallel_size": 2, "actor.num_gpus_per_node": 2, "ds.zero_stage": 3},
     "fp16": {"ds.param_dtype": "fp16"},
     "router_loss": {"actor.aux_loss_coef": 0.01},
     "sampler_correction": {
@@ -163,11 +161,12 @@ class TestOpenRlhfAdapter(AdapterContract):
     refused_otherwise = (
         *("batch_scale", "advantage_with_kl", "surrogate", "sequence_ratio", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size", "other_correction"),
-        *("group_filter", "staleness"),
+        *("group_filter", "staleness", "critic", "critic_advantages", "critic_steps", "critic_aggregation"),
     )
     valid = (
         case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),
         case("dynamic batches", Source(values=DYNAMIC)),
+        case("a critic", Source(values={**WHOLE_EPISODE, "algo.advantage.estimator": "gae"})),
         case("flat names", Source(values=FLAT), Context(framework_version="0.10.1.post2")),
         case("a command", Source(argv=COMMAND)),
         case("a tail", Source(values=WHOLE_EPISODE), Context(framework_version="0.11.2", dataset_size=20)),

@@ -11,6 +11,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.plan import Plan
+from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.leftovers import SAID
 
 COMMAND = {
@@ -93,3 +94,15 @@ def test_a_dataset_of_unknown_size_may_leave_a_remainder() -> None:
     reading = read(None, **{"train.batch_size": 6})
     assert started(reading) == ("none", "short")
     assert enforcement(reading).verdict == "enforced"
+
+
+def test_rollouts_of_a_critics_warm_up_are_not_kept_in_a_wrapped_run() -> None:
+    reading = read(**{"algo.advantage.estimator": "gae", "critic.freezing_steps": 0, "train.batch_size": 8})
+    assert reading.spec is not None
+    assert reading.spec.open_terms == (KEPT,)
+    spec = plugins.adapters()["openrlhf"].started(reading).spec
+    assert spec is not None
+    assert (spec.open_terms, spec.optimizer_step.step_may_span) == ((), "none")
+    assert spec.critic is not None
+    assert spec.critic.warmup_rollouts == 1
+    assert FORGOTTEN in enforcement(reading).assumes

@@ -15,14 +15,16 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.kit.workers import Orders, Receipt, orders_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
-from batchbridge.meaning.spec import LossTerm
+from batchbridge.meaning.spec import Loss, LossTerm
 from batchbridge.reading.read import read_source
 from batchbridge_openrlhf import runtime
+from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.candidates import CandidateDriver
 from batchbridge_openrlhf.config import OpenRlhfAdapter
-from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
+from batchbridge_openrlhf.critic import critics_orders, critics_spec
+from batchbridge_openrlhf.driver import STATE, Driver, check_ranks
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine, out_of_engine
@@ -87,6 +89,61 @@ def refused(args: Any, request: Request) -> set[str]:
     return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(args, request)}
 
 
+GAE = {"algo.advantage.estimator": "gae"}
+
+
+def test_a_run_with_a_critic_is_refused_nothing() -> None:
+    request = request_of(GAE)
+    assert request.spec.critic is not None
+    assert refused(arguments(algo__advantage__estimator="gae"), request) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("critic", {"critic.": None}),
+        ("critic_advantages", {"critic.gamma": 0.9}),
+        ("critic_advantages", {"critic.gae_lambda": 0.9}),
+        ("critic_steps", {"critic.completions_per_step": 3}),
+        ("critic_steps", {"critic.passes_per_rollout": 2}),
+        ("critic_aggregation", {"critic.aggregation": "token_sum"}),
+        ("critic_aggregation", {"critic.denominator_scope": "rank"}),
+    ],
+)
+def test_what_a_spec_asks_of_a_critic_and_openrlhf_cannot_do_is_refused_by_name(
+    name: str, changes: dict[str, Any]
+) -> None:
+    assert refused(arguments(), request_of(GAE, **changes)) == {name}
+
+
+def test_a_trainer_without_a_critic_is_no_run_with_one() -> None:
+    request = request_of()
+    asked = request_of(GAE).spec
+    assert "critic" in refused(arguments(), dataclasses.replace(request, spec=asked))
+
+
+def test_the_critics_processes_are_told_the_critics_steps_and_loss() -> None:
+    asked = request_of(GAE, **{"critic.value_clip": 0.3, "critic.tokens_per_device": 50})
+    request = dataclasses.replace(asked, ledger=Path("runs/a"))
+    told = critics_orders(orders_of(request, "0.11.2", settings={"actor.entropy_coef": 0.1}))
+    assert told.settings == {"loss.clip_eps": 0.3, "loss.token_level_loss": True}
+    assert told.spec.loss == Loss(policy=LossTerm(aggregation="token_mean"))
+    assert told.spec.micro_batch.tokens_per_device == 50
+    assert told.ledger == Path("runs/a/critic").absolute()
+    plan = told.plan()
+    assert plan is not None
+    assert request.plan is not None
+    assert plan.total_optimizer_steps == request.plan.total_optimizer_steps
+    assert [plan.step(step).members for step in range(plan.total_optimizer_steps)] == [
+        request.plan.step(step).members for step in range(plan.total_optimizer_steps)
+    ]
+
+
+def test_a_training_process_of_the_policy_alone_does_not_train_a_critic() -> None:
+    with pytest.raises(CannotAttach, match="wrap the PPOTrainer"):
+        runtime._patch_worker(SimpleNamespace(), request_of(GAE), Patches(), SimpleNamespace())  # type: ignore[arg-type]
+
+
 def test_a_running_trainers_prompts_are_ordered_by_its_seed() -> None:
     request = request_of()
     assert request.spec.order.seed == 7
@@ -103,14 +160,14 @@ def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("critic", {"algo__advantage__estimator": "gae"}),
         ("asynchronous", {"train__async_enable": True}),
-        ("agent", {"train__agent_func_path": "agent.py"}),
+        ("agent", {"train__agent_func_path": "agent.py", "data__max_images_per_prompt": 1}),
         ("critic_warmup", {"critic__freezing_steps": 0}),
         ("ema", {"train__enable_ema": True}),
         ("adaptive_kl", {"algo__kl__target": 6.0}),
-        ("sequence_parallel", {"ds__ring_attn_size": 2}),
-        ("tensor_parallel", {"ds__tensor_parallel_size": 2}),
+        ("tensor_parallel", {"ds__tensor_parallel_size": 2, "ds__zero_stage": 3}),
+        ("tensor_parallel", {"ds__tensor_parallel_size": 2, "ds__ring_attn_size": 2}),
+        ("tensor_parallel", {"ds__tensor_parallel_size": 2, "data__max_images_per_prompt": 1}),
         ("fp16", {"ds__param_dtype": "fp16"}),
         ("router_loss", {"actor__aux_loss_coef": 0.01}),
         ("group_size", {"rollout__n_samples_per_prompt": 4}),
@@ -120,6 +177,28 @@ def test_what_the_trainer_is_configured_for_and_cannot_follow_is_refused_by_name
     name: str, changes: dict[str, Any]
 ) -> None:
     assert refused(arguments(**changes), request_of()) == {name}
+
+
+def test_a_ring_is_refused_with_a_critic_alone() -> None:
+    ring = {"ds__ring_attn_size": 2}
+    assert refused(arguments(**ring), request_of()) == set()
+    assert "sequence_parallel" in refused(arguments(**ring, algo__advantage__estimator="gae"), request_of())
+
+
+def test_tensor_parallelism_up_to_zero_2_is_refused_nothing_and_with_a_critic_it_is() -> None:
+    parallel = {"ds__tensor_parallel_size": 2}
+    assert refused(arguments(**parallel), request_of()) == set()
+    assert "tensor_parallel" in refused(arguments(**parallel, algo__advantage__estimator="gae"), request_of(GAE))
+
+
+def test_a_critics_warm_up_is_refused_nothing_and_the_policy_has_no_step_in_it() -> None:
+    request = request_of(GAE, **{"critic.warmup_rollouts": 1})
+    assert refused(arguments(critic__freezing_steps=0, algo__advantage__estimator="gae"), request) == set()
+    told = critics_orders(orders_of(request, "0.11.2", ticks=runtime.ticks_of(request))).plan()
+    assert request.plan is not None
+    assert told is not None
+    assert told.total_optimizer_steps == runtime.ticks_of(request) > request.plan.total_optimizer_steps
+    assert {step.rollouts for step in request.plan.steps()}.isdisjoint({(0,)})
 
 
 @pytest.mark.parametrize(
@@ -226,9 +305,7 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, "0.11.2")
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
-    with pytest.raises(
-        CannotAttach, match=r"critic cannot be allowed; what can: images, kl_estimator, .*unproven_code"
-    ):
+    with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
         runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request)
 
 
@@ -247,7 +324,7 @@ BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
     [
         ("enforce", ["allow", "unproven_code", "asynchronous", "agent", "ema", "fp16"]),
         # Without a plan of candidates, which only an enforced run follows.
-        ("verify", ["plan", "allow", "unproven_code", "asynchronous", "agent"]),
+        ("verify", ["plan", "allow", "unproven_code", "asynchronous"]),
     ],
 )
 def test_that_generation_runs_ahead_hides_no_other_reason(
@@ -255,7 +332,7 @@ def test_that_generation_runs_ahead_hides_no_other_reason(
 ) -> None:
     pretend_installed(monkeypatch, "0.11.2")
     changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
-    changed["train__async_enable"] = True
+    changed |= {"train__async_enable": True, "data__max_images_per_prompt": 1}
     given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
     context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
@@ -286,13 +363,18 @@ class Ranks:
 
 
 def driver(
-    request: Request, ranks: int = 2, reference: int | None = None, patches: Patches | None = None
+    request: Request,
+    ranks: int = 2,
+    reference: int | None = None,
+    patches: Patches | None = None,
+    critic: int | None = None,
 ) -> tuple[Any, Any]:
     """A `PPOTrainer` as far as the driver looks at it, and the driver."""
     maker = SimpleNamespace(
         make_experience=lambda samples: samples,
         compute_advantages_and_returns=lambda experiences: experiences,
         actor_model_group=(group := Ranks(ranks)),
+        critic_model_group=(values := None if critic is None else Ranks(critic)),
         initial_model_group=None if reference is None else Ranks(reference),
         reward_model_group=None,
     )
@@ -304,6 +386,7 @@ def driver(
         samples_generator=SimpleNamespace(generate_samples=None),
         experience_maker=maker,
         actor_model_group=group,
+        critic_model_group=values,
     )
     orders = Orders(
         spec=request.spec,
@@ -338,12 +421,34 @@ def test_every_step_is_dealt_out_evenly_and_what_no_step_trains_goes_along() -> 
         for position, prompt in enumerate(planned.prompts)
         for sample in range(3)
     ]
-    shares = made._shares(items)
+    shares = made._shares(items, made._plan, 2)
     held = [{item.info["batchbridge"][2] * 3 + item.info["batchbridge"][3] for item in share} for share in shares]
     assert sorted(row for share in held for row in share) == list(range(12))
     for index in range(2):
         step = set(request.plan.step(index).positions)
         assert sorted(len(share & step) for share in held) == [2, 3]
+
+
+def test_a_rollout_is_dealt_out_to_rings_and_all_ranks_of_one_get_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, made = driver(request_of(), ranks=4)
+    got: list[tuple[int, Any]] = []
+
+    def handler(rank: int) -> Any:
+        def remote(method: str, data: Any, start: int, end: int) -> int:
+            got.append((rank, data["experience"]))
+            return rank
+
+        return SimpleNamespace(execute_batch=SimpleNamespace(remote=remote))
+
+    group = SimpleNamespace(_actor_handlers=[handler(rank) for rank in range(4)], duplicate_actors=2)
+    made._shares = lambda items, plan, count: [items[:1], items[1:]] if count == 2 else []
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda data: data))
+    same = {"make_experience_batch": list, "remove_padding_in_sequences": list, "split_experience_batch": list}
+    for name in ("openrlhf", "openrlhf.trainer", "openrlhf.trainer.ppo_utils"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "openrlhf.trainer.ppo_utils.experience", SimpleNamespace(**same))
+    assert made._send(group, None, made._plan, "append", experience=[["a"], ["b", "c"]]) == [0, 1, 2, 3]
+    assert got == [(0, [["a"]]), (1, [["a"]]), (2, [["b", "c"]]), (3, [["b", "c"]])]
 
 
 def test_forward_micro_batches_are_filled_up_to_what_all_models_ranks_share_evenly() -> None:
@@ -356,6 +461,39 @@ def test_forward_micro_batches_are_filled_up_to_what_all_models_ranks_share_even
     ]
     assert made._make(samples) == samples
     assert sent == [6]
+
+
+def test_forward_micro_batches_are_shared_evenly_by_the_critics_ranks_too() -> None:
+    sent: list[int] = []
+    _, made = driver(request_of(GAE), ranks=2, critic=5)
+    made._native_make = lambda samples: sent.append(len(samples)) or samples
+    samples = [SimpleNamespace(sequences=SimpleNamespace(numel=lambda: 3), info={}) for _ in range(4)]
+    assert made._make(samples) == samples
+    assert sent == [10]
+
+
+def test_a_critics_processes_get_orders_of_their_own_and_are_left_with_the_policys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from batchbridge_openrlhf import driver as module
+
+    asked: list[tuple[int, str | None]] = []
+
+    def install(workers: Any, orders: Orders | None, take: Any) -> list[Receipt]:
+        asked.append((len(workers), None if orders is None else orders.spec.digest()))
+        return [Receipt(0, 2, "here", 1, "x")]
+
+    monkeypatch.setattr(module, "install_everywhere", install)
+    request = request_of(GAE)
+    trainer, made = driver(request, ranks=2, critic=3)
+    trainer.init_checkpoint_states()
+    of_critic = critics_spec(request.spec).digest()
+    assert asked == [(2, request.spec.digest()), (3, of_critic)]
+    made.detach()
+    assert asked[2:] == [(2, None), (3, None)]
+    assert [
+        name for name, group in (("critic", trainer.critic_model_group),) if "async_run_method_batch" in vars(group)
+    ]
 
 
 def test_a_checkpoint_remembers_the_place_and_refuses_another_plan_or_number_of_ranks() -> None:
@@ -383,14 +521,20 @@ def test_another_number_of_ranks_is_refused_before_any_training_process_has_a_mo
         (folder / "global_step2" / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     checkpoint = SimpleNamespace(path=str(tmp_path), load_enable=True)
 
-    def run(ranks: int) -> Any:
-        return SimpleNamespace(args=SimpleNamespace(ckpt=checkpoint), actor_model_group=Ranks(ranks))
+    def run(ranks: int, critic: Ranks | None = None) -> Any:
+        return SimpleNamespace(
+            args=SimpleNamespace(ckpt=checkpoint), actor_model_group=Ranks(ranks), critic_model_group=critic
+        )
 
     check_ranks(run(3))  # nothing is there yet
     (folder / "latest").write_text("global_step2", encoding="utf-8")
     check_ranks(run(2))
     with pytest.raises(CannotAttach, match="was written by 2 ranks, this run has 3: start as many"):
         check_ranks(run(3))
+    check_ranks(run(2, Ranks(5)))  # a critic that was not there begins anew
+    (tmp_path / "_critic").symlink_to(folder)
+    with pytest.raises(CannotAttach, match="the critic's checkpoint was written by 2 ranks, this run has 5"):
+        check_ranks(run(2, Ranks(5)))
     checkpoint.load_enable = False
     check_ranks(run(3))
 
@@ -502,6 +646,7 @@ def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "openrlhf.trainer.ray.vllm_engine", engine)
     monkeypatch.setattr("batchbridge_openrlhf.driver.identify", lambda made, **identity: made)
     monkeypatch.setattr("batchbridge_openrlhf.driver.prompt_tokens", lambda answer: 1)
+    monkeypatch.setattr("batchbridge_openrlhf.driver.mark", lambda made, answer: made)
     assert request.plan is not None
     prompt = request.plan.rollout(0).prompts[1]
     with pytest.raises(BatchDrift, match=f"2 completions of prompt {prompt} arrived, not 3"):
@@ -549,7 +694,7 @@ def test_a_group_that_is_sent_in_the_place_of_another_is_not_trained() -> None:
     made._kept = [0, 2, 3, 5]
     item = SimpleNamespace(info={"batchbridge": [0, 3, 1, 2, 4]})
     with pytest.raises(BatchDrift, match=r"sample 2 of candidate 3 .* in place 1, .*: the filter kept \[0, 2, 3, 5\]"):
-        made._shares([item])
+        made._shares([item], made._plan, 2)
 
 
 # ---- sampling seeds

@@ -146,12 +146,17 @@ class Bench:
         path = str(folder / "policy")
         # The driver's process has no process group; here an earlier run may have left one.
         with mock.patch.object(torch.distributed, "is_initialized", return_value=False):
-            self.trainer = kind(path, strategy, group, None, None, None, handles, **generation)
+            self.trainer = kind(path, strategy, group, self.critic_group(), None, None, handles, **generation)
         self.gradients: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
         self.passes: list[tuple[bool, int, int]] = []
         """Of every forward pass of the policy: whether it trains, completions, width (tokens)."""
+        self.strategy = strategy
         self._start = lambda: self.worker.init_model_from_pretrained(strategy, path, self.trainer.max_steps, handles)
+
+    def critic_group(self) -> Any:
+        """Of a critic's training process; None without one."""
+        return None
 
     def fit(self) -> Bench:
         """As `openrlhf.cli.train_ppo_ray.train` goes on."""

@@ -1,7 +1,7 @@
 """L2 of policies that read images: OpenRLHF's real `ActorPPOTrainer` with a tiny Qwen2-VL on one and two ranks, against
 the float64 oracle, which sees one completion and its image at a time.
 
-The processes run `images.py`; this one compares. Every prompt has an image.
+The processes run `images.py`; this one compares. Every prompt has an image, or on one rank some have none.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from images import runs
+from images import RUNS, WAYS, runs
+from orl_proofs import keep, rounded
+from tampering import STEP
 
 SCRIPT = Path(__file__).parent / "images.py"
+FILE = f"images_{version('openrlhf')}.json"
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +52,57 @@ def test_every_step_has_the_oracles_gradient_with_each_completions_own_image(
     steps = measured(ranks)[name]
     assert len(steps) == 6
     assert max(step["with"] for step in steps) <= 1, steps
+    figures = {
+        "of the bar": rounded(max(step["with"] for step in steps)),
+        "with other images": rounded(min(step["without"] for step in steps if step["images"])),
+    }
+    keep(FILE, "figures", f"{name}, ranks: {ranks}", value=figures)
 
 
 @pytest.mark.parametrize(("ranks", "name"), CASES)
 def test_negative_control_with_other_images_the_oracle_misses_the_bar_tenfold(
     measured: Callable[[int], dict[str, Any]], ranks: int, name: str
 ) -> None:
-    assert min(step["without"] for step in measured(ranks)[name]) > 10
+    steps = measured(ranks)[name]
+    assert min(step["without"] for step in steps if step["images"]) > 10
+    assert all(step["images"] for step in steps) == (name in RUNS), "of some, a step has no image at all"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_completion_that_is_shown_another_image_or_none_ends_the_step_on_every_rank(
+    measured: Callable[[int], dict[str, Any]], ranks: int, way: str
+) -> None:
+    """ZeRO-2 on one rank, ZeRO-3 on two."""
+    told = measured(ranks)["tampered"][way]
+    assert len(told) == ranks
+    for rank in told:
+        assert (rank["step"], rank["aspect"], rank["applied"]) == (STEP, WAYS[way][1], STEP), told
+        assert "tokens or images" in rank["detail"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_negative_control_the_same_run_that_nobody_tampers_with_trains_to_its_end(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    assert {(rank["detail"], rank["applied"]) for rank in measured(ranks)["tampered"]["nobody"]} == {
+        ("trained to its end", 6)
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_some_prompts_without_an_image_are_refused_on_several_ranks_and_under_zero_3(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    said = measured(ranks)["refused"]
+    assert len(said) == ranks
+    assert all("some prompts have images and others none" in one for one in said)
+
+
+def test_negative_control_under_zero_3_alone_deepspeed_applies_the_towers_last_gradient_again(
+    measured: Callable[[int], dict[str, Any]],
+) -> None:
+    tower = measured(1)["tower"]
+    assert all(min(found["with images"]) > 0 for found in tower.values())
+    assert max(*tower[1]["without"], *tower[2]["without"]) == 0
+    assert set(tower[3]["without"]) == {tower[3]["with images"][-1]}

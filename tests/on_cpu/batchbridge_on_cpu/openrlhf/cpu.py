@@ -1,8 +1,9 @@
 """OpenRLHF on the CPU, its files unedited: call `start` in a process before it imports torch or OpenRLHF.
 
 For tests. What it declares: DeepSpeed's CPU accelerator and gloo, without its shared-memory kernel; "cuda" device
-meshes are "cpu" ones; torch.cuda's current device is the CPU; modules that need a GPU and are not installed are empty
-(`ABSENT`). Two things that the command line does not offer are injected where the environment asks for them:
+meshes are "cpu" ones; torch.cuda's current device is the CPU; ZeRO-3 waits for every gather of parameters (`_gathers`);
+modules that need a GPU and are not installed are empty (`ABSENT`). Two things that the command line does not offer are
+injected where the environment asks for them:
 
 `BATCHBRIDGE_FLOAT32`: parameters and optimizer in float32, whatever `ds.param_dtype` says.
 `BATCHBRIDGE_OPTIMIZER`: `sgd`, or `adamw` of torch (DeepSpeed's own compiles C++), in place of DeepSpeed's.
@@ -25,7 +26,7 @@ ABSENT = ("vllm", "ring_flash_attn", "flash_attn")
 """Packages whose names OpenRLHF imports, and which decide nothing without ring attention and real engines; with packed
 samples OpenRLHF takes padding out and in by functions of flash-attn's that need no GPU: `_padding` has them."""
 MADE = ("vllm",)
-"""Whose classes are made: sampling parameters, which scripted engines do not read."""
+"""Whose classes are made, and keep what they are given by name: sampling parameters."""
 PADDING = "flash_attn.bert_padding"
 """Whose functions are given, see `_padding`."""
 MISSING = "flash_attn.ops"
@@ -102,6 +103,30 @@ def _precision(module: Any) -> None:
     module.convert_to_torch_dtype = convert
 
 
+def _gathers(module: Any) -> None:
+    """ZeRO-3 starts several gathers of parameters together and waits for the last one alone: NCCL ends them in their
+    order, gloo's threads do not, and a parameter that a checkpoint has just been read into is overwritten."""
+    native, communication = module.Init._allgather_params_coalesced, module.dist
+    start = communication.all_gather_into_tensor
+
+    def gather(self: Any, *given: Any, **options: Any) -> None:
+        begun: list[Any] = []
+
+        def remembered(*arguments: Any, **named: Any) -> Any:
+            begun.append(start(*arguments, **named))
+            return begun[-1]
+
+        communication.all_gather_into_tensor = remembered
+        try:
+            native(self, *given, **options)
+        finally:
+            communication.all_gather_into_tensor = start
+        for one in begun:
+            one.wait()
+
+    module.Init._allgather_params_coalesced = gather
+
+
 def _communication(module: Any) -> None:
     module.build_shm_op = lambda: None
 
@@ -117,6 +142,7 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "openrlhf.utils.utils": _precision,
     "openrlhf.utils.deepspeed.deepspeed": _strategy,
     "deepspeed.comm.torch": _communication,
+    "deepspeed.runtime.zero.partition_parameters": _gathers,
 }
 
 
@@ -190,6 +216,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             def made(self: Any, *arguments: Any, **named: Any) -> None:
                 if spec.name.partition(".")[0] not in MADE:
                     raise NotImplementedError(f"{spec.name}.{name} is called: {spec.name} is needed, and not installed")
+                vars(self).update(named)
 
             return type(name, (), {"__init__": made})
 

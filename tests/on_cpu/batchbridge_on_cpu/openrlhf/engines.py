@@ -5,6 +5,7 @@ waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out 
 prompt (its number) of which one completion does not come. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample
 seed` per completion. `BATCHBRIDGE_SCORES`: scores are the rewards, for a filter; else there are none.
 `BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that optimizer step.
+`BATCHBRIDGE_GROUP`: completions of a prompt, where an agent (`train.agent_func_path`) makes them; see `conversations`.
 `BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`. Rewards: see
 `Script.of_environment`.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
@@ -124,10 +125,17 @@ def _engines(module: Any) -> None:
     def create(count: int, *arguments: Any, **options: Any) -> list[Any]:
         import ray
 
-        engine = ray.remote(ScriptedEngine)
+        agent = options.get("agent_func_path")
+        engine = ray.remote(_with_agent(agent) if agent else ScriptedEngine)
         return [engine.options(num_cpus=0, max_concurrency=64).remote() for _ in range(count)]
 
     module.create_vllm_engines = create
+
+
+def _with_agent(agent: str) -> type:
+    from batchbridge_on_cpu.openrlhf.conversations import engine_of
+
+    return engine_of(agent, int(os.environ["BATCHBRIDGE_GROUP"]))
 
 
 def _weights(module: Any) -> None:

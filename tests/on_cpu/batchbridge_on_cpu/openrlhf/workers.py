@@ -58,22 +58,10 @@ def actor_trainer(policy: Path, *, steps: int, dataset_size: int, **changes: Any
 
     Rank and world size come from the environment (RANK, WORLD_SIZE, ...; a world of one by default).
     """
-    environment = {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29512",
-    }
-    for name, value in environment.items():
-        os.environ.setdefault(name, value)
     from openrlhf.models import Actor
     from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
-    from openrlhf.utils.utils import get_strategy
 
-    args = arguments(**changes)
-    strategy = get_strategy(args)
-    strategy.setup_distributed()
+    args, strategy = _started(changes)
     actor = Actor(
         str(policy),
         attn_implementation=args.ds.attn_implementation,
@@ -82,14 +70,7 @@ def actor_trainer(policy: Path, *, steps: int, dataset_size: int, **changes: Any
         packing_samples=args.ds.packing_samples,
         temperature=args.rollout.temperature,
     )
-    settings = {
-        "optim": args.actor.optim,
-        "muon": vars(args.actor.muon),
-        "adam": vars(args.actor.adam),
-        **{name: getattr(args.actor, name) for name in ("lr_scheduler", "lr_warmup_ratio", "min_lr_ratio", "max_norm")},
-        "scheduler_steps": steps,
-    }
-    model, optimizer, schedule = strategy.prepare((actor, settings))
+    model, optimizer, schedule = strategy.prepare((actor, _settings(args, args.actor, steps)))
     trainer = ActorPPOTrainer(
         strategy,
         model,
@@ -103,8 +84,84 @@ def actor_trainer(policy: Path, *, steps: int, dataset_size: int, **changes: Any
     return trainer
 
 
+def save_critic(policy: Path, folder: Path, *, seed: int = 1) -> None:
+    """Writes a critic on the saved policy, its value head drawn from `seed`, as OpenRLHF reads one."""
+    torch.manual_seed(seed)
+    made = plain_critic(policy)
+    made.score.weight.data.normal_(std=0.5)
+    made.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+
+
+def plain_critic(folder: Path) -> Any:
+    """OpenRLHF's critic of a folder in plain torch, float32."""
+    from openrlhf.models import get_llm_for_sequence_regression
+
+    return get_llm_for_sequence_regression(str(folder), "critic", attn_implementation="eager")
+
+
+def critic_trainer(critic: Path, *, steps: int, **changes: Any) -> Any:
+    """A `CriticPPOTrainer`, as `actor_trainer` makes an `ActorPPOTrainer`."""
+    from openrlhf.models import get_llm_for_sequence_regression
+    from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
+
+    args, strategy = _started(changes)
+    model = get_llm_for_sequence_regression(
+        str(critic),
+        "critic",
+        attn_implementation=args.ds.attn_implementation,
+        param_dtype=args.ds.param_dtype,
+        ds_config=strategy.get_ds_train_config(),
+        packing_samples=args.ds.packing_samples,
+    )
+    engine, optimizer, schedule = strategy.prepare((model, _settings(args, args.critic, steps)))
+    return CriticPPOTrainer(
+        strategy,
+        critic=engine,
+        critic_optim=optimizer,
+        critic_scheduler=schedule,
+        micro_train_batch_size=args.train.micro_batch_size,
+        value_clip=args.critic.value_clip,
+        dataloader_pin_memory=False,
+    )
+
+
+def _started(changes: dict[str, Any]) -> tuple[Any, Any]:
+    """Arguments, and a strategy whose processes know each other."""
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29512",
+    }
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    from openrlhf.utils.utils import get_strategy
+
+    args = arguments(**changes)
+    strategy = get_strategy(args)
+    strategy.setup_distributed()
+    return args, strategy
+
+
+def _settings(args: Any, own: Any, steps: int) -> dict[str, Any]:
+    """What a model is prepared with, by its own part of the arguments."""
+    return {
+        "optim": own.optim,
+        "muon": vars(own.muon),
+        "adam": vars(own.adam),
+        **{name: getattr(own, name) for name in ("lr_scheduler", "lr_warmup_ratio", "min_lr_ratio", "max_norm")},
+        "scheduler_steps": steps,
+    }
+
+
 def _world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _engine(trainer: Any) -> Any:
+    return trainer.critic if hasattr(trainer, "critic") else trainer.actor.model
 
 
 def full_gradient(trainer: Any) -> torch.Tensor:
@@ -112,14 +169,14 @@ def full_gradient(trainer: Any) -> torch.Tensor:
     under ZeRO."""
     from deepspeed.utils import safe_get_full_grad
 
-    return torch.cat([safe_get_full_grad(p).double().flatten() for p in trainer.actor.model.module.parameters()])
+    return torch.cat([safe_get_full_grad(p).double().flatten() for p in _engine(trainer).module.parameters()])
 
 
 def full_parameters(trainer: Any) -> torch.Tensor:
     """All parameters, in the model's order, float64; collective under ZeRO-3."""
     from deepspeed.utils import safe_get_full_fp32_param
 
-    parameters = list(trainer.actor.model.module.parameters())
+    parameters = list(_engine(trainer).module.parameters())
     whole = [safe_get_full_fp32_param(p) if hasattr(p, "ds_id") else p.detach() for p in parameters]
     return torch.cat([value.double().flatten().clone() for value in whole])
 

@@ -1,6 +1,13 @@
 """Run by every Python process of a scripted run; see `batchbridge_on_cpu.openrlhf.scripted`."""
 
-from batchbridge_on_cpu.deepspeed_steps import after_engine
-from batchbridge_on_cpu.openrlhf import cpu, engines
+import os
 
-cpu.start({**engines.HOOKS, "deepspeed.runtime.engine": after_engine})
+from batchbridge_on_cpu.deepspeed_steps import after_engine
+from batchbridge_on_cpu.openrlhf import cpu, engines, ring
+
+if os.environ.get("BATCHBRIDGE_RING"):
+    ring.start()
+cpu.start(
+    {**engines.HOOKS, **(ring.HOOKS if os.environ.get("BATCHBRIDGE_RING") else {})}
+    | {"deepspeed.runtime.engine": after_engine}
+)

@@ -1,0 +1,117 @@
+"""The critic that gae trains, in options and in canonical words.
+
+It trains each rollout in steps of the policy's size, in as many passes and with the same micro-batches; no option of
+its own says otherwise. Source: openrlhf 0.8.0 to 0.11.2 ppo_critic.CriticPPOTrainer, loss.ValueLoss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge import Spec
+from batchbridge.kit.values import Told
+from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf.settings import holds
+from batchbridge_openrlhf.sizes import FIELDS, Sizes
+
+ESTIMATOR, FREEZING = "algo.advantage.estimator", "critic.freezing_steps"
+KEPT = "critic: the policy trains on rollouts of the warm-up later"
+"""What OpenRLHF does with rollouts on which the policy has not trained; the schema has no word for it. Source: openrlhf
+0.8.0 to 0.11.2 BasePPOTrainer.ppo_train, PolicyModelActor.fit, which alone empties the replay buffer."""
+FORGOTTEN = (
+    "the policy never trains on the rollouts of a critic's warm-up (critic.freezing_steps), where openrlhf keeps them "
+    "and trains it on them later"
+)
+OPTIONS = {
+    "critic.value_clip": "critic.value_clip",
+    "critic.gamma": "algo.advantage.gamma",
+    "critic.gae_lambda": "algo.advantage.lambd",
+}
+"""Canonical field -> the option that says it alone, in all releases."""
+
+
+def told_of_critic(settings: Mapping[str, Any], sizes: Sizes, *, shuffled: bool) -> dict[str, Told]:
+    """Canonical field -> what the options say of the critic; empty without one.
+
+    shuffled: whether each pass permutes its rollout's completions.
+    """
+    if settings[ESTIMATOR] != "gae":
+        return {}
+    rate, norm = _carried(settings.get("critic.optim"), sizes.version)
+    same = "as the policy's: openrlhf has no option of the critic's for it"
+    told = {
+        "critic.completions_per_step": Told(sizes.train, FIELDS["train"], same),
+        "critic.passes_per_rollout": Told(sizes.passes, FIELDS["passes"], same),
+        "critic.rollout_shuffle": Told("completions" if shuffled else "none", None, same),
+        "critic.aggregation": Told("token_mean", None, "openrlhf averages the value loss over tokens"),
+        **{path: Told(settings[key], key) for path, key in OPTIONS.items()},
+        "critic.learning_rate": Told(settings[rate], rate),
+        "critic.max_gradient_norm": Told(settings[norm], norm),
+    }
+    if settings[FREEZING] >= 0:
+        told["critic.warmup_rollouts"] = Told(
+            settings[FREEZING] + 1, FREEZING, "the policy trains from the next one on"
+        )
+        told["open_terms"] = Told((KEPT,), FREEZING)
+    return told
+
+
+def write_critic(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
+    """The options that say `spec.critic`."""
+    critic, step = spec.critic, spec.optimizer_step
+    if critic is None:
+        return
+    rate, norm = _carried(values.get("critic.optim"), version)
+    said = {
+        "completions_per_step": (critic.completions_per_step, (None, step.completions_per_step)),
+        "passes_per_rollout": (critic.passes_per_rollout, (step.passes_per_rollout,)),
+        "completions_per_device": (critic.completions_per_device, (None, spec.micro_batch.completions_per_device)),
+        "tokens_per_device": (critic.tokens_per_device, (None, spec.micro_batch.tokens_per_device)),
+    }
+    for name, (value, allowed) in said.items():
+        problems.need(
+            value in allowed,
+            f"critic.{name} = {value}: openrlhf's critic has the policy's, {allowed[-1]}",
+            f"critic.{name}",
+        )
+    problems.need(
+        critic.aggregation == "token_mean",
+        f"critic.aggregation = {critic.aggregation}: openrlhf averages the value loss over tokens",
+        "critic.aggregation",
+    )
+    problems.need(
+        spec.advantage.baseline == "value",
+        f"critic: openrlhf trains one for gae alone, and advantage.baseline is {spec.advantage.baseline}",
+        "advantage.baseline",
+    )
+    problems.need(
+        not critic.warmup_rollouts,
+        f"critic.warmup_rollouts = {critic.warmup_rollouts}: openrlhf keeps these rollouts, and trains the policy on "
+        "them later",
+        "critic.warmup_rollouts",
+    )
+    if problems.need(
+        critic.value_clip is not None,
+        "critic.value_clip is off: openrlhf always clips values",
+        "critic.value_clip",
+    ):
+        values["critic.value_clip"] = critic.value_clip
+    values |= {"algo.advantage.gamma": critic.gamma, "algo.advantage.lambd": critic.gae_lambda}
+    if critic.learning_rate is not None:
+        values[rate] = critic.learning_rate
+    if critic.max_gradient_norm is not None:
+        own = norm == "critic.max_norm" or critic.max_gradient_norm == spec.carried.max_gradient_norm
+        if problems.need(
+            own,
+            f"critic.max_gradient_norm = {critic.max_gradient_norm}: openrlhf before 0.10.2 clips both models' "
+            "gradients at one bound",
+            "critic.max_gradient_norm",
+        ):
+            values[norm] = critic.max_gradient_norm
+
+
+def _carried(optimizer: Any, version: str) -> tuple[str, str]:
+    """The options of the critic's learning rate and gradient clipping."""
+    rate = "critic.muon.lr" if optimizer == "muon" else "critic.adam.lr"
+    return rate, "critic.max_norm" if holds(">=0.10.2", version) else "actor.max_norm"

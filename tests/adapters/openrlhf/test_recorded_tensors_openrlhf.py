@@ -1,0 +1,27 @@
+"""What native/test_tensors_openrlhf.py left with BATCHBRIDGE_RECORD=1, held against the bars as they are now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orl_proofs as proofs
+import pytest
+
+
+@pytest.fixture
+def recorded() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((proofs.RECORDED / "tensors_0.11.2.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_record_of_tensor_parallelism_is_of_the_code_as_it_is_now(recorded: dict[str, Any]) -> None:
+    assert recorded["code"] == proofs.code("tensors")
+
+
+def test_recorded_gradients_of_a_group_lie_within_the_bar_and_the_control_far_beyond(recorded: dict[str, Any]) -> None:
+    figures = recorded["figures"]
+    gradients = [one for name, one in figures.items() if name.startswith("gradient")]
+    assert gradients
+    assert all(one["error"] <= one["bar"] for one in gradients)
+    assert figures["blind, ranks: 2"] > 100
