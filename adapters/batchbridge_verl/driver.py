@@ -7,18 +7,31 @@ them. The forward passes, the loss and the rest of the training loop stay verl's
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge import CannotAttach
-from batchbridge.kit import Length, Request, StepPlan, partition_packed, workers_ray
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import (
+    Length,
+    Objective,
+    Request,
+    StepPlan,
+    checkpoints,
+    partition_packed,
+    run_of_critic,
+    workers_ray,
+)
 from batchbridge.kit.checkpoints import FSDP_SHARDS
+from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_verl.settings import holds
+from batchbridge_verl.terms import AGGREGATIONS
 
 
 class Driver(StepDriver):
@@ -29,6 +42,10 @@ class Driver(StepDriver):
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)
         self.trainer, self.actor = trainer, trainer.config.actor_rollout_ref.actor
+        self.critic: CriticDriver | None = None
+        """Of the critic's optimizer steps, over the same rollouts; None without one."""
+        self._trained: int | None = None
+        """Optimizer steps of the plan that are done; None before the first rollout."""
 
     # ---- where rows run
 
@@ -45,11 +62,41 @@ class Driver(StepDriver):
             return super().rollout_order(rows, filler_count)
         return together([*rows.costs], self.ranks, multiple=(len(rows.costs) + filler_count) // self.ranks)
 
+    def fillers_needed(self, rows: RolloutRows) -> int:
+        """As `StepDriver`'s, and enough for the fullest of the critic's steps, and for its replicas."""
+        whole = super().fillers_needed(rows)
+        if self.critic is not None:
+            most = self.critic.fillers_needed(rows)
+            while whole < most or (len(rows.costs) + whole) % self.critic.ranks:
+                whole += self.ranks * (self.forward_rows or 1)
+        return whole
+
+    # ---- steps that verl may leave out, or bring forward
+
+    def expect_rollout(self, rollout: int, arrived: Mapping[tuple[int, int], Any]) -> None:
+        """As `StepDriver`'s; also raises `BatchDrift` where a step of an earlier rollout was left out."""
+        super().expect_rollout(rollout, arrived)
+        self._hold(rollout)
+        self._trained = checkpoints.steps_before(self.plan, rollout)
+
+    def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
+        """As `StepDriver`'s; raises `BatchDrift` where a step was left out."""
+        self._hold(rollouts_done)
+        super().save(folder, rollouts_done, **more)
+
+    def _hold(self, rollout: int) -> None:
+        """verl asks trainer.critic_warmup again in every rollout whether the policy trains."""
+        step = self._trained
+        if step is not None and step != checkpoints.steps_before(self.plan, rollout):
+            raise BatchDrift(step, "membership", f"rollout {rollout - 1} is over, and the step was not trained")
+
     # ---- workers
 
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same."""
         self.receipts = install_everywhere(self.trainer.actor_rollout_wg, self.orders, patches)
+        if self.critic is not None:
+            self.critic.install(patches)
 
     @property
     def ranks(self) -> int:
@@ -80,7 +127,12 @@ class Driver(StepDriver):
     ) -> dict[str, Any]:
         """One call of `send` per optimizer step of the rollout: its places, and the values that go with them. Returns
         the merged metrics."""
-        outputs = []
+        critic, outputs = self.plan.asked.critic, []
+        if critic is not None and rollout < critic.warmup_rollouts:
+            said = (
+                f"rollout {rollout} is of the critic's warm-up (critic.warmup_rollouts); the policy was to train on it"
+            )
+            raise BatchDrift(0, "membership", said)
         for step in self.steps_of(rollout):
             spare = iter(rows.fillers)
             order = self.step_rows(step, rows)
@@ -95,7 +147,77 @@ class Driver(StepDriver):
             if self.request.spec.objective.entropy_coefficient:
                 values["calculate_entropy"] = True
             outputs.append(send(places, values))
+            self._trained = step.index + 1
         return merged(outputs) or {"mfu": [0.0]}  # a rollout of which every row is dropped trains nothing
+
+
+class CriticDriver(Driver):
+    """The critic's optimizer steps, one call of its worker's `train_mini_batch` each. orders: of the critic's run."""
+
+    def install(self, patches: Patches) -> None:
+        """See `Driver.install`."""
+        group = self.trainer.critic_wg
+        self.receipts = install_everywhere(group, self.orders, patches, _in_critic, _critic_probed, name="critic_wg")
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of the critic."""
+        group = self.trainer.critic_wg
+        if "train" not in group._dispatch_info:
+            group._dispatch_info["train"] = group._query_dispatch_info("train")
+        return int(max(group._dispatch_info["train"])) + 1
+
+    @property
+    def rows_per_micro_batch(self) -> int | None:
+        """None: its worker cuts by a token budget, whatever the settings say."""
+        return None
+
+    @property
+    def forward_rows(self) -> int | None:
+        """None, as in training."""
+        return None
+
+
+class Answered:
+    """What a worker group's call returns, whose answer is there already."""
+
+    def __init__(self, metrics: dict[str, Any]) -> None:
+        self._metrics = metrics
+
+    def get(self) -> Any:
+        """The answer, as verl's own future gives it."""
+        from verl.utils import tensordict_utils as tu
+
+        return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": self._metrics})
+
+
+def critic_driver(trainer: Any, request: Request, orders: Orders) -> CriticDriver:
+    """The driver of the critic's steps, by what the policy's workers are told."""
+    critic, plan = request.spec.critic, request.plan
+    assert critic is not None, "asked where a critic is trained"
+    assert plan is not None, "wrap refuses to enforce without a plan"
+    length = {"horizon.rollouts": plan.total_rollouts, "horizon.epochs": None, "horizon.optimizer_steps": None}
+    spec = dataclasses.replace(run_of_critic(request.spec), objective=Objective()).replace(**length)
+    settings: dict[str, Any] = {
+        "loss_agg_mode": next(native for native, one in AGGREGATIONS.items() if one == critic.aggregation),
+        "cliprange_value": UNREACHED if critic.value_clip is None else critic.value_clip,
+    }
+    if holds(">=0.9.0", orders.framework_version):
+        settings["loss_scale_factor"] = critic.constant
+    own = dataclasses.replace(
+        orders,
+        spec=spec,
+        settings=settings,
+        detached=False,
+        padding="padded",
+        report=False,
+        ledger=None if orders.ledger is None else orders.ledger / "critic",
+    )
+    critics = own.plan()
+    assert critics is not None, "the policy's run is planned, and so is this one"
+    if spec.horizon.lr_tick == "optimizer_step":
+        own = dataclasses.replace(own, ticks=critics.total_optimizer_steps)
+    return CriticDriver(trainer, dataclasses.replace(request, spec=spec, plan=critics), own)
 
 
 def together(members: Sequence[tuple[int, int]], ranks: int, *, multiple: int) -> list[tuple[int, int] | None]:
@@ -122,15 +244,25 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
-    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
-    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
+def install_everywhere(
+    group: Any,
+    orders: Orders,
+    patches: Patches,
+    installing: Callable[[Any, Any], Receipt | None] | None = None,
+    probing: Callable[[Any], None] | None = None,
+    *,
+    name: str = "actor_rollout_wg",
+) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group, then `engine.probe`. installing, probing: of another
+    model than the policy, whose group is the trainer's attribute `name`."""
+    installing, probing = installing or _in_worker, probing or _probed
+    receipts = workers_ray.install_everywhere(group.workers, orders, installing, probing)
     what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
 
     def undo() -> None:
-        workers_ray.install_everywhere(group.workers, None, _in_worker)
+        workers_ray.install_everywhere(group.workers, None, installing)
 
-    patches.made("actor_rollout_wg", undo, what=what, why=why)
+    patches.made(name, undo, what=what, why=why)
     return receipts
 
 
@@ -149,6 +281,33 @@ def _probed(worker: Any) -> None:
     from batchbridge_verl.engine import probe
 
     probe(_actor_of(worker))
+
+
+def _in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
+    """Runs inside a Ray actor of the critic's worker group."""
+    from batchbridge_verl.critic_engine import CriticLayer
+    from batchbridge_verl.engine import install, remove
+
+    if orders is None:
+        remove(_critic_of(worker))
+        return None
+    return install(_critic_of(worker), orders, layer=CriticLayer)
+
+
+def _critic_probed(worker: Any) -> None:
+    """Runs inside a Ray actor of the critic's worker group."""
+    from batchbridge_verl.engine import probe
+
+    probe(_critic_of(worker))
+
+
+def _critic_of(worker: Any) -> Any:
+    """The critic's `TrainingWorker` in a process. Source: verl 0.8.0 to 0.9.1 init_workers, PPOTrainer._setup: held as
+    `str(Role.Critic)`."""
+    held = _held_by(worker)
+    if "critic" not in held:
+        raise CannotAttach({"critic": f"no critic in one of its training workers ({', '.join(held)})"})
+    return held["critic"]
 
 
 def _held_by(worker: Any) -> dict[str, Any]:

@@ -13,34 +13,43 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
+from batchbridge.kit import Normaliser, Objective, Row, StepPlan, proven, token_weights
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_verl.proven import CODE
+from batchbridge_verl.terms import REJECTS
+
+if TYPE_CHECKING:
+    from batchbridge_verl.watching import Watch
 
 WEIGHTS_OF = "batchbridge_weights_of"
 
-ENGINES = ("FSDPEngineWithLMHead",)
-"""Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
 
-
-def install(worker: Any, orders: Orders, beside: Sequence[Any] = ()) -> Receipt:
+def install(
+    worker: Any, orders: Orders, beside: Sequence[Any] = (), *, layer: type[EngineLayer] | None = None
+) -> Receipt:
     """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed. beside: engines
-    of its process that only score (the reference's).
+    of its process that only score (the reference's). layer: of another model than the policy.
 
     Raises `CannotAttach` naming what this worker has that the patches were not proven on; the worker is then unpatched.
     """
     import torch
 
+    from batchbridge_verl.other_engines import ALLOWED, PROVEN, is_proven, named_in
+
     remove(worker)
-    orders = orders.here(proven.require(CODE, orders.allow, worker, worker.engine))
+    known, engine = is_proven(worker.engine), type(worker.engine).__name__
+    if not known and ALLOWED not in orders.allow:
+        raise CannotAttach({ALLOWED: f"{engine} is not proven; proven: {', '.join(PROVEN)}"})
+    found = proven.require(CODE, orders.allow, worker, *([worker.engine] if known else ()))
+    orders = orders.here(found if known else named_in(found, worker.engine))
     patches = Patches()
     try:
-        worker.batchbridge = EngineLayer(worker, orders, patches, beside)
+        worker.batchbridge = (layer or EngineLayer)(worker, orders, patches, beside)
     except BaseException:
         patches.undo()
         raise
@@ -64,8 +73,10 @@ def remove(worker: Any) -> None:
 class EngineLayer:
     """The patches of one training worker."""
 
+    model: ClassVar[str] = "actor"
+
     def __init__(self, worker: Any, orders: Orders, patches: Patches, beside: Sequence[Any] = ()) -> None:
-        from batchbridge_verl.watching import Watch
+        from batchbridge_verl.distillation import allow_fillers
 
         self._worker, self._engine, self._orders, self._patches = worker, worker.engine, orders, patches
         self._recorder = Recorder(
@@ -85,13 +96,16 @@ class EngineLayer:
         self._learning_rate = math.nan
         self._gradient_norm: float | None = None
         self._looked = False
+        self._objections: list[str] = []
         self._config = self._loss_config()
         self._enforces = orders.mode == "enforce"
+        self._mask = mask_of(orders.trained.objective)
         if self._enforces:
             self._apply_settings()
             self._set_clock()
+            allow_fillers(worker.loss_fn, patches)
         self._share_prompts(beside)
-        self._watch = Watch(self._engine, orders.trained.objective, self._config, patches)
+        self._watch = self._watching(patches)
         if orders.mode == "verify" and not self._watch.shows:
             surrogate = orders.trained.objective.surrogate
             reason = f'nothing shows what the rows of the surrogate {surrogate} weigh; wrap with mode="observe"'
@@ -102,6 +116,22 @@ class EngineLayer:
             (worker, "train_mini_batch", self._call),
         ):
             patches.set(target, name, value, what="held against the plan", why="ledger")
+
+    def _watching(self, patches: Patches) -> Watch:
+        """What measures this model's optimizer steps."""
+        from batchbridge_verl.other_engines import LossWatch, is_proven
+        from batchbridge_verl.watching import Watch
+
+        kind = Watch if is_proven(self._engine) else LossWatch
+        return kind(self._engine, self._orders.trained.objective, self._config, patches)
+
+    def _facts(self, data: Any, row: int) -> dict[str, Any]:
+        """What the ledger keeps of one row of a batch."""
+        from batchbridge_verl.distillation import settings_of
+
+        found = facts_of(data, row, self._mask)
+        # With a teacher, what arrived is not what is trained.
+        return found if settings_of(self._worker.loss_fn) is None else {**found, "advantage": None}
 
     def probe(self) -> None:
         """See `probe`."""
@@ -135,11 +165,9 @@ class EngineLayer:
 
     def _loss_config(self) -> Any:
         """The actor's configuration inside the worker's loss: verl's own, or another one of the same form."""
-        loss, engine = self._worker.loss_fn, type(self._engine).__name__
-        if engine not in ENGINES:
-            raise CannotAttach({"engine": f"{engine} is not proven; proven: {', '.join(ENGINES)}"})
+        loss = self._worker.loss_fn
         if not isinstance(loss, functools.partial) or "config" not in loss.keywords:
-            reason = f"the worker's loss is {loss!r:.80}, and not functools.partial(loss, config=the actor's)"
+            reason = f"the worker's loss is {loss!r:.80}, and not functools.partial(loss, config=the {self.model}'s)"
             raise CannotAttach({"loss": reason})
         return loss.keywords["config"]
 
@@ -165,9 +193,17 @@ class EngineLayer:
 
     def _set_clock(self) -> None:
         """Rebuilds the schedule where its horizon is not the plan's: verl counts rollouts."""
+        from batchbridge_verl.other_engines import ALLOWED, is_proven
+
         engine, ticks = self._engine, self._orders.ticks
         if ticks is None or engine.lr_scheduler is None or engine.optimizer_config.total_training_steps == ticks:
             return
+        if not is_proven(engine):
+            reason = (
+                f"its schedule was built for {engine.optimizer_config.total_training_steps} ticks, and the plan has "
+                f"{ticks}; set actor_rollout_ref.actor.optim.total_training_steps={ticks}"
+            )
+            raise CannotAttach({ALLOWED: reason})
         if engine.lr_scheduler.last_epoch > 0:
             raise CannotAttach({"in_training": "the learning rate has moved already; wrap before fit() and resume"})
         why = "horizon of the spec"
@@ -185,12 +221,16 @@ class EngineLayer:
     def _train_batch(self, data: Any, loss_function: Any) -> Any:
         import torch
 
+        from batchbridge_verl.other_engines import learning_rate
         from batchbridge_verl.watching import ROW
 
         if POSITION not in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             raise CannotAttach(
-                {"unplanned_batch": "a batch without BatchBridge's columns reached the actor's optimizer"}
+                {"unplanned_batch": f"a batch without BatchBridge's columns reached the {self.model}'s optimizer"}
             )
+        if self._enforces and self._mask != "loss_mask":
+            # verl counts by loss_mask, in which rejected tokens still are. V0 has made them one already.
+            data["loss_mask"] = data[self._mask]
         self._rows = self._identify(data)
         step = self._step_index(data)
         if self._last is not None and step != self._last + 1:
@@ -199,11 +239,12 @@ class EngineLayer:
         everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
         members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
         normaliser = Normaliser.of(self._orders.spec.loss.policy, members)
-        self._learning_rate = float(self._engine.optimizer.param_groups[0]["lr"])
+        self._learning_rate = learning_rate(self._engine.optimizer)
         self._gradient_norm, self._looked = None, False
         if self._enforces:
             self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
-        known = [facts_of(data, row.index) for row in self._rows]
+        known = [self._facts(data, row.index) for row in self._rows]
+        self._objections = self._old_objections(data)
         if self._enforces and not normaliser.tokens:
             self._compare(step)
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
@@ -212,7 +253,7 @@ class EngineLayer:
             data[ROW] = torch.arange(len(data))
             size = len(data)
             with self._watch.expecting(self._given(data, everyone), lambda: self._look(step, size)):
-                output = self._native_train(data, loss_function)
+                output = self._native_train(data, self._watch.loss(loss_function))
             if not self._looked:
                 # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
                 for row in self._rows:
@@ -226,21 +267,25 @@ class EngineLayer:
     def _look(self, step: int, size: int) -> None:
         """Everything is there that the update will use: it is measured, and held against the plan."""
         self._looked = True
-        self._compare(step, self._watch.look(self._rows, size))
+        self._compare(step, [*self._objections, *self._watch.look(self._rows, size)])
 
     def _compare(self, step: int, objections: Sequence[str] = ()) -> None:
         """Raises `BatchDrift` on every rank if one of them has anything else than the plan's step. Collective."""
         import torch
+
+        from batchbridge_verl.other_engines import is_proven
 
         drift: BatchDrift | None = None
         try:
             self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
         except BatchDrift as error:
             drift = error
-        group = self._engine.ulysses_parallel_group
+        group = torch.distributed.group.WORLD
+        if is_proven(self._engine):
+            group = self._engine.ulysses_parallel_group
         if group is not None:
-            # Every rank of a sequence group has the rows, and was compared with the other groups' alone.
-            found: list[BatchDrift | None] = [None] * self._engine.ulysses_sequence_parallel_size
+            # Every rank that shares its rows with others was compared with the other replicas' alone.
+            found: list[BatchDrift | None] = [None] * torch.distributed.get_world_size(group)
             torch.distributed.all_gather_object(found, drift, group=group)
             drift = next((one for one in found if one is not None), None)
         if drift is not None:
@@ -248,6 +293,7 @@ class EngineLayer:
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
         """What this rank's rows are meant to train, as the batch has it now."""
+        from batchbridge_verl.distillation import Teacher
         from batchbridge_verl.watching import Given
 
         trained = self._orders.trained
@@ -256,7 +302,20 @@ class EngineLayer:
             detached=self._orders.detached,
             penalised=trained.objective.kl_placement == "loss" and bool(trained.objective.kl_coefficient),
             kl_share=self._kl_shares(len(data), everyone),
+            mask=self._mask,
+            teacher=Teacher.of(self._worker.loss_fn, data),
         )
+
+    def _old_objections(self, data: Any) -> list[str]:
+        """What is wrong with log-probabilities that are to be the sampler's. Before the loss, which may change them."""
+        if self._orders.trained.objective.old_logprobs != "sampler":
+            return []
+        for row in self._rows:
+            mask = data[self._mask][row.index].bool()
+            old, sampled = (data[name][row.index] for name in ("old_log_probs", "rollout_log_probs"))
+            if not bool((old == sampled)[mask].all()):
+                return [f"the old log-probabilities of prompt {row.prompt}, sample {row.sample} are not the sampler's"]
+        return []
 
     def _kl_shares(self, size: int, everyone: Sequence[tuple[Any, ...]]) -> list[float] | None:
         """The weight of each row's KL term over that of its policy term, where verl aggregates the two differently."""
@@ -275,6 +334,7 @@ class EngineLayer:
         return found
 
     def _optimizer_step(self) -> Any:
+        self._watch.updates()
         norm = self._native_optimizer_step()
         self._gradient_norm = float(norm)
         return norm
@@ -297,7 +357,7 @@ class EngineLayer:
             # The V1 trainer's own filler rows are copies of a real one under another name.
             own = [str(name).startswith("pad") for name in column(data, "uid")]
             columns[2] = [-1 if filler else position for filler, position in zip(own, columns[2], strict=True)]
-        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
+        tokens = [int(mask.sum()) for mask in data[self._mask].unbind()]
         rows = [
             TrainedRow(int(rollout), int(prompt), int(position), int(sample), count, index)
             for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
@@ -353,13 +413,19 @@ def column(data: Any, name: str) -> list[Any]:
     return [getattr(value, "data", value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
 
 
-def facts_of(data: Any, row: int) -> dict[str, Any]:
+def mask_of(objective: Objective) -> str:
+    """The column of a batch that says which tokens are trained: rejection writes the mask of the loss, and not the one
+    that is counted. Source: verl 0.9.1 rollout_corr_helper.compute_rollout_correction_and_add_to_batch."""
+    return "response_mask" if REJECTS in (objective.sampler_correction or "") else "loss_mask"
+
+
+def facts_of(data: Any, row: int, mask_name: str = "loss_mask") -> dict[str, Any]:
     """Fingerprints, reward, advantage and digest of the old log-probabilities of one row of a batch.
 
     The V1 trainer sends nested tensors, the V0 trainer padded ones.
     """
-    ids, length = data["input_ids"][row], _response_length(data, row)
-    mask = data["loss_mask"][row][:length].bool()
+    ids, length = data["input_ids"][row], response_length(data, row)
+    mask = data[mask_name][row][:length].bool()
     reward = next((name for name in ("rm_scores", "token_level_scores") if name in data.keys()), None)  # noqa: SIM118
     return facts(
         prompt=ids[: len(ids) - length].tolist(),
@@ -370,7 +436,8 @@ def facts_of(data: Any, row: int) -> dict[str, Any]:
     )
 
 
-def _response_length(data: Any, row: int) -> int:
+def response_length(data: Any, row: int) -> int:
+    """Tokens of the response of one row."""
     responses = data["responses"]
     if responses.is_nested:
         return len(responses[row])

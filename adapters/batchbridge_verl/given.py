@@ -41,6 +41,8 @@ CONFIGS: Mapping[str, str | None] = {
 }
 OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
 """Groups of other entry points, or whose keys users add freely."""
+_BELOW_A_TEACHERS = tuple(f"{key}." for key in BY_KEY if key.startswith("distillation."))
+"""Settings of such a group that are read have nothing below them."""
 _FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
 OTHERS: Mapping[str, str] = {
     "verl.trainer.sft_trainer": _FINE_TUNES,
@@ -67,7 +69,8 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
         free = tuple(name for name in OPEN if name != "rollout." or "rollout.nnodes" not in known)
-        if key in (ENGINE, "defaults", "hydra") or key.startswith((*free, *(f"{group}." for group in result.groups))):
+        open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
+        if key in (ENGINE, "defaults", "hydra") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
             continue
         operation = result.operations[key]
         if operation == "add" and known.get(key) is not None:

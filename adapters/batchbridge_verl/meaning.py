@@ -9,6 +9,8 @@ from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_verl.ahead import sizes, staleness
+from batchbridge_verl.critic import critic
+from batchbridge_verl.distillation import estimator_of
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
@@ -31,12 +33,12 @@ from batchbridge_verl.terms import (
     AGGREGATIONS,
     BETAS,
     EPSILON,
-    ESTIMATORS,
     KL_CLAMP,
     KL_ESTIMATORS,
     LOSS_MODES,
     OPTIMIZERS,
     PRECISIONS,
+    REJECTS,
     TORCH_IMPLEMENTATION,
     TORCH_SEED,
     Estimator,
@@ -49,11 +51,12 @@ _ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    mode, estimator = LOSS_MODES.get(run.surrogate), ESTIMATORS.get(run[_ESTIMATOR])
+    mode, (estimator, said_by) = LOSS_MODES.get(run.surrogate), estimator_of(run)
     aggregation = AGGREGATIONS.get(run[f"{ACTOR}loss_agg_mode"])
     if mode is None or estimator is None or aggregation is None or not run.plain or run.completions_per_step < 1:
         return None
-    if run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]:
+    of_critic = critic(run)
+    if of_critic is None or (run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]):
         return None
     told = told_by((row for row in ALONE if run[row.key] is not None), run.native) | CONSTANTS
     keys = (*PARALLEL[run.engine][:2], run.context_key)
@@ -66,7 +69,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
         "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}", (NODES, GPUS)),
         "optimizer_step.completions_per_step": Told(run.completions_per_step, None, step, (MINI, GROUP)),
         "optimizer_step.rollout_shuffle": _shuffle(run),
-        "advantage.baseline": Told(estimator.baseline, _ESTIMATOR),
+        "advantage.baseline": Told(estimator.baseline, said_by),
         "order.last_optimizer_step": Told(last, None, _LAST_STEP[last]),
         "order.seed": Told(seed, "data.seed"),
     }
@@ -87,9 +90,10 @@ def meaning(run: Run) -> dict[str, Told] | None:
         **_advantage(run, estimator),
         **{f"objective.{name}": entry for name, entry in _objective(run, mode).items()},
         **{f"carried.{name}": entry for name, entry in _carried(run).items()},
+        **of_critic,
     }
     if estimator.open_term:
-        told["open_terms"] = Told((estimator.open_term,), _ESTIMATOR)
+        told["open_terms"] = Told((estimator.open_term,), said_by)
     return told | parts | (sizes(run) if run.entry == FULLY_ASYNC else {})
 
 
@@ -211,13 +215,16 @@ def kl_name(native: str) -> str:
 
 
 def correction(run: Run) -> str | None:
-    """`token_truncate [-, 2.0]; reject token_k1 0.6_1.6`: the weights and the rejection of rollout_correction."""
+    """`token_truncate [-, 2.0]; reject token_k1 0.6_1.6`: the weights and the rejection of rollout_correction, which
+    bypass_mode leaves out. Source: verl 0.6.1 to 0.9.1 RayPPOTrainer.fit, 0.9.1 PPOTrainer._compute_advantage."""
     prefix = "algorithm.rollout_correction."
     parts = []
+    if run[f"{prefix}bypass_mode"]:
+        return None
     if (level := run[f"{prefix}rollout_is"]) is not None:
         parts.append(f"{level}_truncate [-, {run[f'{prefix}rollout_is_threshold']}]")
     if (rejection := run[f"{prefix}rollout_rs"]) is not None:
-        parts.append(f"reject {rejection} {run[f'{prefix}rollout_rs_threshold']}")
+        parts.append(f"{REJECTS}{rejection} {run[f'{prefix}rollout_rs_threshold']}")
     return "; ".join(parts) or None
 
 

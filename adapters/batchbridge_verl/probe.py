@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from batchbridge import CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
+from batchbridge_verl.distillation import bound_of, settings_of
+from batchbridge_verl.other_engines import is_proven, run_probe
 from batchbridge_verl.watching import Watch, responses_of
 
 REMEDY = (
@@ -27,15 +30,27 @@ def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
     # With the current policy as the ratio's denominator every ratio is one.
     for off_policy in (False, True) if spec.objective.old_logprobs != "detached" else (False,):
         tap, made = watch.tap(), list(batches(watch.objective, off_policy=off_policy))
-        with _leaves_in(worker.engine, tap, made), _unchanged(worker.loss_fn.keywords["config"]):
-            _run(worker, _data(made, spec, first=worker.engine.get_data_parallel_rank() == 0))
-        taps.append(tap)
-    verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
+        if (taught := settings_of(worker.loss_fn)) is not None:
+            bound = bound_of(taught)
+            made = [replace(part, advantages=part.advantages.clamp(-bound, bound)) for part in made]
+        data = _data(made, spec, first=worker.engine.get_data_parallel_rank() == 0)
+        if taught is not None:
+            _teach(data, made)
+        with _unchanged(worker.loss_fn.keywords["config"], *([] if taught is None else [taught.distillation_loss])):
+            if _run(worker, data, tap, made, watch.output):
+                taps.append(tap)
+    if taps:  # else another process of this replica has the loss
+        verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
 
 
-def _run(worker: Any, data: Any) -> None:
+def _run(worker: Any, data: Any, tap: Tap, made: list[ProbeBatch], output: str) -> bool:
+    """Whether this process is to have seen the loss."""
     try:
-        worker.engine.forward_backward_batch(data, loss_function=worker.loss_fn)
+        if not is_proven(worker.engine):
+            return run_probe(worker, data, tap, made, _leaf)
+        with _leaves_in(worker.engine, tap, made, output):
+            worker.engine.forward_backward_batch(data, loss_function=worker.loss_fn)
+        return True
     except CannotAttach:
         raise
     except Exception as error:
@@ -47,20 +62,16 @@ def _run(worker: Any, data: Any) -> None:
 
 
 @contextlib.contextmanager
-def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch]) -> Iterator[None]:
-    """While a loss is probed: a forward pass is none, its log-probabilities are the probe's."""
+def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch], name: str) -> Iterator[None]:
+    """While a loss is probed: a forward pass is none, its output `name` (log-probabilities, values) is the probe's."""
     remaining, native = iter(made), vars(engine).get("forward_step")
 
     def forward_step(micro_batch: Any, loss_function: Callable[..., Any], forward_only: bool) -> Any:
         from verl.utils.device import get_device_id
 
-        micro_batch, probed = micro_batch.to(get_device_id()), next(remaining)
-        view, ids = responses_of(micro_batch), micro_batch["input_ids"]
-        packed = torch.cat(
-            [_packed(row[:length]) for row, length in zip(probed.logprobs, _lengths(probed), strict=True)]
-        )
-        leaf = tap.leaf(packed.to(ids.device), _rows(probed, view.width, ids.device), view=view)
-        output = {"log_probs": torch.nested.nested_tensor_from_jagged(leaf, ids.offsets())}
+        micro_batch = micro_batch.to(get_device_id())
+        leaf, offsets = _leaf(tap, next(remaining), micro_batch), micro_batch["input_ids"].offsets()
+        output = {name: torch.nested.nested_tensor_from_jagged(leaf, offsets)}
         loss, metrics = loss_function(model_output=output, data=micro_batch, dp_group=engine.get_data_parallel_group())
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
@@ -74,15 +85,24 @@ def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch]) -> Iterator[None]:
             engine.forward_step = native
 
 
+def _leaf(tap: Tap, probed: ProbeBatch, micro_batch: Any) -> torch.Tensor:
+    """What a probe has in the place of a micro-batch's output, packed as an engine has it."""
+    view, device = responses_of(micro_batch), micro_batch["input_ids"].device
+    packed = torch.cat([_packed(row[:length]) for row, length in zip(probed.logprobs, _lengths(probed), strict=True)])
+    return tap.leaf(packed.to(device), _rows(probed, view.width, device), view=view)
+
+
 @contextlib.contextmanager
-def _unchanged(config: Any) -> Iterator[None]:
-    """What verl's loss leaves in its configuration is that of the last real batch again."""
-    kept = dict(config.global_batch_info)
+def _unchanged(*configs: Any) -> Iterator[None]:
+    """What verl's loss leaves in its configurations is that of the last real batch again."""
+    of_batches = [getattr(config, "global_batch_info", {}) for config in configs]  # a critic's loss leaves nothing
+    kept = [dict(of_batch) for of_batch in of_batches]
     try:
         yield
     finally:
-        config.global_batch_info.clear()
-        config.global_batch_info.update(kept)
+        for of_batch, before in zip(of_batches, kept, strict=True):
+            of_batch.clear()
+            of_batch.update(before)
 
 
 def _lengths(made: ProbeBatch) -> list[int]:
@@ -134,6 +154,8 @@ def _data(made: list[ProbeBatch], spec: Spec, *, first: bool) -> Any:
             [value.expand(length) for value, length in zip(_all(made, "advantages"), lengths, strict=True)]
         ),
     }
+    # A critic's, whose old values stand where old log-probabilities do, and returns where advantages do.
+    columns |= {"values": columns["old_log_probs"], "returns": columns["advantages"]}
     if made[0].reference is not None:
         columns["ref_log_prob"] = column("reference")
     data = TensorDict(columns, batch_size=len(lengths))
@@ -146,6 +168,16 @@ def _data(made: list[ProbeBatch], spec: Spec, *, first: bool) -> Any:
     }
     tu.assign_non_tensor(data, **settings)
     return data
+
+
+def _teach(data: Any, made: list[ProbeBatch]) -> None:
+    """A teacher's log-probabilities, whose distances are the negative of the probe's advantages."""
+    lengths = [length for part in made for length in _lengths(part)]
+    rows = [
+        _packed(logprobs[:length] + advantage)[:, None]
+        for logprobs, advantage, length in zip(_all(made, "logprobs"), _all(made, "advantages"), lengths, strict=True)
+    ]
+    data["teacher_logprobs"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def _all(made: list[ProbeBatch], name: str) -> list[torch.Tensor]:

@@ -39,6 +39,8 @@ PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
 }
 """Source: verl 0.4.0 to 0.9.1 composed configurations."""
 
+CRITIC_WARMUP = "trainer.critic_warmup"
+"""The rollout, counted from 1, from which on the policy trains."""
 _SIZES = (GROUP, MINI, EPOCHS)
 
 
@@ -124,9 +126,14 @@ class Run:
 
     @property
     def critic_replicas(self) -> int | None:
-        """Data-parallel size of the critic; None where the devices do not divide or the engine is not read."""
+        """Data-parallel size of the critic; None where the devices do not divide or the engine is not read.
+
+        Source: verl 0.8.0 to 0.9.1 FSDPCriticConfig.__post_init__, FSDPEngine: of the keys of sequence parallelism that
+        of fsdp alone is read; 0.7.1's engine workers have it in model.fsdp_config.
+        """
+        engine_workers = not self.legacy and holds(">=0.8.0", self.version)
         keys = {
-            "fsdp": (f"{CRITIC}ulysses_sequence_parallel_size",),
+            "fsdp": (f"{CRITIC}{'fsdp.' if engine_workers else ''}ulysses_sequence_parallel_size",),
             "megatron": tuple(
                 f"{CRITIC}megatron.{name}"
                 for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, MicroBatch, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.model_files import images_of
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge_verl import distillation
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.run import Run
-from batchbridge_verl.settings import ACTOR, BY_KEY, holds
+from batchbridge_verl.settings import ACTOR, BY_KEY, CRITIC, ROLLOUT, holds
 from batchbridge_verl.sharing import asked_in_vain, in_the_way
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
@@ -117,6 +119,56 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
 
 
 SAMPLER, CORRECTION = "trainer.v1.sampler.", "algorithm.rollout_correction."
+CORRECTING = ("rollout_is", "rollout_rs", "bypass_mode")
+"""Settings of it that the sampler's log-probabilities act by."""
+SCORED = f"{ROLLOUT}calculate_log_probs"
+CORRECTED = "0.9.1"
+"""The oldest release on which the sampler's log-probabilities, in a correction or as the old ones, are proven."""
+
+
+def _unproven_correction(trainer: Any, request: Request, name: str) -> bool:
+    if not _correction(trainer, name):
+        return False
+    scored = trainer.config.actor_rollout_ref.rollout.get("calculate_log_probs")
+    return not scored or holds(f"<{CORRECTED}", str(request.reading.framework_version))
+
+
+def _unread_beside_bypass(correction: Callable[[str], Any]) -> bool:
+    """Whether a correction is asked for that reaches no loss. Source: verl 0.9.1 rollout_corr_helper.apply_bypass_mode,
+    which names its loss in the driver's configuration, and the workers have their own."""
+    asked = any(correction(name) is not None for name in ("rollout_is", "rollout_rs"))
+    return bool(correction("bypass_mode")) and (asked or correction("loss_type") not in (None, "ppo_clip"))
+
+
+def _of_tokens(spec: Spec) -> bool:
+    """Whether single tokens have factors where ratios are those of sequences: what gradient they have is verl's own."""
+    named = spec.objective.sampler_correction or ""
+    return spec.objective.ratio_level == "sequence" and named.startswith("token_")
+
+
+def _unproven_correction_of(reading: Reading, name: str) -> bool | None:
+    version = run_of(reading).version
+    if not (on := is_on(setting(reading, f"{CORRECTION}{name}"))) or holds(f"<{CORRECTED}", version):
+        return on
+    scored = is_on(setting(reading, SCORED, holds(">=0.9.0", version)))
+    return None if scored is None else not scored
+
+
+def _bypassed_of(reading: Reading) -> bool | None:
+    if not (on := is_on(setting(reading, f"{CORRECTION}bypass_mode"))):
+        return on
+    asked = _unread_beside_bypass(lambda name: setting(reading, f"{CORRECTION}{name}"))
+    if asked or run_of(reading).native[distillation.ENABLED]:
+        return True
+    return _unproven_correction_of(reading, "bypass_mode")
+
+
+MODEL = "actor_rollout_ref.model.path"
+
+
+def _assumed(reading: Reading) -> tuple[str, ...]:
+    """Source: verl 0.9.1 models/transformers/qwen2_vl.py, _get_input_embeds: without an image it ends."""
+    return ("an image in every prompt",) if images_of(setting(reading, MODEL)) else ()
 
 
 def run_of(reading: Reading) -> Run:
@@ -127,6 +179,12 @@ def run_of(reading: Reading) -> Run:
 
 def _value(reading: Reading) -> bool:
     return reading.spec is not None and reading.spec.advantage.baseline == "value"
+
+
+def _critic_elsewhere(run: Run) -> bool:
+    """Whether the critic runs where no run was measured. Of the keys of its sequence parallelism its engine reads that
+    of fsdp alone. Source: verl 0.8.0 to 0.9.1 FSDPCriticConfig, FSDPEngine.__init__."""
+    return run[f"{CRITIC}strategy"] not in ("fsdp", "fsdp2") or run[f"{CRITIC}fsdp.ulysses_sequence_parallel_size"] > 1
 
 
 def _candidates(reading: Reading) -> bool:
@@ -168,10 +226,48 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "critic",
-        "a critic's own mini-batches and value loss are not proven against the oracle yet",
-        lambda trainer, request: bool(trainer.use_critic),
-        configured=lambda reading: run_of(reading).critic,
-        remedy="an estimator without a critic: algorithm.adv_estimator=grpo",
+        "a critic is followed where the run is enforced and algorithm.adv_estimator is gae: its optimizer steps are "
+        "held against the plan in no other mode, and what it learns beside another estimator is not proven",
+        lambda trainer, request: (
+            bool(trainer.use_critic) and (request.mode != "enforce" or trainer.config.algorithm.adv_estimator != "gae")
+        ),
+        configured=lambda reading: run_of(reading).critic and reading.native["algorithm.adv_estimator"] != "gae",
+        remedy="algorithm.adv_estimator=gae, or critic.enable=False",
+    ),
+    Refusal(
+        "critic_settings",
+        "the spec has another critic than the trainer: GAE, its value loss and its learning rate are taken from the "
+        "trainer's configuration; set algorithm.gamma, algorithm.lam and the keys below critic",
+        lambda trainer, request: request.spec.critic != own_spec(request).critic,
+        configured=never,
+    ),
+    Refusal(
+        "critic_engine",
+        "only a critic under FSDP is proven, without sequence parallelism",
+        lambda trainer, request: bool(trainer.use_critic) and _critic_elsewhere(run_of(request.reading)),
+        configured=lambda reading: run_of(reading).critic and _critic_elsewhere(run_of(reading)),
+        remedy="critic.strategy=fsdp or fsdp2, with critic.fsdp.ulysses_sequence_parallel_size=1",
+    ),
+    Refusal(
+        "critic_correction",
+        "a critic beside a teacher, or beside corrections towards the sampler or its log-probabilities, is not proven: "
+        "which tokens its value loss counts then is verl's own",
+        lambda trainer, request: (
+            bool(trainer.use_critic)
+            and (
+                bool(getattr(trainer, "use_teacher_policy", False))
+                or any(_correction(trainer, name) for name in CORRECTING)
+            )
+        ),
+        configured=lambda reading: (
+            run_of(reading).critic
+            and any(
+                is_on(setting(reading, key))
+                for key in (distillation.ENABLED, *(f"{CORRECTION}{name}" for name in CORRECTING))
+            )
+        ),
+        remedy="algorithm.rollout_correction.rollout_is=null, rollout_rs=null, bypass_mode=False and "
+        "distillation.enabled=False",
     ),
     Refusal(
         "value_baseline",
@@ -210,10 +306,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "distillation",
-        "a teacher's loss has weights of its own, and a distillation alone (with fused kernels, for example) makes no "
-        "log-probabilities that could be measured",
-        lambda trainer, request: bool(trainer.use_teacher_policy),
-        configured=lambda reading: is_on(setting(reading, "distillation.enabled")),
+        distillation.ALONE,
+        lambda trainer, request: distillation.refused(
+            trainer, request.spec, str(request.reading.framework_version), v1=is_v1(trainer)
+        ),
+        configured=lambda reading: distillation.refused_as_read(
+            reading, run_of(reading).version, v1=run_of(reading).v1
+        ),
         remedy="distillation.enabled=False",
     ),
     Refusal(
@@ -249,16 +348,17 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "critic_warmup",
-        "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
-        lambda trainer, request: trainer.config.trainer.critic_warmup > 1,
-        configured=lambda reading: reading.native["trainer.critic_warmup"] > 1,
+        "trainer.critic_warmup leaves whole rollouts out of training, and no critic trains on them; set it to 0",
+        lambda trainer, request: trainer.config.trainer.critic_warmup > 1 and not trainer.use_critic,
+        configured=lambda reading: reading.native["trainer.critic_warmup"] > 1 and not run_of(reading).critic,
     ),
     Refusal(
         "surrogate",
-        f"policy_loss.loss_mode: proven against the oracle are {', '.join(PROVEN_SURROGATES)}; geo_mean, clip_cov and "
-        "kl_cov depend on the micro-batch split",
+        f"policy_loss.loss_mode: proven against the oracle are {', '.join(PROVEN_SURROGATES)}; geo_mean takes a mean "
+        "over each micro-batch, so that its gradient grows with their number, clip_cov and kl_cov choose tokens by "
+        "statistics of each, dppo_tv and dppo_kl by a threshold that rounding decides",
         lambda trainer, request: _loss_mode(request.spec) not in PROVEN_SURROGATES,
-        remedy="actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
+        remedy="actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or gspo for ratios of whole sequences",
     ),
     Refusal(
         "dro_beta",
@@ -284,7 +384,16 @@ REFUSALS: tuple[Refusal, ...] = (
             or (isinstance(request.plan, CandidatePlan) and holds("<0.9.1", str(request.reading.framework_version)))
         ),
     ),
-    *common("verl"),
+    *(refusal for refusal in common("verl") if refusal.name != "sampler_logprobs"),
+    Refusal(
+        "sampler_logprobs",
+        "the spec and the trainer differ in whether old log-probabilities are the sampler's: set "
+        "algorithm.rollout_correction.bypass_mode",
+        lambda trainer, request: (
+            "sampler" in (request.spec.objective.old_logprobs, own_spec(request).objective.old_logprobs)
+            and request.spec.objective.old_logprobs != own_spec(request).objective.old_logprobs
+        ),
+    ),
     Refusal(
         "kl_estimator",
         f"verl's estimators are {', '.join(KL_NAMES)}",
@@ -295,25 +404,41 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "bypass_mode",
-        "rollout_correction.bypass_mode takes the sampler's log-probabilities; not proven against the oracle yet",
-        lambda trainer, request: bool(_correction(trainer, "bypass_mode")),
-        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}bypass_mode")),
+        "rollout_correction.bypass_mode is proven against the oracle on verl 0.9.1 alone, with "
+        "actor_rollout_ref.rollout.calculate_log_probs=True and without a teacher; beside it verl reads neither "
+        "rollout_is, rollout_rs nor loss_type=reinforce: set them to null, null and ppo_clip",
+        lambda trainer, request: (
+            bool(_correction(trainer, "bypass_mode"))
+            and (
+                _unproven_correction(trainer, request, "bypass_mode")
+                or _unread_beside_bypass(functools.partial(_correction, trainer))
+                or bool(getattr(trainer, "use_teacher_policy", False))
+            )
+        ),
+        configured=_bypassed_of,
         remedy="algorithm.rollout_correction.bypass_mode=False",
     ),
     Refusal(
         "rejection",
-        "rollout_correction.rollout_rs takes tokens out of the loss that verl's denominators count in part",
-        lambda trainer, request: _correction(trainer, "rollout_rs") is not None,
-        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}rollout_rs")),
+        "rollout_correction.rollout_rs is proven against the oracle on verl 0.9.1 alone, and rejects nothing without "
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+        lambda trainer, request: _unproven_correction(trainer, request, "rollout_rs"),
+        configured=lambda reading: _unproven_correction_of(reading, "rollout_rs"),
         remedy="algorithm.rollout_correction.rollout_rs=null",
     ),
     Refusal(
         "sampler_correction",
-        "rollout_correction.rollout_is is not proven against the oracle yet; "
+        "rollout_correction.rollout_is is proven against the oracle on verl 0.9.1 alone, corrects nothing without "
+        "actor_rollout_ref.rollout.calculate_log_probs=True, has one factor for a sequence where the ratio is one's "
+        "(rollout_is=sequence with gspo), and stays the trainer's own; "
         'allow=("sampler_correction",) accepts it as verl computes it',
-        lambda trainer, request: _correction(trainer, "rollout_is") is not None,
+        lambda trainer, request: (
+            request.spec.objective.sampler_correction != own_spec(request).objective.sampler_correction
+            or _of_tokens(request.spec)
+            or _unproven_correction(trainer, request, "rollout_is")
+        ),
         allowable=True,
-        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}rollout_is")),
+        configured=lambda reading: _unproven_correction_of(reading, "rollout_is"),
         remedy="algorithm.rollout_correction.rollout_is=null",
     ),
     Refusal(
@@ -325,10 +450,11 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=never,
     ),
     Refusal(
-        "engine",
-        "only the FSDP engine is proven: others clip, scale the loss and update by code of their own, of "
-        "which no run was measured",
+        "unproven_engine",
+        "only the FSDP engine is proven: of another one, no run was measured, and what it does between its loss and "
+        'its update (clipping, for one) is not seen; allow=("unproven_engine",) measures what its loss weighs',
         lambda trainer, request: _actor(trainer).strategy not in ("fsdp", "fsdp2"),
+        allowable=True,
         configured=lambda reading: (
             run_of(reading).engine != "fsdp" or setting(reading, f"{ACTOR}strategy") not in ("fsdp", "fsdp2")
         ),
@@ -350,7 +476,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-ALWAYS = ("critic", "engine", "distillation", "asynchronous", "initialised")
+ALWAYS = ("critic", "unproven_engine", "distillation", "asynchronous", "initialised")
 """Refusals that hold in every mode."""
 SETTABLE: Settable = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
@@ -373,7 +499,7 @@ SETTABLE: Settable = {
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
     from batchbridge.kit.workers import orders_of
-    from batchbridge_verl.driver import Driver
+    from batchbridge_verl.driver import Driver, critic_driver
 
     if request.mode != "enforce":
         from batchbridge_verl.observe import Observer
@@ -393,6 +519,8 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         padding=request.padding if shares else "padded",
     )
     driver = Driver(trainer, request, orders)
+    if trainer.use_critic:
+        driver.critic = critic_driver(trainer, request, orders)
     configure(trainer.config, _budget(request), patches)
     if isinstance(request.plan, CandidatePlan):
         from batchbridge_verl.candidates_v1 import CandidatesV1
@@ -470,4 +598,5 @@ RUNTIME = Runtime(
     always=ALWAYS,
     training=lambda trainer: is_inside(trainer, "fit"),
     patch=_patch,
+    assumes=_assumed,
 )

@@ -59,6 +59,9 @@ def in_the_way(trainer: Any, request: Request) -> str | None:
     attention = _value(trainer.config.actor_rollout_ref, name) or "flash_attention_2"
     if attention != "sdpa":
         found.append(f"attention is {attention}, and shared prompts are proven under sdpa: set +{_ROOT}{name}=sdpa")
+    if _value(trainer.config, "algorithm.rollout_correction.bypass_mode"):
+        why = "the sampler's log-probabilities as the old ones are not proven with shared prompts; set it to False"
+        found.append(f"algorithm.rollout_correction.bypass_mode = True: {why}")
     if holds(f"<{OLDEST}", str(request.reading.framework_version)):
         found.append(f"shared prompts are proven on verl {OLDEST}, and this is {request.reading.framework_version}")
     return "; ".join(found) or None

@@ -120,6 +120,9 @@ KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""
 
+REJECTS = "reject "
+"""How `objective.sampler_correction` begins to name what `rollout_correction.rollout_rs` takes out of the mask."""
+
 TORCH_OPTIMIZERS = (
     *("AdamW", "Adam", "Adamax", "NAdam", "RAdam"),
     *("SGD", "Adadelta", "Adafactor", "Adagrad", "ASGD", "RMSprop"),

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLoader, rewrite_advantages
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
-from batchbridge_verl.driver import Driver, checkpoint_to_resume
+from batchbridge_verl.advantages import GAE, hold_gae
+from batchbridge_verl.driver import Answered, CriticDriver, Driver, checkpoint_to_resume
 from batchbridge_verl.engine import column
 from batchbridge_verl.observe import numbered
 from batchbridge_verl.sampling import hand_seeds
+
+NAMED = (ROLLOUT, POSITION, SAMPLE)
+"""Columns that say which completion a row is."""
 
 
 class V0:
@@ -23,6 +28,7 @@ class V0:
         self._rows: RolloutRows | None = None
         self._native_init = trainer.init_workers
         self._native_old, self._native_reference = trainer._compute_old_log_prob, trainer._compute_ref_log_prob
+        self._native_values = trainer._compute_values
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         total = driver.rollouts()
         loader = PlannedLoader(
@@ -39,6 +45,7 @@ class V0:
             ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
             ("_compute_old_log_prob", self._old, "the plan's rollout is complete; rows split evenly", order),
             ("_compute_ref_log_prob", self._reference, "rows split evenly", order),
+            *((("_compute_values", self._values, "rows split evenly", order),) if driver.critic is not None else ()),
             ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
             ("_load_checkpoint", self._load, "the plan is held against the file", resume),
         ):
@@ -60,6 +67,14 @@ class V0:
             what="one call per planned optimizer step",
             why="membership of the plan",
         )
+        if self._driver.critic is not None:
+            self._patches.set(
+                trainer.critic_wg,
+                "train_mini_batch",
+                self._update_critic(self._driver.critic, trainer.critic_wg.train_mini_batch),
+                what="one call per planned optimizer step of the critic",
+                why="membership of the critic's plan",
+            )
         hand_seeds(trainer.async_rollout_manager, trainer.config.actor_rollout_ref.rollout.name, self._patches)
         self._patches.set(
             trainer.async_rollout_manager,
@@ -78,21 +93,37 @@ class V0:
     def _old(self, batch: Any) -> Any:
         columns = batch.non_tensor_batch
         lengths = batch.batch["attention_mask"].sum(-1).tolist()
-        arrived = {
-            (int(position), int(sample)): row
-            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
-        }
-        rollout = int(columns[ROLLOUT][0])
-        self._driver.expect_rollout(rollout, arrived)
-        costs = {row: int(lengths[arrived[row]]) for row in sorted(arrived)}
-        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        self._identify([columns[name] for name in NAMED], lengths)
         padded, extra = self._evenly(batch)
         output, utilisation = self._native_old(padded)
         return _cut(output, extra), utilisation
 
+    def _identify(self, columns: Sequence[Sequence[Any]], lengths: Sequence[int]) -> RolloutRows:
+        """The rows of a rollout that has arrived. columns: `NAMED`."""
+        rollouts, positions, samples = columns
+        places = enumerate(zip(positions, samples, strict=True))
+        arrived = {(int(position), int(sample)): row for row, (position, sample) in places}
+        rollout = int(rollouts[0])
+        self._driver.expect_rollout(rollout, arrived)
+        costs = {row: int(lengths[arrived[row]]) for row in sorted(arrived)}
+        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        return self._rows
+
+    def _rows_of(self, batch: Any) -> RolloutRows:
+        """The rows of a TensorDict. With the sampler's log-probabilities as the old ones, nothing was scored, and they
+        are seen here first."""
+        columns = [column(batch, name) for name in NAMED]
+        if self._rows is None or self._rows.index != int(columns[0][0]):
+            return self._identify(columns, batch["attention_mask"].sum(-1).tolist())
+        return self._rows
+
     def _reference(self, batch: Any) -> Any:
         padded, extra = self._evenly(batch)
         return _cut(self._native_reference(padded), extra)
+
+    def _values(self, batch: Any) -> Any:
+        padded, extra = self._evenly(batch)
+        return _cut(self._native_values(padded), extra)
 
     def _evenly(self, batch: Any) -> tuple[Any, int]:
         """The batch with copies of its first rows, as many as verl's split needs; and how many."""
@@ -105,8 +136,7 @@ class V0:
         def update_actor(batch: Any) -> Any:
             from verl.utils import tensordict_utils as tu
 
-            rows = self._rows
-            assert rows is not None, "rows are identified before they are trained on"
+            rows = self._rows_of(batch)
             rewrite_advantages(batch, rows, self._driver.plan)
             rows.fillers = [None] * self._driver.fillers_needed(rows)
 
@@ -119,6 +149,23 @@ class V0:
             return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": metrics})
 
         return update_actor
+
+    def _update_critic(self, critic: CriticDriver, native: Any) -> Any:
+        def train_mini_batch(batch: Any) -> Answered:
+            from verl.utils import tensordict_utils as tu
+
+            rows = self._rows_of(batch)
+            hold_gae({name: batch[name] for name in GAE}, self._driver.plan, rows.index)
+            rows.fillers = [None] * self._driver.fillers_needed(rows)
+
+            def send(places: list[int | None], values: dict[str, Any]) -> Any:
+                part = selected(batch, places)
+                tu.assign_non_tensor(part, **values)
+                return tu.get(native(part).get(), "metrics")
+
+            return Answered(critic.train(rows.index, rows, send))
+
+        return train_mini_batch
 
     # ---- checkpoints
 

@@ -10,8 +10,8 @@ from batchbridge import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
-from batchbridge_verl.advantages import rewrite_advantages
-from batchbridge_verl.driver import Driver, checkpoint_to_resume
+from batchbridge_verl.advantages import hold_advantages, rewrite_advantages
+from batchbridge_verl.driver import Answered, CriticDriver, Driver, checkpoint_to_resume
 from batchbridge_verl.sampling import hand_seeds
 
 
@@ -73,6 +73,15 @@ class V1:
             what="one call per planned optimizer step",
             why="membership of the plan",
         )
+        if self._driver.critic is not None:
+            group = self._trainer.critic_wg
+            self._patches.set(
+                group,
+                "train_mini_batch",
+                self._update_critic(self._driver.critic, group.train_mini_batch),
+                what="one call per planned optimizer step of the critic",
+                why="membership of the critic's plan",
+            )
 
     def _fit(self, agent_loop_manager: Any) -> Any:
         hand_seeds(agent_loop_manager, self._trainer.config.actor_rollout_ref.rollout.name, self._patches)
@@ -158,6 +167,8 @@ class V1:
         batch = self._native_advantage(batch, metrics)
         assert self._rows is not None, "rows are placed before their advantages are computed"
         rewrite_advantages(self._trainer, batch, self._rows, self._driver.plan)
+        if self._driver.critic is not None:
+            hold_advantages(self._trainer, batch, self._rows, self._driver.plan)
         return batch
 
     def _update(self, native: Any) -> Any:
@@ -176,6 +187,20 @@ class V1:
             return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": metrics})
 
         return update_actor
+
+    def _update_critic(self, critic: CriticDriver, native: Any) -> Any:
+        def train_mini_batch(batch: Any) -> Answered:
+            rows = self._rows
+            assert rows is not None, "rows are placed before they are trained on"
+
+            def send(keys: list[str], values: dict[str, Any]) -> Any:
+                part = _selected(batch, keys)
+                part.extra_info = {**batch.extra_info, **values}
+                return native(part).get()["metrics"]
+
+            return Answered(critic.train(rows.index, rows, send))
+
+        return train_mini_batch
 
     # ---- checkpoints
 

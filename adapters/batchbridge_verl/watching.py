@@ -15,7 +15,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,8 +23,9 @@ from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate
 from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge.kit.workers import TrainedRow
+from batchbridge_verl.distillation import Teacher
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
@@ -50,11 +51,22 @@ class Given:
     reference: torch.Tensor | None
     sampler: torch.Tensor | None
     kl_share: torch.Tensor | None
+    teacher: Teacher | None = None
+    """Whose distance gives the advantages, in the place of those that arrived."""
 
     @classmethod
-    def of(cls, data: Any, *, detached: bool, penalised: bool, kl_share: Sequence[float] | None = None) -> Given:
+    def of(
+        cls,
+        data: Any,
+        *,
+        detached: bool,
+        penalised: bool,
+        kl_share: Sequence[float] | None = None,
+        mask: str = "loss_mask",
+        teacher: Teacher | None = None,
+    ) -> Given:
         """data: a batch as the trainer sends it. detached: ratios are over the current policy. penalised: a KL term is
-        in the loss."""
+        in the loss. mask: the column that says which tokens are trained."""
 
         def column(name: str) -> torch.Tensor:
             values: torch.Tensor = data[name]
@@ -63,17 +75,19 @@ class Given:
 
         corrected = "rollout_is_weights" in data.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         return cls(
-            column("loss_mask"),
+            column(mask),
             column("advantages"),
             None if detached else column("old_log_probs"),
             column("ref_log_prob") if penalised else None,
             column("rollout_is_weights") if corrected else None,
             None if kl_share is None else torch.tensor(kl_share, dtype=torch.float64)[:, None],
+            teacher,
         )
 
-    def rows(self, places: Sequence[int], width: int, device: torch.device, *, bounded: bool) -> Rows:
-        """What the rows at `places` are meant to train, `width` tokens wide. bounded: the loss has no gradient beyond
-        `FURTHEST`."""
+    def rows(self, places: Sequence[int], current: torch.Tensor, *, bounded: bool) -> Rows:
+        """What the rows at `places` are meant to train, whose log-probabilities under the current policy are given.
+        bounded: the loss has no gradient beyond `FURTHEST`."""
+        width, device = current.shape[1], current.device
         picked = list(places)
 
         def here(values: torch.Tensor) -> torch.Tensor:
@@ -88,7 +102,9 @@ class Given:
 
         return Rows(
             mask=here(self.mask),
-            advantages=here(self.advantages),
+            advantages=(
+                here(self.advantages) if self.teacher is None else self.teacher.advantages(list(places), current)
+            ),
             old=old,
             reference=None if self.reference is None else here(self.reference),
             multiplier=factor if bounded else sampler,
@@ -99,6 +115,9 @@ class Given:
 class Watch:
     """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
 
+    output: ClassVar[str] = "log_probs"
+    """Of the engine's outputs the one that its loss is a function of."""
+
     def __init__(self, engine: Any, objective: Objective, config: Any, patches: Patches) -> None:
         self._engine, self._config = engine, config
         self.objective = objective_of(objective)
@@ -107,8 +126,12 @@ class Watch:
         self._given: Given | None = None
         self._places: list[list[int]] = []
         self._clipping = 1.0
+        self._weight: ShardedWeight | None = None
+        self._hook(patches)
+
+    def _hook(self, patches: Patches) -> None:
+        engine, why = self._engine, "what a step trains is measured"
         self._native_outputs = engine.prepare_model_outputs
-        why = "what a step trains is measured"
         patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
         self._hook_clipping(patches)
         self._weight = smallest_weight(engine.module)
@@ -136,24 +159,42 @@ class Watch:
         if self._weight is not None:
             self._weight.witness.drop()
         self._given = given
-        hook = self._engine.optimizer.register_step_pre_hook(lambda *_: before_update())
+        try:
+            with self._before_update(before_update):
+                yield
+        finally:
+            self._given = None
+
+    @contextlib.contextmanager
+    def _before_update(self, call: Callable[[], None]) -> Iterator[None]:
+        hook = self._engine.optimizer.register_step_pre_hook(lambda *_: call())
         try:
             yield
         finally:
-            self._given = None
             hook.remove()
+
+    def loss(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """The loss that the engine is handed."""
+        return native
+
+    def updates(self) -> None:
+        """Called before the engine's own `optimizer_step`."""
 
     def _outputs(self, *arguments: Any, **options: Any) -> Any:
         outputs = self._native_outputs(*arguments, **options)
-        made = outputs.get("log_probs")
-        if self._given is not None and self.shows and made is not None and made.requires_grad:
-            micro_batch = options["micro_batch"]
-            view = responses_of(micro_batch)
-            places = [int(place) for place in micro_batch[ROW].tolist()]
-            rows = self._given.rows(places, view.width, made.device, bounded=self._bounded)
-            self._tap.watch(made, rows, view=view)
-            self._places.append(places)
+        if (made := outputs.get(self.output)) is not None:
+            self._hooked(made, options["micro_batch"])
         return outputs
+
+    def _hooked(self, made: torch.Tensor, micro_batch: Any) -> None:
+        """Hooks a micro-batch's log-probabilities, where a step is being measured."""
+        if self._given is None or not self.shows or not made.requires_grad:
+            return
+        view = responses_of(micro_batch)
+        places = [int(place) for place in micro_batch[ROW].tolist()]
+        rows = self._given.rows(places, view(made.detach()), bounded=self._bounded)
+        self._tap.watch(made, rows, view=view)
+        self._places.append(places)
 
     @property
     def _bounded(self) -> bool:

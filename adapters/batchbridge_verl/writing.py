@@ -11,6 +11,8 @@ from batchbridge.kit import MicroBatch, Objective
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
+from batchbridge_verl import distillation
+from batchbridge_verl.critic import write_critic
 from batchbridge_verl.meaning import KL_KEYS
 from batchbridge_verl.run import (
     BUDGET,
@@ -57,7 +59,15 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     to = _target(spec, version)
     alone = written_by(ALONE, spec, problems)
     values = {key: value for key, value in alone.items() if value is not None}
-    for part in (_write_sizes, _write_order, _write_staleness, _write_loss, _write_objective, write_carried):
+    for part in (
+        _write_sizes,
+        _write_order,
+        _write_staleness,
+        _write_loss,
+        _write_objective,
+        write_carried,
+        write_critic,
+    ):
         part(spec, to, values, problems)
     known, written = defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
@@ -209,7 +219,9 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
     names = list(_estimators_for(spec))
-    if problems.need(
+    if teacher := distillation.written(spec):
+        values |= teacher
+    elif problems.need(
         bool(names),
         f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
         "advantage.baseline",
@@ -220,8 +232,6 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
             values[SQUARES] = True
-        if names[0] == "gae":
-            values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
@@ -260,6 +270,12 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
             values[f"{ACTOR}clip_ratio_c"] = dual
     if objective.old_logprobs == "sampler":
         values["algorithm.rollout_correction.bypass_mode"] = True
+        problems.need(
+            objective.sampler_correction is None,
+            f"objective.sampler_correction = {objective.sampler_correction} with old_logprobs = sampler: verl reads no "
+            "correction beside bypass_mode",
+            "objective.sampler_correction",
+        )
     if objective.sampler_correction is not None:
         match = _CORRECTION.fullmatch(objective.sampler_correction)
         problems.need(

@@ -146,20 +146,11 @@ def _critic_step(run: Run) -> str | None:
             f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per step "
             f"of the critic, not a multiple of {run.critic_replicas} replicas"
         )
-    share, micro = asked // run.critic_replicas, run[_CRITIC_MICRO]
-    if not run[f"{CRITIC}use_dynamic_bsz"] and micro is not None and micro >= 1 and share % micro:
-        return (
-            f"{share} completions per replica and step of the critic are no multiple of the micro-batch of {micro} "
-            f"({_CRITIC_MICRO})"
-        )
     return None
 
 
 def _critic_fixes(run: Run) -> tuple[Fix, ...]:
-    asked = run[_CRITIC_MINI] * run[GROUP]
     replicas = run.critic_replicas or 1
-    if asked % replicas == 0:
-        return (fix({_CRITIC_MICRO: math.gcd(asked // replicas, run[_CRITIC_MICRO])}),)
     per_step = replicas // math.gcd(replicas, run[GROUP])
     below = run[_CRITIC_MINI] // per_step * per_step
     return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
@@ -230,9 +221,10 @@ LATER_SIZES = (
     UPDATING(
         "BB-VERL-067",
         _critic_step,
-        (_CRITIC_MINI, GROUP, _CRITIC_MICRO, *DEVICES),
-        "AssertionError at the critic's first update, as for the actor",
-        "verl 0.9.1 engine_workers.py:267, workers/engine/utils.py:124 (TrainingWorker of the critic)",
+        (_CRITIC_MINI, GROUP, *DEVICES),
+        "AssertionError at the critic's first update: Got mini_batch_size=... and "
+        "self.engine.get_data_parallel_size()=...",
+        "verl 0.9.1 engine_workers.py:267 (TrainingWorker of the critic, which cuts by a token budget)",
         _critic_fixes,
     ),
     UPDATING(

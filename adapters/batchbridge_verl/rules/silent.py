@@ -20,6 +20,8 @@ from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES
 
 _FACTOR = f"{ACTOR}loss_scale_factor"
+_CORRECTION = "algorithm.rollout_correction."
+_BYPASS, _LOSS_TYPE = f"{_CORRECTION}bypass_mode", f"{_CORRECTION}loss_type"
 
 
 # ---- the loss
@@ -89,9 +91,21 @@ def _aggregation_ignored(run: Run) -> str | None:
 
 
 def _rejected_tokens(run: Run) -> str | None:
-    if run.legacy or run["algorithm.rollout_correction.rollout_rs"] is None:
+    if not run.v1 or run[_BYPASS] or run[f"{_CORRECTION}rollout_rs"] is None:
         return None
     return "rejected tokens leave the loss but stay in its denominator (loss_mask)"
+
+
+def _bypassed(run: Run) -> str | None:
+    if not run[_BYPASS] or run.surrogate in ("bypass_mode", "rollout_correction"):
+        return None
+    asked = {f"{_CORRECTION}{name}": run[f"{_CORRECTION}{name}"] for name in ("rollout_is", "rollout_rs")}
+    unread = [f"{key} = {value}" for key, value in asked.items() if value is not None]
+    if run[_LOSS_TYPE] not in (None, "ppo_clip"):
+        unread.append(f"{_LOSS_TYPE} = {run[_LOSS_TYPE]}")
+    if not unread:
+        return None
+    return f"{', '.join(unread)}: not read beside bypass_mode; the loss is that of {MODE} = {run.surrogate}"
 
 
 def _empty_step(run: Run) -> str | None:
@@ -205,7 +219,10 @@ def _prefix_grouper_unread(run: Run) -> str | None:
 def _mode_inexpressible(run: Run) -> str | None:
     if run.surrogate not in ("bypass_mode", "rollout_correction"):
         return None
-    return f"{MODE} = {run.surrogate} has no canonical form; leave it to algorithm.rollout_correction"
+    return (
+        f"{MODE} = {run.surrogate} has no canonical form: its factors and rejections follow the log-probabilities of "
+        f"each micro-batch; {MODE} = vanilla with {_BYPASS} trains PPO's loss on the sampler's log-probabilities"
+    )
 
 
 def _two_penalties(run: Run) -> str | None:
@@ -215,6 +232,13 @@ def _two_penalties(run: Run) -> str | None:
 
 
 OF_V1 = ">=0.8.0"
+
+
+def _bypass_fixes(run: Run) -> tuple[Fix, ...]:
+    unread = {f"{_CORRECTION}rollout_is": None, f"{_CORRECTION}rollout_rs": None, _LOSS_TYPE: "ppo_clip"}
+    changes = {key: value for key, value in unread.items() if run[key] not in (None, value)}
+    return fix(changes), fix({_BYPASS: False})
+
 
 UNREPORTED = (
     OPEN(
@@ -336,8 +360,19 @@ UNREPORTED = (
         _rejected_tokens,
         ("algorithm.rollout_correction.rollout_rs",),
         "rejection writes response_mask; batch_num_tokens sums loss_mask",
-        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:730",
+        "verl 0.8.0 main_ppo_sync.py, 0.9.0 to 0.9.1 ppo/v1/agent_loop_tq.py: loss_mask is a copy of before; "
+        "RayPPOTrainer's is made behind the rejection (workers/utils/padding.py)",
         setting("algorithm.rollout_correction.rollout_rs", None),
+    ),
+    SILENT(
+        "BB-VERL-095",
+        _bypassed,
+        (_BYPASS, f"{_CORRECTION}rollout_is", f"{_CORRECTION}rollout_rs", _LOSS_TYPE),
+        "the trainer computes no correction, and names its loss in its own configuration, of which the workers have a "
+        "copy from before",
+        "verl 0.6.1 to 0.9.1 RayPPOTrainer.fit, rollout_corr_helper; 0.9.0 to 0.9.1 ppo/v1/trainer_base.py",
+        _bypass_fixes,
+        ">=0.6.1",
     ),
     OPEN(
         "BB-VERL-047",

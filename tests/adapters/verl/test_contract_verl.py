@@ -99,8 +99,20 @@ WORDS = ("python3", "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, v
 
 
 CORRECTION, REFERENCE = "algorithm.rollout_correction.", {"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}
+UNSCORED = {"actor_rollout_ref.rollout.calculate_log_probs": False}
 REFUSED = {
-    "critic": {"algorithm.adv_estimator": "gae"},
+    "critic": {"critic.enable": True, "critic.ppo_micro_batch_size_per_gpu": 2},
+    "critic_engine": {
+        "algorithm.adv_estimator": "gae",
+        "critic.ppo_micro_batch_size_per_gpu": 2,
+        "critic.fsdp.ulysses_sequence_parallel_size": 2,
+    },
+    "critic_correction": {
+        "algorithm.adv_estimator": "gae",
+        "critic.ppo_micro_batch_size_per_gpu": 2,
+        f"{CORRECTION}rollout_is": "token",
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+    },
     "value_baseline": {"algorithm.adv_estimator": "gae", "critic.enable": False},
     "distillation": {"distillation.enabled": True},
     "custom_sampler": {**FILTER, f"{SAMPLER}custom_sampler.path": "mine.py"},
@@ -108,12 +120,11 @@ REFUSED = {
     "critic_warmup": {"trainer.critic_warmup": 5},
     "surrogate": {f"{ACTOR}policy_loss.loss_mode": "geo_mean"},
     "dro_beta": {f"{ACTOR}policy_loss.loss_mode": "dro"},
-    "sampler_logprobs": {f"{CORRECTION}bypass_mode": True},
-    "bypass_mode": {f"{CORRECTION}bypass_mode": True},
-    "rejection": {f"{CORRECTION}rollout_rs": "token"},
-    "sampler_correction": {f"{CORRECTION}rollout_is": "token"},
+    "bypass_mode": {f"{CORRECTION}bypass_mode": True, f"{CORRECTION}rollout_is": "token"},
+    "rejection": {f"{CORRECTION}rollout_rs": "token", **UNSCORED},
+    "sampler_correction": {f"{CORRECTION}rollout_is": "token", **UNSCORED},
     "kl_estimator": {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "full", **REFERENCE},
-    "engine": {f"{ACTOR}strategy": "megatron"},
+    "unproven_engine": {f"{ACTOR}strategy": "megatron"},
 }
 """Refusal to settings whose trainer is refused by it."""
 
@@ -157,12 +168,14 @@ class TestVerl(AdapterContract):
     refused_otherwise = (
         *(
             "batch_scale",
+            "critic_settings",
             "tokens_per_device",
             "asynchronous",
             "initialised",
             "group_filter",
             "staleness",
             "aggregation",
+            "sampler_logprobs",
         ),
         *("denominator_scope", "loss_per_term", "kl_without_reference", "kl_in_reward", "truncated_completions"),
         *("step_crosses_rollouts", "group_size", "fp16", "padding_free"),

@@ -29,6 +29,8 @@ RUN = {
     f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
 }
 MEGATRON = {"model_engine": "megatron"}
+CORRECTION = "algorithm.rollout_correction."
+BYPASS = {f"{CORRECTION}bypass_mode": True}
 CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
 GROUPER = {f"{ACTOR}use_prefix_grouper": True}
 UNEVEN = {"data.train_batch_size": 36, f"{ACTOR}ppo_mini_batch_size": 36, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}
@@ -167,7 +169,6 @@ CASES = [
         "BB-VERL-066",
     ),
     ({**CRITIC, "critic.ppo_mini_batch_size": 9}, "0.9.1", "BB-VERL-067"),
-    ({**CRITIC, "critic.ppo_micro_batch_size_per_gpu": 3}, "0.9.1", "BB-VERL-067"),
     ({"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": None}, "0.9.1", "BB-VERL-068"),
     ({f"{ROLLOUT}mode": "sync"}, "0.9.1", "BB-VERL-069"),
     ({f"{ROLLOUT}pipeline_model_parallel_size": 2}, "0.9.1", "BB-VERL-069"),
@@ -175,6 +176,8 @@ CASES = [
     ({"trainer.v1.trainer_mode": "mine"}, "0.9.1", "BB-VERL-070"),
     ({"data.filter_overlong_prompts": True}, "0.9.1", "BB-VERL-071"),
     ({f"{ACTOR}shuffle": True}, "0.9.1", "BB-VERL-076"),
+    ({**BYPASS, "algorithm.rollout_correction.rollout_is": "token"}, "0.9.1", "BB-VERL-095"),
+    ({**BYPASS, "algorithm.rollout_correction.loss_type": "reinforce"}, "0.9.1", "BB-VERL-095"),
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
@@ -313,6 +316,27 @@ def test_the_prefix_grouper_balances_whole_groups_and_so_as_many_on_each_replica
     reading = VerlAdapter().read(load_source({**RUN, **values}), Context(framework_version="0.9.1"))
     assert "whole groups are balanced" in reading.behaviour.membership
     assert "BB-VERL-074" not in [defect.code for defect in reading.behaviour.defects]
+
+
+def test_rejected_tokens_are_counted_by_the_v1_trainer_alone_and_not_beside_bypass_mode():
+    rejecting = {f"{CORRECTION}rollout_rs": "token_k1"}
+    assert "BB-VERL-045" in codes(rejecting)
+    assert "BB-VERL-045" not in codes({**rejecting, "trainer.use_v1": False})
+    assert "BB-VERL-045" not in codes(rejecting, version="0.8.0")
+    assert "BB-VERL-045" not in codes({**rejecting, **BYPASS})
+
+
+def test_bypass_mode_leaves_nothing_out_where_nothing_is_asked_for_beside_it():
+    assert "BB-VERL-095" not in codes(BYPASS)
+    assert "BB-VERL-095" not in codes({f"{CORRECTION}rollout_is": "token"})
+    assert "BB-VERL-095" not in codes({**BYPASS, f"{ACTOR}policy_loss.loss_mode": "bypass_mode"})
+
+
+def test_the_engine_workers_of_a_critic_read_neither_its_micro_batch_nor_its_own_sequence_parallelism():
+    assert "BB-VERL-067" not in codes({**CRITIC, "critic.ppo_micro_batch_size_per_gpu": 3})
+    uneven = {**CRITIC, "critic.ppo_mini_batch_size": 9}  # 36 completions on 8 devices
+    assert "BB-VERL-067" in codes({**uneven, "critic.ulysses_sequence_parallel_size": 2})
+    assert "BB-VERL-067" not in codes({**uneven, "critic.fsdp.ulysses_sequence_parallel_size": 2})
 
 
 def test_the_default_estimator_trains_a_critic():

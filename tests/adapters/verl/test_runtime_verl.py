@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import batchbridge
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Padding, Reading
@@ -33,6 +34,7 @@ from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.reading.read import read
+from batchbridge.reports import check
 from batchbridge_verl import launched, runtime, sampling, sharing
 from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.config import VerlAdapter
@@ -325,14 +327,18 @@ class Asked:
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
 KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "objective.kl_estimator": "k3"}
+GAE = ("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2")
 ASKED = {
     "critic": Asked(attributes={"use_critic": True}),
+    "critic_settings": Asked((*GAE,), {"critic.gamma": 0.5}, attributes={"use_critic": True}),
+    "critic_engine": Asked((*GAE, "critic.strategy=megatron"), attributes={"use_critic": True}),
+    "critic_correction": Asked((*GAE, f"{CORRECTION}rollout_is=token"), attributes={"use_critic": True}),
     "value_baseline": Asked(spec={"advantage.baseline": "value"}),
     "batch_scale": Asked(spec={"advantage.scale": "batch"}),
     "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
     "asynchronous": Asked(("trainer.v1.trainer_mode=colocate_async",), mode="observe"),
     "initialised": Asked(attributes={"actor_rollout_wg": None}),
-    "distillation": Asked(attributes={"use_teacher_policy": True}),
+    "distillation": Asked(("distillation.enabled=True",), attributes={"use_teacher_policy": True}),
     "group_filter": Asked(spec={"rollout.group_filter": "replace_zero_variance"}),
     "staleness": Asked(("trainer.v1.trainer_mode=colocate_async",), spec={"staleness": Staleness()}),
     "custom_sampler": Asked(
@@ -349,22 +355,147 @@ ASKED = {
     "loss_per_term": Asked(spec={"loss.kl": LossTerm(aggregation="token_sum")}),
     "kl_without_reference": Asked(spec=KL),
     "kl_in_reward": Asked(spec={**KL, "objective.kl_placement": "reward"}),
-    "sampler_logprobs": Asked(spec={"objective.old_logprobs": "sampler"}),
     "truncated_completions": Asked(spec={"rollout.truncated_completions": "drop"}),
     "step_crosses_rollouts": Asked(
         spec={"optimizer_step.step_may_span": "run", "optimizer_step.completions_per_step": 5}
     ),
     "no_step": Asked(spec={"optimizer_step.passes_per_rollout": 0}),
+    "sampler_logprobs": Asked(spec={"objective.old_logprobs": "sampler"}),
     "kl_estimator": Asked(spec={**KL, "objective.kl_estimator": "k9"}),
-    "bypass_mode": Asked((f"{CORRECTION}bypass_mode=True",)),
+    "bypass_mode": Asked((f"{CORRECTION}bypass_mode=True",)),  # the sampler's are not kept
     "rejection": Asked((f"{CORRECTION}rollout_rs=token_k1", f"{CORRECTION}rollout_rs_threshold=0.6_1.6")),
     "sampler_correction": Asked((f"{CORRECTION}rollout_is=token",)),
     "group_size": Asked(spec={"rollout.completions_per_prompt": 8}, trainer=V0_TRAINER),
-    "engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
+    "unproven_engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
     "padding_free": Asked(padding="free"),  # verl's own attention is flash attention
     "fp16": Asked((f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp16",)),
 }
 """Refusal -> a run that it refuses."""
+
+
+SCORED = "actor_rollout_ref.rollout.calculate_log_probs=True"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"{CORRECTION}rollout_rs=token_k1", f"{CORRECTION}rollout_rs_threshold=0.6_1.6"),
+        (f"{CORRECTION}rollout_is=token",),
+        (f"{CORRECTION}rollout_is=sequence", f"{ACTOR}policy_loss.loss_mode=gspo"),
+    ],
+    ids=["rejection", "weights of tokens", "weights of sequences"],
+)
+def test_a_correction_towards_a_sampler_that_scores_is_followed(words: tuple[str, ...]) -> None:
+    assert Asked((*words, SCORED), settings={SCORED.partition("=")[0]: True}).names() == set()
+    assert (
+        batchbridge.check([*COMMAND, *words, SCORED], version="0.9.1", dataset_size=12).enforcement.verdict
+        == "enforced"
+    )
+    assert Asked(words).names() != set(), "nothing is corrected where the sampler's log-probabilities are not kept"
+
+
+def test_a_critics_warm_up_is_followed_where_something_is_left_for_the_policy() -> None:
+    words = (*GAE, "trainer.critic_warmup=3")
+    critic: Any = {"attributes": {"use_critic": True}}
+    assert Asked(words, **critic).names() == set()
+    told = batchbridge.check([*COMMAND, *words], version="0.9.1", dataset_size=12)
+    assert told.enforcement.verdict == "enforced"
+    assert told.reading.spec.critic.warmup_rollouts == 2
+    assert Asked((*words, "trainer.total_training_steps=2"), **critic).names() == {"no_step"}
+
+
+BYPASS = (f"{CORRECTION}bypass_mode=True", SCORED)
+
+
+def bypassed(*words: str, **more: Any) -> Asked:
+    own = {SCORED.partition("=")[0]: True}
+    return Asked((*BYPASS, *words), settings=own | dict(more.pop("settings", {})), **more)
+
+
+@pytest.mark.parametrize("trainer", [V1_TRAINER, V0_TRAINER])
+def test_the_samplers_log_probabilities_are_followed_as_the_old_ones(trainer: type) -> None:
+    asked = bypassed(f"trainer.use_v1={trainer is V1_TRAINER}", trainer=trainer)
+    assert asked.names() == set()
+    assert bypassed(spec={"objective.old_logprobs": "rollout_start"}).names() == {"sampler_logprobs"}
+    assert bypassed(attributes={"use_teacher_policy": True}).names() >= {"bypass_mode"}
+    told = batchbridge.check([*COMMAND, *BYPASS], version="0.9.1", dataset_size=12)
+    assert told.enforcement.verdict == "enforced"
+    assert told.reading.spec.objective.old_logprobs == "sampler"
+
+
+@pytest.mark.parametrize(
+    ("word", "setting"),
+    [
+        ("rollout_is=token", {f"{CORRECTION}rollout_is": "token"}),
+        ("rollout_rs=token_k1", {f"{CORRECTION}rollout_rs": "token_k1"}),
+        ("loss_type=reinforce", {f"{CORRECTION}loss_type": "reinforce"}),
+    ],
+)
+def test_what_bypass_mode_does_not_read_is_told_and_refused(word: str, setting: dict[str, Any]) -> None:
+    words = (f"{CORRECTION}{word}", *((f"{CORRECTION}rollout_rs_threshold=0.6_1.6",) if "rs" in word else ()))
+    assert bypassed(*words, settings=setting).names() == {"bypass_mode"}
+    told = batchbridge.check([*COMMAND, *BYPASS, *words], version="0.9.1", dataset_size=12)
+    assert {one.name for one in told.enforcement.obstacles} == {"bypass_mode"}
+    assert told.reading.spec.objective.sampler_correction is None
+    assert "BB-VERL-095" in {one.code for one in told.reading.findings}
+
+
+def test_the_release_decides_whether_a_sampler_scores_that_nobody_asked_to() -> None:
+    words = [*COMMAND, f"{CORRECTION}rollout_is=token"]
+    assert batchbridge.check(words, version="0.9.1", dataset_size=12).enforcement.verdict == "enforced"
+    silent = [*words, SCORED.replace("True", "False")]
+    told = batchbridge.check(silent, version="0.9.1", dataset_size=12)
+    assert {one.name for one in told.enforcement.obstacles} == {"sampler_correction"}
+
+
+def test_factors_of_tokens_beside_ratios_of_sequences_are_refused() -> None:
+    words = (f"{CORRECTION}rollout_is=token", f"{ACTOR}policy_loss.loss_mode=gspo", SCORED)
+    assert Asked(words, settings={SCORED.partition("=")[0]: True}).names() == {"sampler_correction"}
+
+
+DISTILLATION = "distillation.distillation_loss."
+TAUGHT = {
+    "distillation.enabled": True,
+    f"{DISTILLATION}loss_mode": "k1",
+    f"{DISTILLATION}use_policy_gradient": True,
+    f"{DISTILLATION}use_task_rewards": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "followed"),
+    [
+        ({}, True),
+        ({f"{DISTILLATION}loss_mode": "k3"}, False),
+        ({f"{DISTILLATION}use_policy_gradient": False}, False),
+        ({f"{DISTILLATION}use_task_rewards": True}, False),
+        ({f"{DISTILLATION}clip_ratio_high": 0.28}, False),
+        ({f"{DISTILLATION}clip_ratio_high": 0.28, f"{ACTOR}clip_ratio_high": 0.28}, True),
+        ({f"{ACTOR}clip_ratio_c": 5.0}, False),
+        ({f"{ACTOR}entropy_coeff": 0.01}, False),
+        ({"trainer.use_v1": False}, False),
+    ],
+)
+def test_a_teacher_is_followed_where_its_distance_is_the_only_reward(changed: dict[str, Any], followed: bool) -> None:
+    words = [f"{key}={value}" for key, value in {**TAUGHT, **changed}.items()]
+    said = batchbridge.check([*COMMAND, *words], version="0.9.1", dataset_size=12)
+    assert said.enforcement is not None
+    assert (said.enforcement.verdict == "enforced") == followed, said.enforcement
+    trainer = V0_TRAINER if "trainer.use_v1" in changed else V1_TRAINER
+    names = Asked(tuple(words), attributes={"use_teacher_policy": True}, trainer=trainer).names()
+    assert ("distillation" in names) != followed
+
+
+def test_a_trainer_with_a_teacher_is_not_given_the_advantages_of_rewards() -> None:
+    words = tuple(f"{key}={value}" for key, value in TAUGHT.items())
+    own = {"advantage": spec_of().advantage, "open_terms": ()}
+    assert "distillation" in Asked(words, spec=own, attributes={"use_teacher_policy": True}).names()
+
+
+def test_a_teachers_advantages_are_named_as_what_the_schema_has_no_word_for() -> None:
+    spec = spec_of(*(f"{key}={value}" for key, value in TAUGHT.items()))
+    assert (spec.advantage.baseline, spec.advantage.scale) == ("open", "none")
+    assert spec.open_terms == ("advantage: distillation_k1",)
 
 
 def test_every_refusal_is_tried() -> None:
@@ -432,6 +563,15 @@ def test_filtered_groups_are_followed_on_the_release_that_they_are_proven_on(ver
     request = Request(spec=reading.spec, plan=plan_of(reading.spec, 12), reading=reading, mode="enforce")
     (refusal,) = (one for one in runtime.REFUSALS if one.name == "release")
     assert refusal.applies(None, request) == said
+
+
+@pytest.mark.parametrize(
+    ("model", "assumed"), [("Qwen/Qwen2.5-VL-7B-Instruct", ("an image in every prompt",)), ("Qwen/Qwen2.5-7B", ())]
+)
+def test_of_a_model_that_reads_images_an_image_in_every_prompt_is_assumed(model: str, assumed: tuple[str, ...]) -> None:
+    enforcement = check([*COMMAND, f"{runtime.MODEL}={model}"], version="0.9.1", dataset_size=12).enforcement
+    assert enforcement is not None
+    assert enforcement.assumes == assumed
 
 
 @pytest.mark.parametrize(
@@ -750,6 +890,11 @@ def test_every_setting_that_is_not_proven_with_shared_prompts_is_refused_by_its_
     assert said is not None
     assert said.startswith(f"actor_rollout_ref.{key} = {value}: ")
     assert ";" in said.partition(": ")[2], "what to do about it"
+
+
+def test_the_samplers_log_probabilities_as_the_old_ones_are_not_proven_with_shared_prompts() -> None:
+    said = in_the_way(**{f"{CORRECTION}bypass_mode": True})
+    assert (said or "").startswith(f"{CORRECTION}bypass_mode = True: ")
 
 
 @pytest.mark.parametrize("attention", ["eager", "flash_attention_2", "flash_attention_3", "flex_attention", None])

@@ -53,12 +53,15 @@ def record() -> Callable[..., None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """(processes, and what `processes.py` is told beside them) -> where it left what it measured. It runs when it is
     first asked for."""
+    from batchbridge_on_cpu.verl.critic import save_critic
     from batchbridge_on_cpu.verl.workers import save_policy
 
     @functools.cache
     def started(ranks: int, *told: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
         place = tmp_path_factory.mktemp("_".join(("ranks", str(ranks), *told)))
         save_policy(place / "policy")
+        if "critic" in told:
+            save_critic(place / "critic")
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
         ran = subprocess.run(
             [*command, str(Path(__file__).with_name("processes.py")), str(place), *told],

@@ -139,6 +139,11 @@ class Bench(Steps):
         self.gradient: torch.Tensor | None = None
         self.updates = 0
         self.padding = "padded"
+        self.hook_updates()
+
+    def hook_updates(self) -> None:
+        """Has every update leave its gradient here."""
+        engine = self.worker.engine
 
         def before(*_: Any) -> None:
             self.gradient = full_gradient(self.worker)
@@ -162,7 +167,7 @@ class Bench(Steps):
             order = [None if one is None else one[1] for one in dealt]
         size = len(order) // self.ranks
         mine = order[self.rank * size : (self.rank + 1) * size]
-        rows = [None if row is None else samples[row] for row in mine]
+        rows = [self.filler(samples) if row is None else samples[row] for row in mine]
         references = [torch.zeros(1) if sample is None else self.reference_logprobs(sample) for sample in rows]
         data = batch(
             rows,
@@ -174,7 +179,15 @@ class Bench(Steps):
             **split,
             **more,
         )
-        return self.worker.train_mini_batch(data)
+        return self.worker.train_mini_batch(self.sent(data, rows))
+
+    def filler(self, samples: Sequence[Sample]) -> Sample | None:
+        """A filler row's sample; None: that of `batch`."""
+        return None
+
+    def sent(self, data: Any, rows: Sequence[Sample | None]) -> Any:
+        """What is added to a call's columns."""
+        return data
 
     def orders(self, spec: Spec, case: Case, ledger: Path | None = None, **more: Any) -> Orders:
         settings = {

@@ -1,9 +1,13 @@
 """What `test_gradients_verl` runs, one process per rank.
 
-    torchrun --nproc_per_node 2 processes.py FOLDER [SEQUENCE | sdpa | grouper | shared]
+    torchrun processes.py FOLDER [SEQUENCE | sdpa | grouper | shared | FAMILY [packed] | critic | own | corrected |
+        taught]
 
 With SEQUENCE, rows are packed, each on as many ranks; with `sdpa`, whole, and through torch's own attention; with
-`grouper`, padded, and verl is told `use_prefix_grouper`; with `shared`, whole, and each prompt is read once.
+`grouper`, padded, and verl is told `use_prefix_grouper`; with `shared`, whole, and each prompt is read once; with a
+family of models that read images, padded, or whole with `packed`, and each prompt has an image or two; with `critic`, a
+critic (FOLDER/critic) takes the policy's place; with `own`, an engine that is not FSDP; with `corrected`, corrections
+towards the sampler; with `taught`, a teacher.
 FOLDER/policy is the tiny policy (`batchbridge_on_cpu.verl.workers.save_policy`). Rank 0 leaves what it measured in
 FOLDER/measured.pt; the comparing process asserts.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,23 +25,48 @@ torch.set_num_threads(1)
 import batchbridge_on_cpu.verl.cpu  # noqa: F401 - before verl's modules ask for their device
 
 # isort: split
+from corrected import corrections
+from critic_gradients import CriticBench, critic
+from distilled import distillation
 from gradients import PACKED, Bench, empty, gradients, natively, read_of, wrapped
+from images import Seeing, images
+from other_engine import another_engine
 from shared import shared
 from tampering import tampering, tampering_packed
 
+from batchbridge_on_cpu.verl.pictures import OF_FAMILY
 from batchbridge_on_cpu.verl.scripted import packed
 
 
-def main(folder: Path, layout: str | None) -> None:
+def main(folder: Path, layout: str | None, *more: str) -> None:
+    alone = {"own": another_engine, "corrected": corrections, "taught": distillation}
+    if layout == "critic":
+        found = critic(CriticBench(folder), folder)
+    else:
+        found = alone[layout](folder) if layout in alone else of_policy(folder, layout, *more)
+    if torch.distributed.get_rank() == 0:
+        torch.save(found, folder / "measured.pt")
+    from batchbridge.testing.leaving import leave
+
+    leave()
+
+
+def of_policy(folder: Path, layout: str | None, *more: str) -> dict[str, Any]:
     overrides = {
         None: [],
         "sdpa": packed(attention="sdpa"),
         "shared": packed(attention="sdpa"),
         "grouper": ["actor_rollout_ref.actor.use_prefix_grouper=True"],
     }
-    bench = Bench(folder, *(overrides[layout] if layout in overrides else packed(int(str(layout)))))
+    bench: Any
+    if layout in OF_FAMILY:
+        bench = Seeing(folder, *(packed(attention="sdpa") if more else []), family=layout)
+    else:
+        bench = Bench(folder, *(overrides[layout] if layout in overrides else packed(int(str(layout)))))
     if layout is None:
         found = {**gradients(bench, folder), "tampering": tampering(bench, folder)}
+    elif layout in OF_FAMILY:
+        found = images(bench)
     elif layout == "shared":
         found = shared(bench, folder)
     elif layout == "grouper":
@@ -44,12 +74,8 @@ def main(folder: Path, layout: str | None) -> None:
     else:
         found = {"wrapped": wrapped(bench, PACKED), "natively": natively(bench), "empty": empty(bench, folder)}
         found["tampering"] = tampering_packed(bench)
-    if bench.process == 0:
-        torch.save(found, folder / "measured.pt")
-    from batchbridge.testing.leaving import leave
-
-    leave()
+    return found
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), *(sys.argv[2:] or [None]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
@@ -42,11 +43,14 @@ from batchbridge.testing.trajectories import (
     reference_run,
 )
 from batchbridge_on_cpu.half_saved import half_saved
+from batchbridge_on_cpu.verl.critic import OVERRIDES as CRITIC
+from batchbridge_on_cpu.verl.critic import save_critic
 from batchbridge_on_cpu.verl.cuts import cuts_in
 from batchbridge_on_cpu.verl.scripted import (
     ADAMW,
     GREEDY,
     MAX_NORM,
+    MODULES,
     SGD,
     command,
     environment,
@@ -194,6 +198,57 @@ def remax(place: Path) -> Run:
 def own_program(place: Path) -> Run:
     mine = "batchbridge_on_cpu.verl.own_program"
     return run(place / "ec", 1, THREE, program=mine, BATCHBRIDGE_JITTER_SEED="16")
+
+
+CORRECTION = "algorithm.rollout_correction."
+CORRECTED = (
+    "actor_rollout_ref.rollout.calculate_log_probs=True",
+    f"{CORRECTION}rollout_is=sequence",
+    f"{CORRECTION}rollout_is_threshold=2.0",
+    f"{CORRECTION}rollout_is_batch_normalize=True",
+    f"{CORRECTION}rollout_rs=token_k1",
+    f"{CORRECTION}rollout_rs_threshold=0.9_1.1",
+)
+"""Those of a published script, but for the bounds, which reject some of the tokens that are played here."""
+
+
+@pytest.fixture(scope="module")
+def corrected_v1(place: Path) -> Run:
+    return run(place / "ed", 2, THREE, *CORRECTED, BATCHBRIDGE_JITTER_SEED="17")
+
+
+@pytest.fixture(scope="module")
+def corrected_v0(place: Path) -> Run:
+    return run(place / "ee", 1, THREE, *V0, *CORRECTED, BATCHBRIDGE_JITTER_SEED="18")
+
+
+BYPASS = (f"{CORRECTION}bypass_mode=True", "actor_rollout_ref.rollout.calculate_log_probs=True")
+"""Old log-probabilities are the sampler's."""
+
+
+@pytest.fixture(scope="module")
+def bypassed_v1(place: Path) -> Run:
+    return run(place / "eg", 2, THREE, *BYPASS, BATCHBRIDGE_JITTER_SEED="20")
+
+
+@pytest.fixture(scope="module")
+def bypassed_v0(place: Path) -> Run:
+    return run(place / "eh", 1, THREE, *V0, *BYPASS, BATCHBRIDGE_JITTER_SEED="21")
+
+
+@pytest.fixture(scope="module")
+def own_engine(place: Path) -> Run:
+    """An engine that is not FSDP's, allowed."""
+    modules = environment()["VERL_USE_EXTERNAL_MODULES"]
+    return run(
+        place / "ef",
+        1,
+        THREE,
+        "actor_rollout_ref.actor.strategy=own",
+        options=("--allow", "unproven_engine"),
+        BATCHBRIDGE_JITTER_SEED="19",
+        VERL_USE_EXTERNAL_MODULES=f"{modules},batchbridge_on_cpu.verl.own_engine",
+    )
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
@@ -375,6 +430,70 @@ def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     assert compared.equal, compared.text()
     apart = assert_same_end(f"verl, adamw: V1 on two ranks and {other}", two_ranks.start, found.end, two_ranks.end)
     record("ends", other, said=apart.said)
+
+
+@pytest.mark.by_hand
+@needs_candidates
+def test_a_run_with_an_engine_of_ones_own_is_the_run_with_fsdps(
+    two_ranks: Run, own_engine: Run, record: Callable[..., None]
+) -> None:
+    assert own_engine.code == 0, own_engine.text[-20000:]
+    assert read_headers(own_engine.ledger)[0]["evidence"]["grade"] == "measured"
+    compared = diff(two_ranks.ledger, own_engine.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    apart = assert_same_end(
+        "verl, adamw: FSDP on two ranks, own engine", two_ranks.start, own_engine.end, two_ranks.end
+    )
+    record("ends", "own engine", said=apart.said)
+
+
+@pytest.mark.by_hand
+@needs_candidates
+def test_corrected_rollouts_are_the_same_on_both_trainers_and_the_kept_tokens_alone_are_counted(
+    two_ranks: Run, corrected_v1: Run, corrected_v0: Run, record: Callable[..., None]
+) -> None:
+    for found in (corrected_v1, corrected_v0):
+        assert found.code == 0, found.text[-20000:]
+    compared = diff(corrected_v1.ledger, corrected_v0.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    for plain, step in zip(read_steps(two_ranks.ledger), read_steps(corrected_v1.ledger), strict=True):
+        assert members(plain) == members(step)
+        assert 0 < step["normaliser"]["tokens"] < plain["normaliser"]["tokens"]
+    ends = corrected_v1.start, corrected_v0.end, corrected_v1.end
+    record("ends", "corrected", said=assert_same_end("verl, adamw: corrected, V1 and V0", *ends).said)
+
+
+@needs_candidates
+@pytest.mark.by_hand
+def test_with_the_samplers_log_probabilities_as_the_old_ones_both_trainers_train_one_policy(
+    two_ranks: Run, bypassed_v1: Run, bypassed_v0: Run, record: Callable[..., None]
+) -> None:
+    for found in (bypassed_v1, bypassed_v0):
+        assert found.code == 0, found.text[-20000:]
+        assert plan_of(found).spec.objective.old_logprobs == "sampler"
+    compared = diff(bypassed_v1.ledger, bypassed_v0.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    for step, scored in zip(read_steps(bypassed_v1.ledger), read_steps(two_ranks.ledger), strict=True):
+        assert members(step) == members(scored)
+        assert not set(step["old_logprobs"]) & set(scored["old_logprobs"])
+    ends = bypassed_v1.start, bypassed_v0.end, bypassed_v1.end
+    record("ends", "bypass_mode", said=assert_same_end("verl, adamw, bypass_mode: V1 and V0", *ends).said)
+
+
+@needs_candidates
+@pytest.mark.by_hand
+def test_what_is_asked_for_beside_bypass_mode_reaches_no_loss_of_verls_workers(place: Path) -> None:
+    """RayPPOTrainer names the loss of bypass_mode in its own configuration. A loss without ratios, or with factors,
+    would show no weights, or others: what is measured is held against PPO's."""
+    asked = (f"{CORRECTION}loss_type=reinforce", f"{CORRECTION}rollout_is=sequence")
+    found = run(place / "ei", 1, *UNBALANCED, *BYPASS, *asked, options=("--mode", "observe"))
+    assert found.code == 0, found.text[-20000:]
+    for step in read_steps(found.ledger):
+        tokens = sum(step["response_tokens"])
+        pairs = zip(step["weights"], step["response_tokens"], strict=True)
+        shown = [weight for weight, own in pairs if own and weight is not None]
+        assert len(shown) > len(step["weights"]) / 2
+        assert shown == pytest.approx([1 / tokens] * len(shown), rel=1e-4)
 
 
 def logged(run: Run) -> list[dict[str, float]]:
@@ -886,3 +1005,177 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
             assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]
     walked = [len(list(read_steps(folder / name))) for name in ("ledger", "second")]
     record("run", "a driver of one's own, wrapped twice", first_steps=walked[0], second_steps=walked[1])
+
+
+# ---- a critic
+
+GAE = (
+    "algorithm.adv_estimator=gae",
+    "algorithm.gamma=0.99",
+    "algorithm.lam=0.95",
+    "critic.ppo_mini_batch_size=2",
+    "critic.ppo_epochs=2",
+    "critic.optim.optimizer=SGD",
+    "critic.optim.lr=0.05",
+)
+
+
+def run_critic(folder: Path, ranks: int, *more: str, **env: str) -> Run:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_critic(folder / "critic")
+    external = ",".join((*MODULES, "batchbridge_on_cpu.verl.critic"))
+    words = (THREE, f"critic.model.path={folder}/critic", *CRITIC, *GAE, *more)
+    return run(folder, ranks, *words, optimizer=SGD, VERL_USE_EXTERNAL_MODULES=external, **env)
+
+
+@pytest.fixture(scope="module")
+def critic_v1(place: Path) -> Run:
+    return run_critic(place / "ka", 2, BATCHBRIDGE_JITTER_SEED="1")
+
+
+@pytest.fixture(scope="module")
+def critic_v0(place: Path) -> Run:
+    return run_critic(place / "kb", 1, *V0, BATCHBRIDGE_JITTER_SEED="2")
+
+
+@pytest.fixture(scope="module")
+def critic_sequence(place: Path) -> Run:
+    """The policy's rows each on both ranks (Ulysses), the critic's on one: one replica and two."""
+    return run_critic(place / "kc", 2, *packed(2), BATCHBRIDGE_JITTER_SEED="3")
+
+
+@pytest.fixture(
+    params=[pytest.param("critic_v1", marks=needs_v1), "critic_v0", pytest.param("critic_sequence", marks=needs_v1)]
+)
+def followed(request: pytest.FixtureRequest) -> Run:
+    found: Run = request.getfixturevalue(request.param)
+    assert found.code == 0, found.text[-20000:]
+    return found
+
+
+def critics(followed: Run) -> Run:
+    """The critic's ledger in the place of the policy's."""
+    return Run(followed.code, followed.text, followed.ledger / "critic", followed.weights)
+
+
+def test_the_policys_ledger_is_the_plan(followed: Run) -> None:
+    plan, steps = plan_of(followed), list(read_steps(followed.ledger))
+    assert len(steps) == plan.total_optimizer_steps == 2 * ROLLOUTS
+    assert [members(step) for step in steps] == [planned_members(plan, step["step"]) for step in steps]
+
+
+def test_the_critics_ledger_is_the_critics_plan_with_its_weights(followed: Run) -> None:
+    own = critics(followed)
+    plan, steps = plan_of(own), list(read_steps(own.ledger))
+    assert plan.completions_per_step == 8
+    assert len(steps) == plan.total_optimizer_steps == 3 * 2 * ROLLOUTS
+    for step in steps:
+        assert members(step) == planned_members(plan, step["step"])
+        assert step["gradient_norm"] > 1e-3
+        assert step["lr_tick"] == plan.step(step["step"]).lr_tick
+        rows = [Row(tokens=tokens, group=0) for tokens in step["response_tokens"]]
+        weights = zip(token_weights(plan.spec.loss.policy, rows), rows, step["weights"], strict=True)
+        # A completion whose values are all clipped shows no weight.
+        shown = [(float(weight) if row.tokens else 0.0, seen) for weight, row, seen in weights if seen is not None]
+        assert len(shown) > len(rows) / 2
+        assert [seen for _, seen in shown] == pytest.approx([weight for weight, _ in shown], rel=1e-4)
+
+
+@pytest.mark.skipif(not HAS_V1, reason="the V1 trainer came with verl 0.9.0")
+def test_one_rank_of_v0_and_two_of_v1_train_the_same_critic(critic_v1: Run, critic_v0: Run) -> None:
+    for run_of in (critics, lambda one: one):
+        one, other = (list(read_steps(run_of(found).ledger)) for found in (critic_v1, critic_v0))
+        norms: list[Any] = [[step["gradient_norm"] for step in steps] for steps in (one, other)]
+        assert norms[0] == pytest.approx(norms[1], rel=2e-3)
+    compared = diff(critics(critic_v1).ledger, critics(critic_v0).ledger, rtol=1e-3)
+    assert not [line for line in compared.text().splitlines() if "members" in line], compared.text()
+
+
+# ---- a critic's warm-up: two of four rollouts are its alone
+
+WARM = (
+    "trainer.critic_warmup=3",
+    "trainer.total_training_steps=4",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",
+)
+
+
+@pytest.fixture(scope="module")
+def warm_v1(place: Path) -> Run:
+    return run_critic(place / "la", 2, *WARM, *EVALUATED, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="4")
+
+
+@pytest.fixture(scope="module")
+def warm_v0(place: Path) -> Run:
+    return run_critic(place / "lb", 1, *WARM, *EVALUATED, *V0, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="5")
+
+
+@pytest.fixture(params=[pytest.param("warm_v1", marks=needs_v1), pytest.param("warm_v0", marks=pytest.mark.by_hand)])
+def warm(request: pytest.FixtureRequest) -> Run:
+    found: Run = request.getfixturevalue(request.param)
+    assert found.code == 0, found.text[-20000:]
+    return found
+
+
+def test_in_the_warm_up_the_critic_is_trained_and_the_policy_is_bit_for_bit_what_it_was(warm: Run) -> None:
+    plan, steps = plan_of(warm), list(read_steps(warm.ledger))
+    assert (plan.total_rollouts, plan.total_optimizer_steps) == (4, 4)
+    assert [members(step) for step in steps] == [planned_members(plan, index) for index in range(4)]
+    assert {row[0] for step in steps for row in members(step)} == {2, 3}
+    own = critics(warm)
+    trained = list(read_steps(own.ledger))
+    assert [members(step) for step in trained] == [planned_members(plan_of(own), index) for index in range(3 * 2 * 4)]
+    assert all(step["gradient_norm"] > 1e-3 for step in trained)
+    for rollouts in (1, 2):
+        assert all(torch.equal(value, warm.weights[rollouts][name]) for name, value in warm.start.items())
+    assert any(not torch.equal(value, warm.weights[3][name]) for name, value in warm.start.items())
+
+
+def test_the_policys_schedule_stands_still_in_the_warm_up_and_is_as_long_as_the_run(warm: Run) -> None:
+    rates = [step["learning_rate"] for step in read_steps(warm.ledger)]
+    second = 0.1 * (1 + math.cos(math.pi / 4)) / 2
+    assert rates == pytest.approx([0.1, 0.1, second, second])
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_one_rank_of_v0_and_two_of_v1_warm_up_alike(warm_v1: Run, warm_v0: Run) -> None:
+    for run_of in (critics, lambda one: one):
+        one, other = (list(read_steps(run_of(found).ledger)) for found in (warm_v1, warm_v0))
+        norms: list[Any] = [[step["gradient_norm"] for step in steps] for steps in (one, other)]
+        assert norms[0] == pytest.approx(norms[1], rel=2e-3)
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_a_run_that_was_killed_in_the_warm_up_goes_on_where_it_was(place: Path, warm_v1: Run) -> None:
+    def again(*more: str, **env: str) -> Run:
+        return run_critic(place / "lc", 2, *WARM, *EVALUATED, "trainer.save_freq=1", *more, **env)
+
+    killed = again(BATCHBRIDGE_KILL="1/7", BATCHBRIDGE_JITTER_SEED="6")  # a critic's step of the second rollout
+    assert killed.code != 0
+    assert sorted(killed.weights) == [0, 1]
+    resumed = again("trainer.resume_mode=auto", BATCHBRIDGE_JITTER_SEED="7")
+    assert resumed.code == 0, resumed.text[-20000:]
+    assert all(torch.equal(value, resumed.end[name]) for name, value in warm_v1.end.items())
+    for run_of in (critics, lambda one: one):
+        compared = diff(run_of(warm_v1).ledger, run_of(resumed).ledger, exact=True)
+        assert compared.equal, compared.text()
+
+
+@needs_v1
+@pytest.mark.by_hand
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("0", r"step 0 departs from the plan in its membership: rollout 0 is of the critic's warm-up"),
+        ("4", r"step 0 departs from the plan in its membership: rollout 2 is over, and the step was not trained"),
+    ],
+    ids=["shorter", "longer"],
+)
+def test_a_warm_up_that_is_changed_under_a_wrapped_run_ends_it(place: Path, changed: str, said: str) -> None:
+    own = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=batchbridge_on_cpu.verl.changing.Changing"
+    ended = run_critic(place / f"ld{changed}", 1, *WARM, own, BATCHBRIDGE_WARMUP=changed)
+    assert ended.code != 0
+    assert re.search(said, ended.text), ended.text[-20000:]
+    assert not [file for file in ended.ledger.glob("*.jsonl") if file.is_file()], "no step of the policy was applied"

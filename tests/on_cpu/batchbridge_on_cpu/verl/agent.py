@@ -2,7 +2,8 @@
 
 `BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
 `BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample seed`
-per completion. Rewards: see `Script.of_environment`.
+per completion. Rewards: see `Script.of_environment`. Where verl found a processor, prompts are those of
+`batchbridge_on_cpu.seeing`, each with its images.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from batchbridge_on_cpu.verl.scripted import GREEDY
 class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     """Completions, loss masks and rewards as a pure function of the prompt's index and the sample's number."""
 
+    def __init__(self, *arguments: Any, hf_model_type: str | None = None, **options: Any) -> None:
+        # What joins the tokens of several turns wants the line breaks of Qwen's tokenizers; there is one turn.
+        super().__init__(*arguments, **options)
+
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
         script = Script.of_environment()
         # V0 numbers no samples when it evaluates.
@@ -39,14 +44,21 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
                 seeds.write(f"{prompt} {sample} {sampling_params.get('seed')}\n")
         version = int(columns.get("global_steps", 1)) - 1
         tokens = script.completion(prompt, sample)
+        prompt_ids, images = self.tokenizer(script.prompt(prompt))["input_ids"], {}
+        if self.processor is not None:
+            from batchbridge_on_cpu import seeing
+
+            prompt_ids = seeing.tokenize(script.prompt(prompt))
+            images = {"multi_modal_data": {"images": seeing.shown_with(prompt)}}
         return AgentLoopOutput(
-            prompt_ids=self.tokenizer(script.prompt(prompt))["input_ids"],
+            prompt_ids=prompt_ids,
             response_ids=tokens,
             response_mask=script.loss_mask(prompt, sample),
             response_logprobs=[-4.0] * len(tokens),
             reward_score=script.reward(prompt, sample),
             num_turns=2,
             metrics={"generate_sequences": 0.0, "tool_calls": 0.0, "num_preempted": -1},
+            **images,
             extra_fields={
                 "turn_scores": [],
                 "tool_rewards": [],

@@ -1,8 +1,10 @@
 """Packed rows (`use_remove_padding`) on the CPU: an attention implementation `packed_cpu` in flash-attn's place.
 
 Everything of verl's runs as it is (unpadding, position numbers, Ulysses' all_to_all and gathering); only the kernel is
-ours: plain attention with a mask by row. What this does not show is flash-attn itself. Imported by `cpu`.
-Source: verl 0.8.0 to 0.9.1 models/transformers/monkey_patch.py; transformers 5.x integrations/flash_attention.py.
+ours: plain attention with a mask by row. What this does not show is flash-attn itself. Imported by `cpu`. Qwen2-VL's
+layers, for which verl has an attention of its own, take ours whatever the implementation is called.
+Source: verl 0.8.0 to 0.9.1 models/transformers/monkey_patch.py, qwen2_vl.py; transformers 5.x
+integrations/flash_attention.py.
 """
 
 from __future__ import annotations
@@ -74,4 +76,24 @@ def register(module: Any) -> None:
     module._flash_attention_forward = kernel
 
 
-call_after_import({"verl.models.transformers.monkey_patch": f"{__name__}:register"})
+def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, cu_seqlens_q: Any, **options: Any) -> torch.Tensor:
+    """As flash-attn's `flash_attn_varlen_func`: (tokens of all rows, heads, width) in and out."""
+    places = torch.cat([torch.arange(int(length)) for length in cu_seqlens_q.diff()])[None]
+    return kernel(q[None], k[None], v[None], None, len(q), position_ids=places)[0]
+
+
+def register_beside_images(module: Any) -> None:
+    """What the module has where flash-attn is installed."""
+    module._flash_supports_window_size = module._flash_supports_deterministic = module._flash_use_top_left_mask = False
+    module.flash_attn_varlen_func = varlen
+    module.fa_peft_integration_check = lambda *states, target_dtype: states  # flash-attn has no float32
+    # One row, without padding: another implementation's mask says nothing more.
+    module._flash_attention_forward = lambda q, k, v, mask, length, **options: kernel(q, k, v, None, length)
+
+
+call_after_import(
+    {
+        "verl.models.transformers.monkey_patch": f"{__name__}:register",
+        "verl.models.transformers.qwen2_vl": f"{__name__}:register_beside_images",
+    }
+)

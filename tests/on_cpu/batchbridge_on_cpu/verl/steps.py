@@ -1,4 +1,5 @@
-"""Keeps every optimizer step of the training processes: import this module in every process beside `cpu`.
+"""Keeps every optimizer step of the training processes: import this module in every process beside `cpu`. A critic's
+are kept beside the policy's, in a folder of their own, whose engine is in the same process.
 
 Source: verl 0.9.1 workers/engine/fsdp/transformer_impl.py, FSDPEngine.optimizer_step, which clips and steps.
 """
@@ -16,18 +17,18 @@ def after_engine(module: Any) -> None:
     """Wraps the native optimizer step where `BATCHBRIDGE_STEPS` asks for it."""
     import torch
 
-    from batchbridge.testing.snapshots import Keeper, flat, keeper
+    from batchbridge.testing.snapshots import Keeper, flat
+    from batchbridge_on_cpu.valuing import keeper_of
 
     native = module.FSDPEngine.optimizer_step
-    kept: list[Keeper | None] = []
+    kept: dict[str, Keeper | None] = {}
 
     def optimizer_step(self: Any) -> Any:
-        if not kept:
-            kept.append(keeper(writes=torch.distributed.get_rank() == 0))
-        if kept[0] is None:
+        keeper = keeper_of(self.module, kept, writes=torch.distributed.get_rank() == 0)
+        if keeper is None:
             return native(self)
         parameters = list(self.module.parameters())
-        return kept[0].around(
+        return keeper.around(
             lambda: flat(parameter.grad for parameter in parameters), lambda: flat(parameters), lambda: native(self)
         )
 

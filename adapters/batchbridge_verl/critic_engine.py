@@ -1,0 +1,118 @@
+"""Inside a training worker that holds a critic: its optimizer steps, as those of the policy's worker (`engine`).
+
+What is measured are its values: the gradient that arrives there is a token's weight times that of its value loss. The
+plan is of the critic's own run (`run_of_critic`), whose ledger stands beside the policy's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from batchbridge import CannotAttach
+from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.measuring import Tap
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import facts
+from batchbridge_verl.engine import EngineLayer, response_length
+from batchbridge_verl.other_engines import is_proven
+from batchbridge_verl.settings import holds
+from batchbridge_verl.watching import Given, Watch
+
+VALUE = "value"
+"""The surrogate that a value loss is, in the place of a policy's."""
+
+
+def value_loss(clip: float) -> Surrogate:
+    """Half the squared error of each value, the larger one of clipped and unclipped. `advantages` are returns. Source:
+    verl 0.8.0 to 0.9.1 core_algos.compute_value_loss."""
+
+    def loss(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        clipped = torch.max(torch.min(new, old + clip), old - clip)
+        return 0.5 * torch.max((new - advantages) ** 2, (clipped - advantages) ** 2)
+
+    return loss
+
+
+class ValueWatch(Watch):
+    """The measuring of a critic's optimizer steps."""
+
+    output: ClassVar[str] = "values"
+
+    def __init__(self, engine: Any, config: Any, patches: Patches) -> None:
+        super().__init__(engine, Objective(surrogate=VALUE), config, patches)
+        self.shows = True
+
+    def tap(self) -> Tap:
+        """See `Watch.tap`."""
+        return Tap(self.objective, surrogate=value_loss(float(self._config.cliprange_value)))
+
+
+class CriticLayer(EngineLayer):
+    """The patches of a training worker that holds a critic."""
+
+    model = "critic"
+
+    def _watching(self, patches: Patches) -> Watch:
+        if not is_proven(self._engine):
+            name = type(self._engine).__name__
+            raise CannotAttach({"engine": f"the critic's {name}: a critic is measured on FSDP alone"})
+        return ValueWatch(self._engine, self._config, patches)
+
+    def _apply_settings(self) -> None:
+        super()._apply_settings()
+        if holds("<0.9.0", self._orders.framework_version):
+            self._patches.set(
+                self._worker,
+                "loss_fn",
+                functools.partial(
+                    _over_the_step,
+                    self._worker.loss_fn,
+                    config=self._config,
+                    constant=self._orders.spec.loss.policy.constant,
+                ),
+                what="denominators of the whole optimizer step",
+                why="critic.denominator_scope of the spec",
+            )
+
+    def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Given:
+        def column(name: str) -> torch.Tensor:
+            values: torch.Tensor = data[name]
+            return values.to_padded_tensor(0) if values.is_nested else values.clone()
+
+        return Given(column("loss_mask"), column("returns"), column("values"), None, None, None)
+
+    def _facts(self, data: Any, row: int) -> dict[str, Any]:
+        """Returns stand where a policy has its advantages, values where it has old log-probabilities."""
+        ids, length = data["input_ids"][row], response_length(data, row)
+        mask = data["loss_mask"][row][:length].bool()
+        return facts(
+            prompt=ids[: len(ids) - length].tolist(),
+            completion=data["responses"][row][:length].tolist(),
+            trained=data["returns"][row][:length][mask].tolist(),
+            old_logprobs=data["values"][row][:length].float().tolist(),
+            reward=None,
+        )
+
+
+def _over_the_step(
+    native: Callable[..., Any], model_output: Any, data: Any, dp_group: Any = None, *, config: Any, constant: int | None
+) -> Any:
+    """verl's value loss with the step's denominators, which 0.8.0 takes of each micro-batch and rank alone."""
+    from verl.trainer.ppo import core_algos
+
+    aggregate = core_algos.agg_loss
+    core_algos.agg_loss = functools.partial(
+        aggregate,
+        dp_size=data["dp_size"],
+        batch_num_tokens=data["batch_num_tokens"],
+        global_batch_size=data["global_batch_size"],
+        loss_scale_factor=constant,
+    )
+    try:
+        return native(model_output=model_output, data=data, dp_group=dp_group)
+    finally:
+        core_algos.agg_loss = aggregate
