@@ -74,7 +74,7 @@ OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
 """DeepSpeed's use of torch and pydantic; Accelerate imports it wherever it finds it. Other sessions see our own."""
-FULL_OF_OPENRLHF = ("gradients", "fits", "filtered", "packed", "corrected")
+FULL_OF_OPENRLHF = ("gradients", "fits", "filtered", "packed", "corrected", "critic")
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
@@ -279,7 +279,8 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
-    install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *LOGGERS, ".[trl]")
+    # ON_CPU and pillow: the equivalence suite runs here, with images too.
+    install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "pillow", *LOGGERS, ON_CPU, ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
     folders = (*native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
     pytest(session, *TWO_PROCESSES, *folders, "-m", "not by_hand")
@@ -390,7 +391,7 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
-    """By hand: gradients and fits of the trainer, filtered, packed and corrected too, on one release of OpenRLHF."""
+    """By hand: gradients and fits of the trainer, filtered, packed, corrected and with a critic, on one release."""
     install_openrlhf(session, release)
     (folder,) = native("adapters/openrlhf")
     pytest(session, *(f"{folder}/test_{what}_openrlhf.py" for what in FULL_OF_OPENRLHF))

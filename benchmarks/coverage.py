@@ -68,7 +68,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             if enforcement["verdict"] == "enforced":
                 evidence[enforcement["evidence"] or "no evidence"] += 1
             names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
-            engines["another engine" if "engine" in names else "its first engine"] += 1
+            engines["another engine" if "unproven_engine" in names else "its first engine"] += 1
             any_of.update(names)
             if len(names) == 1:
                 alone.update(names)

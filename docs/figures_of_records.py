@@ -214,21 +214,33 @@ def verl() -> str:
     ends = {other: case["said"] for other, case in found["ends"].items()}
     verdicts = Counter(str(row["version"]) for row in lines(ADAPTERS / "verl" / "validator_verdicts.jsonl"))
     drawn = constant(native / "test_rules_against_verl.py", "CONFIGURATIONS")
+    critics = {name: case for name, case in found["gradient"].items() if name.startswith("critic, ")}
+    policies = {name: case for name, case in found["gradient"].items() if name not in critics}
+    unwrapped = (case["bars"] for name, case in found["natively"].items() if name.startswith(("geo_mean", "seq-mean")))
+    since = (
+        ("the same of a critic's optimizer steps, values clipped and not", critics),
+        ("the same with corrections towards the sampler, or its log-probabilities", found.get("corrected", {})),
+    )
     return measured(
         [
             gradients(
-                found["gradient"],
+                policies,
                 ", ranks",
                 Row(
                     "gradient of every optimizer step against the float64 oracle",
                     on,
                     "",
                     GRADIENT,
-                    "unwrapped null factor, geo_mean, filler rows in B: at least "
-                    f"{min(case['bars'] for case in found['natively'].values()):,.0f} times the bar",
+                    f"unwrapped null factor, geo_mean, filler rows in B: at least {min(unwrapped):,.0f} times the bar",
                 ),
             ),
-            gradients(found["packed"], ", ", Row("the same on packed rows, and with Ulysses", on, "", GRADIENT)),
+            gradients(
+                found["packed"],
+                ", rows|, (one|two) sequence",
+                Row("the same on packed rows, and with Ulysses", on, "", GRADIENT),
+            ),
+            gradients(found["images"], ", (packed|one|two)", Row("the same of prompts with images", on, "", GRADIENT)),
+            *(gradients(cases, ", ranks", Row(what, on, "", GRADIENT)) for what, cases in since if cases),
             Row(
                 "policy at the end: one rank, V0, a sequence group against V1 on two ranks",
                 on,
@@ -257,9 +269,9 @@ def verl() -> str:
 
 
 def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
-    """The row with the worst of its cases; a case's name up to `behind` is its objective."""
+    """The row with the worst of its cases; a case's name up to `behind`, a pattern, is its objective."""
     worst = max(cases.values(), key=lambda case: case["error"])
-    objectives = {name.rpartition(behind)[0] for name in cases}
+    objectives = {re.split(behind, name)[0] for name in cases}
     said = f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}"
     return row._replace(figure=f"{said}; {len(objectives)} objectives")
 

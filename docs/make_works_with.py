@@ -113,14 +113,14 @@ FEATURES: dict[str, dict[str, Cell]] = {
     },
     "images": {
         "trl": "[yes](trl.md#images), since 1.16",
-        "verl": "yes, [gradients not compared](verl.md#limits)",
+        "verl": "[yes](verl.md#images), where every prompt has one",
         "easyr1": {"worker.actor.model.model_path": "Qwen/Qwen2.5-VL-7B-Instruct"},
-        "openrlhf": "[yes](openrlhf.md#images), where every prompt has one, up to ZeRO-2",
+        "openrlhf": "[yes](openrlhf.md#images), where every prompt has one",
     },
     "tools, several turns": {
         "trl": "[yes](trl.md#works-with)",
         "verl": {"actor_rollout_ref.rollout.multi_turn.enable": True},
-        "openrlhf": {"train.agent_func_path": "agent.py"},
+        "openrlhf": "[yes](openrlhf.md#agents), without images",
         "open_instruct": "[yes](open_instruct.md#limits)",
     },
     "generation that runs ahead (async)": {
@@ -146,8 +146,15 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "trl": "no: [context_parallel](trl.md#what-is-refused)",
         "verl": {PARALLEL: 2},
         "easyr1": {"worker.actor.ulysses_size": 2},
-        "openrlhf": {"ds.ring_attn_size": 2},
+        "openrlhf": "yes, [its kernels not run](openrlhf.md#ring-attention)",
         "open_instruct": {"sequence_parallel_size": 2, "deepspeed_stage": 3},
+    },
+    "tensor parallelism": {
+        "verl": {
+            "actor_rollout_ref.actor.strategy": "megatron",
+            "actor_rollout_ref.actor.megatron.tensor_model_parallel_size": 2,
+        },
+        "openrlhf": "[yes](openrlhf.md#tensor-parallelism), up to ZeRO-2",
     },
     "KL penalty in the loss": {
         "trl": {"beta": 0.04},
@@ -165,6 +172,11 @@ FEATURES: dict[str, dict[str, Cell]] = {
         "verl": {"algorithm.adv_estimator": "gae"},
         "openrlhf": {"algo.advantage.estimator": "gae"},
     },
+    "a critic's warm-up": {
+        "verl": {"algorithm.adv_estimator": "gae", "trainer.critic_warmup": 3},
+        "openrlhf": {"algo.advantage.estimator": "gae", "critic.freezing_steps": 1},
+    },
+    "old log-probabilities of the sampler": {"verl": {"algorithm.rollout_correction.bypass_mode": True}},
 }
 SHORT = ("FSDP", "DeepSpeed ZeRO-3", "LoRA", "images", "tools, several turns", "generation that runs ahead (async)")
 """Rows of README.md's table."""

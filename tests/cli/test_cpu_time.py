@@ -32,7 +32,7 @@ OWN_KB = {
     "trl, mostly bash": 870,
     "trl, YAML, no framework named": 1070,
     "convert: trl, YAML, to verl": 1000,
-    "convert: verl, script, to trl": 1090,
+    "convert: verl, script, to trl": 1100,
 }
 """BatchBridge's own source that a command imports, in thousands of bytes: 5 % above what it is."""
 NEVER = {

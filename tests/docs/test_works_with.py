@@ -27,7 +27,8 @@ def test_the_tables_are_what_is_found_now(works_with: ModuleType) -> None:
 
 
 def test_a_feature_that_is_refused_is_no(works_with: ModuleType) -> None:
-    assert works_with.verdict("verl", {"actor_rollout_ref.actor.strategy": "megatron"}) == "no: `engine`"
+    megatron = {"actor_rollout_ref.actor.strategy": "megatron"}
+    assert works_with.verdict("verl", megatron) == "with `--allow unproven_engine`"
     assert works_with.verdict("trl", {"fp16": True, "bf16": False}) == "no: `fp16`"
 
 

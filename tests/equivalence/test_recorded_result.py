@@ -54,9 +54,14 @@ def test_no_framework_s_code_has_changed_since_its_runs_were_recorded(
         framework: changed
         for name, result in results.items()
         for framework, recorded in result["code"].items()
-        if (changed := digests.changed(recorded, digests.digests(framework, filtered=bool(suite.CASES[name].flat))))
+        if (changed := digests.changed(recorded, digests.digests(framework, **told(suite.CASES[name]))))
     }
     assert not stale, message(stale)
+
+
+def told(case: Any) -> dict[str, bool]:
+    """What a case's digests are asked with."""
+    return {"filtered": bool(case.flat), "critic": case.critic}
 
 
 def message(stale: dict[str, list[str]]) -> str:
@@ -76,6 +81,17 @@ def test_every_framework_s_digest_has_the_core_and_its_own_engine() -> None:
         assert {f"batchbridge.{name}" for name in digests.CORE} < names
         assert f"batchbridge_{framework}.runtime" in names
         assert any(name.partition(".")[2] in ("engine", "enforce") for name in names)
+
+
+@pytest.mark.parametrize("framework", ["verl", "openrlhf"])
+def test_the_digest_of_a_run_with_a_critic_has_its_engine(importable: None, framework: str) -> None:
+    digests = importlib.import_module("digests")
+    more = set(digests.files(framework, critic=True)) - set(digests.files(framework))
+    assert more >= {
+        "batchbridge.critic_run",
+        f"batchbridge_{framework}.critic",
+        f"batchbridge_{framework}.critic_engine",
+    }
 
 
 def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
@@ -140,3 +156,28 @@ def test_a_run_that_misses_one_bar_fails(results: dict[str, Any], tmp_path: Path
     done = judged(tmp_path, results)
     assert done.returncode == 1
     assert "1 failed" in done.stdout
+
+
+MISSED: dict[str, tuple[tuple[str, ...], float]] = {
+    "the critic's end": (("pairs", "enforce", "verl v1 / openrlhf", "trajectory"), 1.1e-5),
+    "the critic's gradient": (("oracle", "openrlhf", "of_the_bar"), 1.1),
+    "the critic's weights": (("weights", "verl v0", "off"), 1.1e-4),
+    "a critic that agrees unwrapped": (("pairs", "observe", "verl v1 / openrlhf", "trajectory"), 9e-5),
+    "a fault that does not show": (("plain_torch", "verl v1", "weight"), 9e-5),
+    "another factor of advantages": (("whitening", "verl v1 / openrlhf", "expected"), 4e-3),
+    "a gradient that is not clipped": (("least_over_its_clip", "verl v1"), 0.9),
+}
+"""What a critic misses -> where the result has it, and what it has then."""
+
+
+@pytest.mark.parametrize("what", MISSED)
+def test_a_run_whose_critic_misses_one_bar_fails(results: dict[str, Any], tmp_path: Path, what: str) -> None:
+    (*groups, name), value = MISSED[what]
+    place = results["critic"]["critic"]
+    for group in groups:
+        place = place[group]
+    assert name in place
+    place[name] = value
+    done = judged(tmp_path, {"critic": results["critic"]})
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout, done.stdout

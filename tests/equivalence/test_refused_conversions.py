@@ -1,4 +1,5 @@
-"""A framework that cannot say what a case asks is not run: the suite's page names it, with the reason."""
+"""A framework that cannot say what a case asks is not run: the suite's page names it, with the reason. What a critic is
+converted to means the same there and back."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from batchbridge import convert, read
 
 NATIVE = Path(__file__).parent / "native"
 ENTROPY = "    actor_rollout_ref.actor.entropy_coeff=0.01 \\\n"
@@ -51,3 +54,31 @@ def test_the_page_names_who_did_not_run_and_why(importable: None) -> None:
     }
     lines = report.page({"sequence_mean_two_passes": result}).splitlines()
     assert "Not run: easyr1, which cannot say objective.entropy_coefficient (another exploration bonus)." in lines
+
+
+def test_a_critic_is_the_same_in_openrlhf_and_back_in_verl(suite: ModuleType) -> None:
+    case = suite.CASES["critic"]
+    source = read(str(case.path), framework="verl", version=case.version, dataset_size=case.prompts)
+    there = convert(source, "openrlhf")
+    assert there.back is not None
+    back = convert(there.back, "verl", version=case.version)
+    assert {field.field for field in there.lost if field.field not in suite.INJECTED} <= {"objective.reward_clip"}
+    critics, advantages = [], []
+    for reading in (source, there.back, back.back):
+        assert reading is not None
+        assert reading.spec is not None
+        critics.append(reading.spec.critic)
+        advantages.append(reading.spec.advantage)
+    assert critics[0] is not None
+    assert critics == 3 * critics[:1]
+    verls, openrlhfs, again = advantages
+    assert verls == again != openrlhfs, "each whitens by its own deviation"
+    own = {name: getattr(verls, name) for name in (field.removeprefix("advantage.") for field in case.own)}
+    assert verls == dataclasses.replace(openrlhfs, **own), "and by nothing else"
+
+
+@pytest.mark.parametrize("target", ["trl", "easyr1", "open_instruct"])
+def test_a_framework_without_a_critic_is_not_run_with_one(suite: ModuleType, tmp_path: Path, target: str) -> None:
+    case = suite.CASES["critic"]
+    lost = suite.refused(suite.account(suite.converted(tmp_path, case, target)), case.own)
+    assert set(lost) >= case.cannot[target] >= {"critic.completions_per_step"}

@@ -1,5 +1,5 @@
 """Digests of the code that decides what a wrapped run trains: `python digests.py FRAMEWORK` prints that framework's,
-with `--filtered` those of a run with a group filter.
+with `--filtered` those of a run with a group filter, with `--critic` those of one with a critic.
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
@@ -32,29 +32,33 @@ CUT = {
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
-PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates")
+PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates", "other_engines", "distillation")
 """Names of the modules of an adapter that act on a run, where it has them."""
 FILTERED = {"verl": ("candidates_v1",)}
 """What acts beside them where a group filter decides which prompts fill a rollout; so does the core's plan of them."""
+CRITICS = ("critic", "critic_engine", "advantages")
+"""What acts beside them where a critic is trained; so does the core's run of it."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
 
-def files(framework: str, *, filtered: bool = False) -> dict[str, Path]:
+def files(framework: str, *, filtered: bool = False, critic: bool = False) -> dict[str, Path]:
     """The modules of a framework's digest, by name, as this interpreter would import them. filtered: of a run with a
-    group filter."""
+    group filter. critic: of one with a critic."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
     parts = {**CORE, **(ROWS if framework in WITH_ROWS else {}), **CUT.get(framework, {})}
     if filtered:
         parts["candidates"] = "meaning/candidates.py"
+    if critic:
+        parts["critic_run"] = "meaning/critic_run.py"
     found = {f"batchbridge.{name}": core / file for name, file in parts.items()}
-    for part in (*PARTS, *(FILTERED.get(framework, ()) if filtered else ())):
+    for part in (*PARTS, *(FILTERED.get(framework, ()) if filtered else ()), *(CRITICS if critic else ())):
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
     return found
 
 
-def digests(framework: str, *, filtered: bool = False) -> dict[str, str]:
+def digests(framework: str, *, filtered: bool = False, critic: bool = False) -> dict[str, str]:
     """Module -> digest; see `files`."""
-    found = files(framework, filtered=filtered)
+    found = files(framework, filtered=filtered, critic=critic)
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 
 
@@ -172,4 +176,5 @@ def _folder(package: str) -> Path:
 if __name__ == "__main__":
     import json
 
-    print(json.dumps(digests(sys.argv[1], filtered="--filtered" in sys.argv)))
+    asked = {name: f"--{name}" in sys.argv for name in ("filtered", "critic")}
+    print(json.dumps(digests(sys.argv[1], **asked)))

@@ -28,6 +28,15 @@ def spec_of(case: Case) -> Spec:
     return reading.spec if case.seed is None else reading.spec.replace(**{"order.seed": case.seed})
 
 
+def meant(order: Order) -> Spec:
+    """What the run is told: `spec_of` its case, with what its framework alone decides (`Case.own`)."""
+    if not order.told.own:
+        return spec_of(order.told)
+    native = read(order.native, framework=order.target, dataset_size=order.told.prompts).spec
+    assert native is not None
+    return spec_of(order.told).replace(**{field: native.values[field] for field in order.told.own})
+
+
 def words_of(script: Path) -> list[str]:
     """The command of a shell snippet that `convert` wrote (or of a source), without its program."""
     words = [word for word in shlex.split(script.read_text(encoding="utf-8"), comments=True) if word.strip()]
@@ -35,17 +44,20 @@ def words_of(script: Path) -> list[str]:
 
 
 def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs `command` through `batchbridge run` as the case's source would train; its output goes to `output.txt`."""
+    """Runs `command` through `batchbridge run` as the case's source would train; its output goes to `output.txt`. A
+    critic is not observed in every framework: runs with one are, in that mode, the command alone, and keep no
+    ledger."""
     case = order.told
     like = ["--like", str(case.path), "--like-version", case.version]
-    if case.seed is not None:
+    if case.seed is not None or case.own:
         meaning = folder / "spec.json"
-        meaning.write_text(json.dumps(spec_of(case).to_dict()), encoding="utf-8")
+        meaning.write_text(json.dumps(meant(order).to_dict()), encoding="utf-8")
         like = ["--spec", str(meaning)]
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), "--mode", order.mode]
+    through = [] if case.critic and order.mode == "observe" else [*launcher, *like, "--"]
     with (folder / "output.txt").open("w", encoding="utf-8") as output:
         ran = subprocess.run(
-            [*launcher, *like, "--", *command],
+            [*through, *command],
             env={**environment, **case.environment, FOLDER: str(folder / "steps"), "BATCHBRIDGE_JITTER": "0.5"},
             cwd=folder,  # hydra leaves a folder of its own there
             stdout=output,

@@ -53,7 +53,9 @@ class Case:
     the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: modes in which
     `nox -s equivalence` runs it. cannot: at least what a framework cannot say of the case, which it does not run then.
     left_out: other runs that are not made, and why. flat: prompts whose completions all earn the same, for a group
-    filter; rewards are then 0 or 1.
+    filter; rewards are then 0 or 1. images: the policy is one that reads images, and every prompt shows one or two.
+    critic: a critic is trained beside the policy. own: canonical fields that no run can be told: each is told the
+    source's meaning with its own framework's in their place.
     """
 
     name: str
@@ -68,6 +70,9 @@ class Case:
     cannot: Mapping[str, Set[str]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     flat: tuple[int, ...] = ()
+    images: bool = False
+    critic: bool = False
+    own: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -164,6 +169,34 @@ CASES = {
                 "easyr1": "its filter is held against the plan alone (docs/easyr1.md)",
             },
             flat=(2, 5, 8, 11),
+        ),
+        Case(
+            name="images",
+            source="trl_images.yaml",
+            framework="trl",
+            version="1.16.0",
+            prompts=12,
+            optimizer="sgd",
+            left_out={
+                "openrlhf": "its images are held against the oracle alone (docs/openrlhf.md)",
+                "open_instruct": "it trains models of text",
+            },
+            images=True,
+        ),
+        Case(
+            name="critic",
+            source="verl_critic.sh",
+            framework="verl",
+            version="0.9.1",
+            prompts=12,
+            optimizer="sgd",
+            cannot={
+                "trl": {"advantage.baseline", "critic.completions_per_step"},
+                "easyr1": {"advantage.baseline", "critic.completions_per_step"},
+                "open_instruct": {"critic.completions_per_step"},
+            },
+            critic=True,
+            own=("advantage.ddof", "advantage.epsilon"),
         ),
     )
 }

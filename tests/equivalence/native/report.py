@@ -37,6 +37,20 @@ small change of the start's parameters has grown at the end, in plain torch, is 
 two first gradients, grown as much, must stay below a third of the bar. Column "predicted" has what `batchbridge diff`
 says of the two configurations without running anything: whatever the runs then show first must be among it.
 """
+CRITIC = """\
+A critic is trained beside the policy, and both are compared. verl's value heads have a bias, OpenRLHF's have none: here
+neither has, so that both frameworks begin with the same critic; SGD is injected for it, too. Values, GAE's advantages
+and returns, and their whitening are the frameworks' own work. The oracle computes them itself, from the parameters that
+the run had when a rollout began. Faults are put into both models' steps; with `undiscounted`, one rollout's advantages
+and returns are GAE's without its discount.
+
+What is not the same: verl divides advantages by their deviation over n - 1 of a rollout's n trained tokens, OpenRLHF by
+that over n, and a specification that asks either for the other is refused (`batch_scale`). So each is told the source's
+meaning with its own deviation, and held against the oracle with it. Two policies' first gradients are compared after
+each was divided by what its advantages are in proportion to; as they are, they are apart by as much as that says. Every
+gradient of the policy is clipped to the same norm, so that no update shows it, and trajectories are compared as they
+are. Returns, and so the critic's gradients, know of no whitening.
+"""
 
 
 def page(results: dict[str, Any]) -> str:
@@ -55,6 +69,12 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     if case.flat:
         yield f"All completions of prompts {', '.join(map(str, case.flat))} earn the same, 0 or 1: their groups are"
         yield "replaced by those of the next prompts in the plan's order.\n"
+    if case.images:
+        yield "The policy is a tiny Qwen2.5-VL, its vision tower trained, too; every prompt stands behind one or two"
+        yield "images, the same in every framework. With the fault `altered`, one completion is trained behind other"
+        yield "images of the same sizes. What may be compared so: runs of data whose every prompt has an image, because"
+        yield "[verl's own forward](verl.md#images) ends where a micro-batch has none. [TRL](trl.md#images) and"
+        yield "[EasyR1](easyr1.md#images) train prompts without one as well, each held against the oracle.\n"
     rows = []
     for target, said in result["accounts"].items():
         rows.append([target, str(said["same"]), ", ".join(said["patched"]), ", ".join(said["lost"])])
@@ -63,7 +83,35 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield f"Not run: {run}: {why}.\n"
     for target, lost in result["refused"].items():
         yield f"Not run: {target}, which cannot say {'; '.join(f'{field} ({why})' for field, why in lost.items())}.\n"
+    if case.critic:
+        yield from of_critic(result)
     yield "Wrapped:\n"
+    yield from wrapped(result)
+    wrong = ["of its bar if nothing were dropped, least"] if case.flat else []
+    wrong += ["of its bar with other images, least"] if case.images else []
+    wrong += ["of its bar with the other deviation, least"] if case.critic else []
+    yield from against_the_oracle(result, "tokens clipped, most", wrong)
+    yield from in_plain_torch(result)
+    if case.critic:
+        yield from critics(result["critic"])
+    yield "As they are:\n"
+    if case.critic:
+        yield from as_they_are({"policy": result, "critic": result["critic"]})
+        return
+    rows = []
+    for pair, found in result["pairs"]["observe"].items():
+        told, apart = predictions(case.framework, result, pair), figure(found["trajectory"])
+        first = found["first_difference"]
+        if first is None:
+            rows.append([pair, "none", "", "", told, apart])
+        else:
+            where, also = f"step {first['step']}: {first['aspect']}", ", ".join(first["also"])
+            rows.append([pair, where, first["detail"], also, told, apart])
+    yield from table(["pair", "first difference", "its size", "also", "predicted", "trajectories apart"], rows)
+
+
+def wrapped(result: dict[str, Any]) -> Iterator[str]:
+    """Pairs of wrapped runs."""
     yield from table(
         ["pair", "ledgers", "first gradient apart", "any gradient, of the bar", "trajectories apart"],
         [
@@ -77,19 +125,24 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
             for pair, found in result["pairs"]["enforce"].items()
         ],
     )
+
+
+def against_the_oracle(result: dict[str, Any], clipped: str, wrong: Sequence[str]) -> Iterator[str]:
+    """Every run's gradients. wrong: the negative control's column, where there is one."""
     yield from table(
-        [
-            *("run", "gradient against the oracle, worst step", "of its bar", "tokens clipped, most"),
-            *(["of its bar if nothing were dropped, least"] if case.flat else []),
-        ],
+        ["run", "gradient against the oracle, worst step", "of its bar", clipped, *wrong],
         [
             [
                 *(run, figure(found["error"]), f"{found['of_the_bar']:.2f}", f"{found['clipped']:.0%}"),
-                *([f"{found['kept']:,.0f}"] if case.flat else []),
+                *([f"{found['kept']:,.0f}"] if wrong else []),
             ]
             for run, found in result["oracle"].items()
         ],
     )
+
+
+def in_plain_torch(result: dict[str, Any]) -> Iterator[str]:
+    """Every run's end."""
     faults = sorted({fault for found in result["plain_torch"].values() for fault in found} - {"sound"})
     yield from table(
         ["run", "end apart from the plan's in plain torch", *(f"... with one fault: {fault}" for fault in faults)],
@@ -98,17 +151,54 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
             for run, found in result["plain_torch"].items()
         ],
     )
-    yield "As they are:\n"
-    rows = []
-    for pair, found in result["pairs"]["observe"].items():
-        told, apart = predictions(case.framework, result, pair), figure(found["trajectory"])
-        first = found["first_difference"]
-        if first is None:
-            rows.append([pair, "none", "", "", told, apart])
-        else:
-            where, also = f"step {first['step']}: {first['aspect']}", ", ".join(first["also"])
-            rows.append([pair, where, first["detail"], also, told, apart])
-    yield from table(["pair", "first difference", "its size", "also", "predicted", "trajectories apart"], rows)
+
+
+def of_critic(result: dict[str, Any]) -> Iterator[str]:
+    """What a case with a critic is, and what is compared of it."""
+    yield CRITIC
+    told = result["critic"]["whitening"]
+    yield from table(
+        ["pair", "first gradients of the policy apart, as they are", "by their deviations alone"],
+        [[pair, figure(found["first_gradient"]), figure(found["expected"])] for pair, found in told.items()],
+    )
+    least = result["critic"]["least_over_its_clip"]
+    yield from table(
+        ["run", "the policy's gradient over the norm that it is clipped to, least"],
+        [[run, f"{value:.1f}"] for run, value in least.items()],
+    )
+
+
+def critics(critic: dict[str, Any]) -> Iterator[str]:
+    """A critic's tables, as the policy's."""
+    yield f"Their critics, of which a small change grows {critic['amplification']:.1f} times; their ends are compared"
+    yield "by the values that they give:\n"
+    yield from wrapped(critic)
+    wrong = ["of its bar without the discount, least"]
+    yield from against_the_oracle(critic, "tokens whose value has moved beyond its clip, most", wrong)
+    yield from in_plain_torch(critic)
+    yield from table(
+        ["run", "weights of the critic's tokens apart from the plan's, most", "completions that show theirs"],
+        [[run, figure(found["off"]), f"{found['shown']:.0%}"] for run, found in critic["weights"].items()],
+    )
+
+
+def as_they_are(models: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Unwrapped runs that are the frameworks' commands alone, without ledgers: verl's critics are not observed."""
+    pairs = models["policy"]["pairs"]["observe"]
+    yield from table(
+        ["pair", *(f"{model}'s {what} apart" for model in models for what in ("first gradients", "trajectories"))],
+        [
+            [
+                pair,
+                *(
+                    figure(result["pairs"]["observe"][pair][what])
+                    for result in models.values()
+                    for what in ("first_gradient", "trajectory")
+                ),
+            ]
+            for pair in pairs
+        ],
+    )
 
 
 def predictions(source: str, result: dict[str, Any], pair: str) -> str:
@@ -164,8 +254,13 @@ def kept(result: dict[str, Any]) -> dict[str, Any]:
     runs = {
         name: {mode: {"code": run["code"]} for mode, run in modes.items()} for name, modes in result["runs"].items()
     }
-    pairs = {mode: {pair: measured(found) for pair, found in said.items()} for mode, said in result["pairs"].items()}
-    return {**result, "predicted": predicted, "runs": runs, "pairs": pairs}
+    found = {**result, "predicted": predicted, "runs": runs, "pairs": pairs_of(result)}
+    return found | ({"critic": result["critic"] | {"pairs": pairs_of(result["critic"])}} if "critic" in result else {})
+
+
+def pairs_of(result: dict[str, Any]) -> dict[str, Any]:
+    """mode -> pair -> what two runs came to."""
+    return {mode: {pair: measured(found) for pair, found in said.items()} for mode, said in result["pairs"].items()}
 
 
 def measured(found: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +273,10 @@ def measured(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(folder: Path, page_file: Path, recorded: Path) -> None:
-    """See the module."""
-    results = {name: kept(result) for name, result in json.loads((folder / "result.json").read_text("utf-8")).items()}
+    """See the module. Cases that the folder has not run stay as they are recorded."""
+    known: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8")) if recorded.exists() else {}
+    known |= {name: kept(result) for name, result in json.loads((folder / "result.json").read_text("utf-8")).items()}
+    results = {name: known[name] for name in CASES if name in known}
     recorded.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     page_file.write_text(page(results), encoding="utf-8")
 

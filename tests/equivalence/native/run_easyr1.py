@@ -25,13 +25,26 @@ FLOAT32 = ("worker.actor.fsdp.mp_param_dtype=fp32", "worker.ref.fsdp.mp_param_dt
 def main(folder: Path) -> int:
     order = Order.read(folder)
     case = order.told
-    scripted.prepare(folder, prompts=case.prompts)
+    shown = images(folder, case.prompts) if case.images else []
+    if not case.images:
+        scripted.prepare(folder, prompts=case.prompts)
     native = dict(flatten(yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))))
-    here = [word for word in scripted.arguments(folder, case.ranks) if word.partition("=")[0] not in native]
+    here = [*scripted.arguments(folder, case.ranks), *shown]
+    here = [word for word in here if word.partition("=")[0] not in native]
     command = [sys.executable, "-m", "verl.trainer.main", f"config={order.native}", *here, STEPS_KEPT, *FLOAT32]
     optimizer = "sgd" if case.optimizer == "sgd" else "adamw"
     checkout = Path(os.environ["BATCHBRIDGE_EASYR1"]).absolute()
     return launch(folder, order, command, scripted.environment(folder, checkout, ranks=case.ranks, optimizer=optimizer))
+
+
+def images(folder: Path, prompts: int) -> list[str]:
+    """Prepares a policy that reads images, and prompts that show them; what the run is told of them."""
+    from batchbridge_on_cpu import seeing
+    from batchbridge_on_cpu.easyr1 import pictures
+
+    pictures.prepare(folder, seeing.FAMILY, prompts=prompts)
+    seeing.save(folder / "policy")
+    return pictures.arguments(folder)
 
 
 if __name__ == "__main__":

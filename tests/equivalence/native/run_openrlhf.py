@@ -18,11 +18,26 @@ def main(folder: Path) -> int:
     case = order.told
     scripted.prepare(folder, prompts=case.prompts)
     native = words_of(Path(order.native))
-    here = {name: value for name, value in scripted.options(folder, case.ranks).items() if f"--{name}" not in native}
+    options = scripted.options(folder, case.ranks) | (critic(folder, case.ranks) if case.critic else {})
+    here = {name: value for name, value in options.items() if f"--{name}" not in native}
     words = [word for name, value in here.items() for word in (f"--{name}", *value.split())]
     command = [sys.executable, "-m", "openrlhf.cli.train_ppo_ray", *words, *native]
     optimizer = "sgd" if case.optimizer == "sgd" else "adamw"
     return launch(folder, order, command, scripted.environment(folder, case.ranks, optimizer=optimizer))
+
+
+def critic(folder: Path, ranks: int) -> dict[str, str]:
+    """Options of a critic, whose optimizer and schedule the schema has no words for; leaves its model in `folder`."""
+    from batchbridge_on_cpu import valuing
+
+    valuing.save(folder / "critic")
+    return {
+        "critic.model_name_or_path": str(folder / "critic"),
+        "critic.num_gpus_per_node": str(ranks),
+        "critic.adam.weight_decay": "0",
+        "critic.lr_scheduler": "constant",
+        "critic.lr_warmup_ratio": "0",
+    }
 
 
 if __name__ == "__main__":

@@ -27,10 +27,34 @@ def main(folder: Path) -> None:
     order = Order.read(folder)
     case = order.told
     settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32
-    trainer = scripted_trainer(folder / "out", prompts=case.prompts, **settings)
+    made = picture_trainer if case.images else scripted_trainer
+    trainer = made(folder / "out", prompts=case.prompts, **settings)
     wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
     keep_steps(trainer, Keeper(folder / "steps", writes=trainer.accelerator.is_main_process))
     trainer.train()
+
+
+def picture_trainer(folder: Path, **settings: Any) -> Any:
+    """As `scripted_trainer`, of prompts with images."""
+    sys.path.append(str(Path(__file__).parents[2] / "adapters" / "trl" / "native"))
+    import pictures
+
+    from batchbridge_on_cpu import seeing
+    from batchbridge_on_cpu.easyr1 import pictures as shown
+
+    def tensors(rows: list[list[int]]) -> dict[str, Any]:
+        images = [shown.picture(number) for row in rows for number in row]
+        return dict(shown.image_processor()(images=images, return_tensors="pt"))
+
+    family = pictures.FAMILIES[seeing.FAMILY] = pictures.Family(
+        seeing.FAMILY,
+        seeing.seeing_policy,
+        tokens=lambda number: int(tensors([[number]])["image_grid_thw"].prod()) // shown.MERGE**2,
+        tensors=tensors,
+        types="mm_token_type_ids",
+        specials=(shown.START, shown.IMAGE, shown.END),
+    )
+    return pictures.picture_trainer(folder, family, pictures=shown.pictures_of, **settings)
 
 
 def keep_steps(trainer: Any, keeper: Keeper) -> None:

@@ -24,11 +24,35 @@ def main(folder: Path) -> int:
     scripted.prepare(folder, prompts=order.told.prompts)
     native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
     own = scripted.overrides(folder, order.told.ranks, optimizer=())  # the configuration names its optimizer
+    own += critic(folder, order)
     here = [word for word in own if not said(key_of(word), native)]
     variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]
-    modules = ",".join((*scripted.MODULES, "batchbridge_on_cpu.verl.steps"))
+    modules = ",".join((*scripted.MODULES, "batchbridge_on_cpu.verl.steps", *images(folder, order)))
+    modules += ",batchbridge_on_cpu.verl.critic" * order.told.critic
     return launch(folder, order, command, {**scripted.environment(os.environ), "VERL_USE_EXTERNAL_MODULES": modules})
+
+
+def images(folder: Path, order: Order) -> list[str]:
+    """Of a case with images: puts a policy that reads them in the other's place; what processes import beside. Which
+    images a prompt has, the agent knows."""
+    if not order.told.images:
+        return []
+    from batchbridge_on_cpu import seeing
+
+    seeing.save(folder / "policy")
+    return ["batchbridge_on_cpu.verl.pictures"]
+
+
+def critic(folder: Path, order: Order) -> list[str]:
+    """Of a case with a critic: overrides for its model and its optimizer, which the schema has no words for."""
+    if not order.told.critic:
+        return []
+    from batchbridge_on_cpu import valuing
+    from batchbridge_on_cpu.verl.critic import OVERRIDES
+
+    valuing.save(folder / "critic")
+    return [*OVERRIDES, f"critic.model.path={folder}/critic", "critic.optim.optimizer=SGD"]
 
 
 def key_of(override: str) -> str:

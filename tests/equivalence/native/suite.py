@@ -1,6 +1,6 @@
 """Runs every framework on configurations converted from one source, and measures how far the runs are apart.
 
-    python suite.py FOLDER [--all] [--at-once 2] --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
+    python suite.py FOLDER [--all | --case NAME] [--at-once 2] --python trl=.nox/trl/bin/python --python verl=...
 
 Each framework runs in its own environment, natively (observed) and wrapped: one run after another, or so many at once.
 FOLDER gets every run's ledger and steps, and `result.json`; a run that is there already is not repeated. This file
@@ -21,13 +21,14 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 if TYPE_CHECKING:
+    from subjects import Subject
+
     from batchbridge.testing.tiny import Script
     from batchbridge.testing.trajectories import Fault
 
@@ -35,6 +36,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from matrix import CASES, FORMS, INJECTED, MODES, WITHOUT_EFFECT, Case, Order
+from oracle_steps import OracleStep, between, worst
 
 VARIANTS = {"verl": ("v1", "v0")}
 """Trainers of one framework."""
@@ -90,9 +92,9 @@ def _conversion(native: Path) -> dict[str, Any]:
     return found
 
 
-def summary(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the page says of a conversion. same: fields that mean exactly the same."""
-    by_status = {
+def summary(fields: Sequence[Mapping[str, Any]], own: Collection[str] = ()) -> dict[str, Any]:
+    """What the page says of a conversion. same: fields that mean exactly the same. own: see `Case`; they are lost."""
+    by_status: dict[str, list[str]] = {
         status: [field["field"] for field in fields if field["status"] in names]
         for status, names in (
             ("same", ("exact", "equivalent")),
@@ -100,14 +102,19 @@ def summary(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             ("lost", ("inexpressible", "approximate")),
         )
     }
-    return {**by_status, "same": len(by_status["same"])}
+    kept = [field for field in by_status["patched"] if field in own]
+    patched = [field for field in by_status["patched"] if field not in own]
+    return {"same": len(by_status["same"]), "patched": patched, "lost": [*kept, *by_status["lost"]]}
 
 
-def refused(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the case asks and the target cannot say, by field, and what comes of it: such a run is not made."""
+def refused(fields: Sequence[Mapping[str, Any]], own: Collection[str] = ()) -> dict[str, str]:
+    """What the case asks and the target cannot say, by field, and what comes of it: such a run is not made. own: see
+    `Case`."""
     lost = [field for field in fields if field["status"] in ("inexpressible", "approximate")]
     return {
-        field["field"]: field["reason"] for field in lost if field["field"] not in {*INJECTED, *WITHOUT_EFFECT.keys()}
+        field["field"]: field["reason"]
+        for field in lost
+        if field["field"] not in {*INJECTED, *WITHOUT_EFFECT.keys(), *own}
     }
 
 
@@ -129,6 +136,7 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str,
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         told = [str(python), str(HERE / "digests.py"), order.target, *(["--filtered"] if order.told.flat else [])]
+        told += ["--critic"] * order.told.critic
         ran_with = json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)
         order.write(folder)
         command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
@@ -150,7 +158,7 @@ def told(case: Case) -> str:
     said = {
         name: value
         for name, value in dataclasses.asdict(case).items()
-        if name != "ci" and (value or name not in ("left_out", "flat"))
+        if name != "ci" and (value or name not in ("left_out", "flat", "images", "critic", "own"))
     }
     text = json.dumps(said, sort_keys=True, default=sorted) + case.path.read_text(encoding="utf-8")
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -185,6 +193,13 @@ def script_of(case: Case) -> Script:
     return Script.of_environment(case.environment)
 
 
+def subject_of(case: Case) -> Subject:
+    """What the case trains."""
+    from subjects import of_images, of_text
+
+    return of_images() if case.images else of_text()
+
+
 def oracle_steps(case: Case, folder: Path) -> list[OracleStep]:
     """Every optimizer step of a finished run beside the float64 oracle at the run's own parameters."""
     import torch
@@ -194,24 +209,23 @@ def oracle_steps(case: Case, folder: Path) -> list[OracleStep]:
     from batchbridge.meaning.spec import Spec
     from batchbridge.testing.oracle import ScriptedRun, relative_error
     from batchbridge.testing.snapshots import snapshots
-    from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
     header = read_headers(folder / "ledger")[0]
     spec = Spec.from_dict(header["spec"])
-    plan, steps, tokenizer = plan_of(spec, header["dataset_size"]), snapshots(folder / "steps"), tiny_tokenizer()
+    plan, steps, subject = plan_of(spec, header["dataset_size"]), snapshots(folder / "steps"), subject_of(case)
 
     def scripted(dtype: torch.dtype) -> ScriptedRun:
         def policy_at(step: int) -> Any:
-            policy = tiny_policy().to(dtype).eval()
+            policy = subject.policy().to(dtype).eval()
             torch.nn.utils.vector_to_parameters(steps[step].before.to(dtype), policy.parameters())
             return policy
 
         return ScriptedRun(
             spec=spec,
             script=script_of(case),
-            tokenize=lambda text: tokenizer(text)["input_ids"],
             policy_at=policy_at,
-            reference=tiny_policy().to(dtype).eval() if spec.objective.kl_coefficient else None,
+            reference=subject.policy().to(dtype).eval() if spec.objective.kl_coefficient else None,
+            **subject.shown,
         )
 
     exact, rough = scripted(torch.float64), scripted(torch.float32)
@@ -221,61 +235,27 @@ def oracle_steps(case: Case, folder: Path) -> list[OracleStep]:
         expected = exact.gradient(samples, step.step)
         floor = relative_error(rough.gradient(rough.planned(plan, step.step), step.step), expected)
         off = (step.gradient.double() - expected.double()) / expected.double().norm()
-        kept = None
-        if case.flat:
-            every = dataclasses.replace(exact, keeps_all=True)
-            kept = relative_error(step.gradient, every.gradient(every.planned(plan, step.step), step.step))
-        found.append(OracleStep(off, floor, exact.clipped_share(samples, step.step), kept))
+        wrong = None
+        if case.flat or subject.alter is not None:
+            every = dataclasses.replace(exact, keeps_all=bool(case.flat))
+            others = every.planned(plan, step.step)
+            if subject.alter is not None:
+                others = [subject.alter(sample) for sample in others]
+            wrong = relative_error(step.gradient, every.gradient(others, step.step))
+        found.append(OracleStep(off, floor, exact.clipped_share(samples, step.step), wrong))
     return found
-
-
-@dataclass(frozen=True)
-class OracleStep:
-    """One optimizer step against the oracle. off: the gradient minus the oracle's, over the oracle's norm. floor: how
-    far the oracle's own code in float32 is from it. clipped: share of tokens. kept: how far the gradient is from that
-    of the first candidates, those too that a group filter drops; None: there is no filter."""
-
-    off: Any
-    floor: float
-    clipped: float
-    kept: float | None = None
-
-    @property
-    def bar(self) -> float:
-        """What a gradient may be off by."""
-        return max(1e-6, 3 * self.floor)
-
-
-def worst(steps: Sequence[OracleStep]) -> dict[str, float]:
-    """The largest of a run's steps: error, floor, error in parts of the bar, share of clipped tokens. kept: the
-    smallest error in parts of the bar if nothing were dropped."""
-    kept = [step.kept / step.bar for step in steps if step.kept is not None]
-    return {
-        "error": max(float(step.off.norm()) for step in steps),
-        "floor": max(step.floor for step in steps),
-        "of_the_bar": max(float(step.off.norm()) / step.bar for step in steps),
-        "clipped": max(step.clipped for step in steps),
-        **({"kept": min(kept)} if kept else {}),
-    }
-
-
-def between(a: Sequence[OracleStep], b: Sequence[OracleStep]) -> float:
-    """The largest difference of two runs' gradients at one step, in parts of the bar, without what the noise in their
-    parameters makes of it: each is taken against the oracle at its own parameters."""
-    pairs = zip(a, b, strict=True)
-    return max(float((one.off - two.off).norm()) / min(one.bar, two.bar) for one, two in pairs)
 
 
 def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, policy: Any = None) -> tuple[Any, Any]:
     """Where the plan of a run leads in plain torch, sound or with a fault: parameters at the start and at the end.
 
-    policy: to start from; the tiny policy by default.
+    policy: to start from; the case's by default.
     """
     from batchbridge.meaning.candidates import plan_of
     from batchbridge.meaning.spec import Spec
     from batchbridge.testing.trajectories import adamw, reference_run, sgd
 
-    spec = Spec.from_dict(header["spec"])
+    spec, subject = Spec.from_dict(header["spec"]), subject_of(case)
     carried = spec.carried
     assert carried.learning_rate is not None
     if case.optimizer == "sgd":
@@ -288,9 +268,11 @@ def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, polic
         plan_of(spec, header["dataset_size"]),
         optimizer,
         max_norm=spec.carried.max_gradient_norm or None,
-        start=policy,
+        start=subject.policy() if policy is None else policy,
         fault=fault,
         script=script_of(case),
+        altered=subject.alter,
+        **subject.shown,
     )
 
 
@@ -306,10 +288,9 @@ def amplification(case: Case, places: Mapping[str, Path]) -> float:
     import torch
 
     from batchbridge.ledger import read_headers
-    from batchbridge.testing.tiny import tiny_policy
 
     header = read_headers(next(iter(places.values())) / "ledger")[0]
-    policy = tiny_policy(dtype=torch.float64)
+    policy = subject_of(case).policy().double()
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -328,10 +309,13 @@ def plain_torch(case: Case, places: Mapping[str, Path]) -> dict[str, dict[str, f
     found: dict[str, dict[str, float]] = {name: {} for name in places}
     header = read_headers(next(iter(places.values())) / "ledger")[0]
     faults: tuple[Fault | None, ...] = (None, *FAULTS, *(("kept",) if case.flat else ()))
+    subject = subject_of(case)
+    faults += ("altered",) if subject.alter is not None else ()
     for fault in faults:
         start, end = led(case, header, fault)
         for name, place in places.items():
-            found[name][fault or "sound"] = distance(start, snapshots(place / "steps")[-1].after, end).said
+            after = snapshots(place / "steps")[-1].after
+            found[name][fault or "sound"] = distance(start, after, end, subject.says).said
     return found
 
 
@@ -342,13 +326,12 @@ def version_of(folder: Path) -> str:
     return str(read_headers(folder / "ledger")[0]["framework_version"])
 
 
-def apart(a: Path, b: Path) -> dict[str, Any]:
+def apart(case: Case, a: Path, b: Path) -> dict[str, Any]:
     """Two finished runs, measured."""
     from batchbridge.ledger import diff
     from batchbridge.testing.equivalence import LEDGER_RTOL, compare
-    from batchbridge.testing.trajectories import log_probabilities
 
-    found = compare(a, b, says=log_probabilities)
+    found = compare(a, b, says=subject_of(case).says)
     first = diff(a / "ledger", b / "ledger", rtol=LEDGER_RTOL)
     return {
         "ledgers_equal": found.ledger is None,
@@ -374,8 +357,8 @@ def measure(
     natives = {target: converted(folder / case.name, case, target) for target in targets}
     for target in [name for name in targets if name != case.framework]:
         fields = account(natives[target])
-        result["accounts"][target] = summary(fields)
-        if lost := refused(fields):
+        result["accounts"][target] = summary(fields, case.own)
+        if lost := refused(fields, case.own):
             result["refused"][target] = lost
             del natives[target]
     ordered = list(orders(folder, case, natives, modes))
@@ -390,13 +373,18 @@ def measure(
         if order.target != case.framework:
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
+    if case.critic:
+        from critic_runs import measured
+
+        return result | measured(places)
     steps = {name: oracle_steps(case, place) for name, place in places["enforce"].items()}
     result["oracle"] = {name: worst(found) for name, found in steps.items()}
     result["plain_torch"] = plain_torch(case, places["enforce"])
     result["amplification"] = amplification(case, places["enforce"])
     for mode in MODES:
         result["pairs"][mode] = {
-            f"{a} / {b}": apart(places[mode][a], places[mode][b]) for a, b in itertools.combinations(places[mode], 2)
+            f"{a} / {b}": apart(case, places[mode][a], places[mode][b])
+            for a, b in itertools.combinations(places[mode], 2)
         }
     for a, b in itertools.combinations(steps, 2):
         result["pairs"]["enforce"][f"{a} / {b}"]["gradients_of_the_bar"] = between(steps[a], steps[b])
@@ -407,16 +395,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="every case, not only those of CI")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="this one alone, in every mode")
     parser.add_argument("--at-once", type=int, default=1, metavar="RUNS", help="as many as there are processors")
     parser.add_argument("--python", action="append", required=True, metavar="FRAMEWORK=PYTHON")
     asked = parser.parse_args()
     pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
     asked.folder.mkdir(parents=True, exist_ok=True)
-    cases = [case for case in CASES.values() if case.ci or asked.all]
-    place = asked.folder.absolute()
-    results = {
-        case.name: measure(place, case, pythons, MODES if asked.all else case.ci, asked.at_once) for case in cases
-    }
+    cases = [case for case in CASES.values() if (case.name in asked.case if asked.case else case.ci or asked.all)]
+    place, whole = asked.folder.absolute(), asked.all or asked.case
+    results = {case.name: measure(place, case, pythons, MODES if whole else case.ci, asked.at_once) for case in cases}
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 

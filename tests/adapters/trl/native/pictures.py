@@ -63,10 +63,13 @@ class Family:
     tensors: Callable[[list[list[int]]], dict[str, torch.Tensor]]
     types: str | None = None
     """The key that says which tokens are of images."""
+    specials: tuple[int, int, int] = (START, IMAGE, END)
+    """Tokens before an image, of it, and behind it."""
 
     def prompt(self, text: str, pictures: list[int]) -> list[int]:
         """Token ids of a prompt."""
-        shown = [[START, *[IMAGE] * self.tokens(picture), END] for picture in pictures]
+        start, image, end = self.specials
+        shown = [[start, *[image] * self.tokens(picture), end] for picture in pictures]
         return [token for ids in shown for token in ids] + tiny_tokenizer()(text)["input_ids"]
 
     def tokenize(self, text: str) -> list[int]:
@@ -79,7 +82,7 @@ class Family:
         found = dict(self.tensors([shown])) if shown else {}
         if self.types is not None:
             ids = torch.tensor([self.prompt(Script().prompt(prompt), shown) + [PAD] * completion])
-            found[self.types] = (ids == IMAGE).long()
+            found[self.types] = (ids == self.specials[1]).long()
         return found
 
 
@@ -309,7 +312,7 @@ class Processor(ProcessorMixin):  # type: ignore[misc]  # transformers is untype
         ids = [family.prompt(each, row) for each, row in zip(words, shown, strict=True)]
         batch = dict(self.tokenizer.pad({"input_ids": ids}, padding=True, return_tensors="pt"))
         if family.types is not None:
-            batch[family.types] = (batch["input_ids"] == IMAGE).long()
+            batch[family.types] = (batch["input_ids"] == family.specials[1]).long()
         return batch | family.tensors(shown)
 
 

@@ -67,11 +67,11 @@ def text_of(prompt: int) -> str:
 
 
 def image_processor() -> Any:
-    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+    """transformers' own without torchvision: from 5 on that is another class, which makes the same of a picture."""
+    from transformers.models import qwen2_vl
 
-    return Qwen2VLImageProcessor(
-        patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2, min_pixels=64, max_pixels=4096
-    )
+    kind = getattr(qwen2_vl, "Qwen2VLImageProcessorPil", None) or qwen2_vl.Qwen2VLImageProcessor
+    return kind(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2, min_pixels=64, max_pixels=4096)
 
 
 def tokenizer() -> Any:

@@ -1,0 +1,39 @@
+# verl 0.9.1: PPO with a critic: GAE over learnt values, whitened over a rollout; two passes of both models in steps of
+# half a rollout. Every gradient of the policy is clipped: the deviation behind the whitening decides no update.
+python3 -m verl.trainer.main_ppo \
+    algorithm.adv_estimator=gae \
+    algorithm.gamma=0.95 \
+    algorithm.lam=0.9 \
+    algorithm.use_kl_in_reward=False \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
+    data.train_batch_size=4 \
+    data.max_response_length=24 \
+    data.shuffle=True \
+    data.seed=7 \
+    actor_rollout_ref.rollout.n=4 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=2 \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 \
+    actor_rollout_ref.actor.ppo_epochs=2 \
+    actor_rollout_ref.actor.shuffle=True \
+    actor_rollout_ref.actor.loss_agg_mode=token-mean \
+    actor_rollout_ref.actor.use_kl_loss=False \
+    actor_rollout_ref.actor.optim.optimizer=SGD \
+    actor_rollout_ref.actor.optim.lr=0.5 \
+    actor_rollout_ref.actor.optim.weight_decay=0.0 \
+    actor_rollout_ref.actor.optim.clip_grad=0.3 \
+    +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32 \
+    +actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype=fp32 \
+    +actor_rollout_ref.actor.fsdp_config.mixed_precision.buffer_dtype=fp32 \
+    critic.ppo_mini_batch_size=2 \
+    critic.ppo_micro_batch_size_per_gpu=2 \
+    critic.ppo_epochs=2 \
+    critic.shuffle=True \
+    critic.loss_agg_mode=token-mean \
+    critic.cliprange_value=0.5 \
+    critic.optim.lr=0.1 \
+    critic.optim.clip_grad=1.0 \
+    trainer.n_gpus_per_node=1 \
+    trainer.nnodes=1 \
+    trainer.total_epochs=1
