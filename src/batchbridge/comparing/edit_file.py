@@ -355,11 +355,13 @@ class _Editing:
         return [one for one in wrong if not any(one.same_as(other) for other in known)]
 
     def _worse(self, reading: Reading) -> list[FieldReport]:
-        """Fields that mean less of the source than in the conversion alone."""
+        """Fields that mean less of the source than in the conversion alone; a critic's, if the file alone has one."""
         if reading.spec is None:
             return []
         alone = {field.field: field for field in self.found.fields}
-        return [field for field in self._account(reading) if _less(field, alone[field.field])]
+        return [
+            field for field in self._account(reading) if field.field not in alone or _less(field, alone[field.field])
+        ]
 
     def _account(self, reading: Reading) -> tuple[FieldReport, ...]:
         return tuple(account(self.adapter, self.found.source, reading))

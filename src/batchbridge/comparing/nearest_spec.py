@@ -83,9 +83,12 @@ class Search:
 
         A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
         """
-        every = [path for path in found.values if path.startswith("carried.")]
+        own = found.values
+        every = [path for path in own if path.startswith("carried.")]
         carried = {path: _get(found, path) for path in every if _get(spec, path) is not None}
-        filled = [path for path, value in spec.values.items() if value is None and path.startswith(UNKNOWN)]
+        filled = [
+            path for path, value in spec.values.items() if value is None and path in own and path.startswith(UNKNOWN)
+        ]
         kept = found.replace(**dict.fromkeys([*every, *filled]))
         usual = self._try(kept)
         if not isinstance(usual, Written) or _keys(usual) <= _keys(written):

@@ -185,7 +185,7 @@ def check_critic(run: Mapping[str, Any], *, ranks: int) -> None:
     assert plan.spec.critic is not None
     assert run["mode"] == "enforce"
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
-    assert plan.total_optimizer_steps == 2 * ROLLOUTS
+    assert plan.total_optimizer_steps == 2 * (ROLLOUTS - plan.spec.critic.warmup_rollouts)
     for step in run["steps"]:
         assert sorted(rows_of(step, *MEMBERS)) == members_of(plan, step["step"])
         assert step["ranks"] == ranks

@@ -34,6 +34,12 @@ def test_a_run_with_a_critic_trained_what_the_plan_says_now(recorded: dict[str, 
     proofs.check_critic(recorded["runs"][name], ranks=ranks)
 
 
+def test_in_a_warm_up_the_policy_trained_on_no_rollout_of_it(recorded: dict[str, Any]) -> None:
+    run = recorded["runs"]["warm-up"]
+    proofs.check_critic(run, ranks=2)
+    assert {rollout for step in run["steps"] for rollout in step["rollout"]} == {1, 2}
+
+
 @pytest.mark.parametrize(("column", "value"), [("sample", 99), ("weights", 0.5)])
 def test_a_recorded_row_that_is_not_the_plans_fails(recorded: dict[str, Any], column: str, value: object) -> None:
     run = copy.deepcopy(recorded["runs"]["two ranks"])
