@@ -8,6 +8,7 @@ from batchbridge.kit.rule_table import SILENT
 from batchbridge_openrlhf.facts import (
     ALL,
     DEVICES,
+    ESTIMATOR,
     FILTER,
     GENERATION,
     GROUP,
@@ -213,6 +214,21 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     return tuple(fixes)
 
 
+def _critic_divided(facts: Facts) -> str | None:
+    s = facts.sizes
+    if not facts.has_critic or s.dynamic or not s.positive or not s.whole_accumulation or s.accumulation < 2:
+        return None
+    return (
+        f"the gradients of the critic's layers are divided by the {s.accumulation} micro-batches of an optimizer step "
+        "twice, those of its value head once"
+    )
+
+
+def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    return (*newer("0.11.2")(facts), fix_of(facts, {MICRO: s.train // s.replicas}))
+
+
 _LOST = (
     "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
     "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
@@ -318,5 +334,15 @@ SILENT_STEPS: tuple[Rule, ...] = (
         "the learning rate ends elsewhere on its schedule",
         f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
         _schedule_fixes,
+    ),
+    SILENT(
+        "BB-ORL-069",
+        _critic_divided,
+        (ESTIMATOR, TRAIN, MICRO),
+        "no message: AdamW hides a common factor, but neither clipping nor the value head has it",
+        "measured on CPU: openrlhf 0.10.4, 0.11.0 and 0.11.1 CriticPPOTrainer with deepspeed 0.19.1 and 0.19.5, whose "
+        "engine divides at each of a model's outputs, and the critic's hidden states are one",
+        _critic_fixes,
+        ">=0.10.4,<0.11.2",
     ),
 )

@@ -153,6 +153,22 @@ def test_the_rule_fires_on_an_older_version_that_breaks_it(code):
 
 
 @pytest.mark.parametrize(
+    ("version", "changes"),
+    [
+        ("0.11.2", {}),
+        ("0.11.1", {"algo.advantage.estimator": "reinforce"}),
+        ("0.11.1", {"train.micro_batch_size": 128}),
+        ("0.11.1", {"train.dynamic_batch_enable": True, "ds.zero_stage": 3}),
+    ],
+    ids=["a later DeepSpeed", "no critic", "one micro-batch", "dynamic batches"],
+)
+def test_the_critics_layers_are_divided_twice_by_several_micro_batches_alone(version, changes):
+    critic = {"algo.advantage.estimator": "gae", "train.micro_batch_size": 1, "train.batch_size": 128}
+    assert "BB-ORL-069" in codes({**LEGAL, **critic}, version="0.11.1")
+    assert "BB-ORL-069" not in codes({**LEGAL, **critic, **changes}, version=version)
+
+
+@pytest.mark.parametrize(
     ("code", "version", "values", "prompts"),
     [
         ("BB-ORL-045", "0.11.2", LEGAL, 130),
@@ -235,7 +251,7 @@ def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fire
 
 
 def test_every_row_of_the_table_is_exercised_here():
-    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-063"}
+    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-063", "BB-ORL-069"}
     assert {rule.code for rule in (*RULES, *history.ROWS)} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 

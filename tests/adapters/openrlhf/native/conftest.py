@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,3 +27,23 @@ def record() -> Callable[..., None]:
         keep("measured.json", importlib.metadata.version("openrlhf"), what, value=values)
 
     return kept
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Script, processes and flags -> what it measured; each runs when it is first asked for."""
+
+    @functools.cache
+    def started(script: str, ranks: int, *flags: str) -> dict[str, Any]:
+        place = tmp_path_factory.mktemp(f"{script}_{ranks}")
+        launch = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks else []
+        command = [sys.executable, *launch, str(HERE / f"{script}.py"), str(place), *flags]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert ran.returncode == 0, ran.stderr[-20000:]
+        import torch
+
+        found: dict[str, Any] = torch.load(place / "measured.pt", weights_only=True)
+        return found
+
+    return started

@@ -136,7 +136,9 @@ def test_a_filtered_run_trains_the_plans_candidates_in_their_order(place: Path) 
 
 
 def test_a_killed_process_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:
-    killed.says("killed", "The actor died unexpectedly before finishing this task")
+    # Whichever is first: Ray, who misses the worker, or the other rank, which waits for it.
+    endings = ("The actor died unexpectedly before finishing this task", "Connection closed by peer")
+    killed.says("killed", next((text for text in endings if text in killed.text), endings[0]))
     steps = read_steps(killed.ledger)
     numbers = [step["step"] for step in steps]
     assert numbers == [0, 1, 2, 3, *([] if steps.incomplete else [4])]
