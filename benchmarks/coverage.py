@@ -49,6 +49,10 @@ def of_checkout(framework: str, folder: Path, dataset_size: int) -> Iterator[Ask
             number += 1
 
 
+ASYNCHRONOUS = {"asynchronous", "one_step_off", "fully_async", "BB-VERL-052"}
+"""Names of what says that the trainer does not wait for a rollout's completions, so that timing decides."""
+
+
 def table(asked: list[Asked]) -> dict[str, Any]:
     """Counts by framework."""
     said: dict[str, Any] = {}
@@ -68,7 +72,8 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             if enforcement["verdict"] == "enforced":
                 evidence[enforcement["evidence"] or "no evidence"] += 1
             names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
-            engines["another engine" if "unproven_engine" in names else "its first engine"] += 1
+            engine = "another engine" if "unproven_engine" in names else "its first engine"
+            engines["asynchronous" if ASYNCHRONOUS & names else engine] += 1
             any_of.update(names)
             if len(names) == 1:
                 alone.update(names)
@@ -113,11 +118,13 @@ def page(counted: dict[str, dict[str, Any]]) -> str:
         for framework, said in frameworks.items():
             if others := said["engines"].get("another engine"):
                 first, done = said["engines"].get("its first engine", 0), said["verdicts"].get("enforced", 0)
+                asynchronous = said["engines"].get("asynchronous", 0)
                 lines += [
                     "",
-                    f"{framework}: {others} of the valid ones have another engine than FSDP, of which none is",
+                    f"{framework}: {asynchronous} of the valid ones have an asynchronous trainer, and {others} others",
                 ]
-                lines[-1] += f" enforced; of the other {first} {done} are ({100 * done / max(first, 1):.0f} %)."
+                lines[-1] += " another engine than FSDP, of which none is enforced;"
+                lines.append(f"of the other {first} {done} are ({100 * done / max(first, 1):.0f} %).")
             newest = said.get("newest", {"valid": valid_of(said)})
             if 0 < newest["valid"] < valid_of(said):
                 share = f"{100 * newest['enforced'] / newest['valid']:.0f} %"
