@@ -197,6 +197,7 @@ class VerlAdapter(FramedAdapter):
             "ray": "batchbridge.kit:reach_workers",
             "verl.trainer.ppo.v1.trainer_base": "batchbridge_verl.launched:v1",
             "verl.trainer.ppo.ray_trainer": "batchbridge_verl.launched:v0",
+            "verl.experimental.one_step_off_policy.ray_trainer": "batchbridge_verl.launched:one_step_off",
             # Imported by main_ppo_sync of 0.8.0, which nobody imports; by the V1 trainer of later versions.
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
@@ -205,9 +206,11 @@ class VerlAdapter(FramedAdapter):
         """The trainer's `config`, resolved, and the length of its dataset. A V1 trainer that is not initialised loads
         its dataset first."""
         self.require_own(trainer)
+        from batchbridge_verl.apart import as_started
         from batchbridge_verl.runtime import source_of
 
-        return source_of(trainer)
+        source, context = source_of(trainer)
+        return as_started(trainer, source), context
 
 
 def _keys(source: Source) -> set[str]:

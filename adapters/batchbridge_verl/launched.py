@@ -19,6 +19,12 @@ def v0(module: ModuleType) -> None:
     follow_before(module.RayPPOTrainer, "init_workers")
 
 
+def one_step_off(module: ModuleType) -> None:
+    """After verl.experimental.one_step_off_policy.ray_trainer: its trainer, whose `init_workers` is not
+    `RayPPOTrainer`'s, likewise."""
+    follow_before(module.OneStepOffRayTrainer, "init_workers")
+
+
 def sync(module: ModuleType) -> None:
     """After verl.trainer.ppo.padding_utils: the trainer of verl 0.8.0's main_ppo_sync, the V1 trainer's forerunner, is
     not followed."""

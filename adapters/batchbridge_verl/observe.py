@@ -1,7 +1,8 @@
 """Observing: the native run as it is, with every completion identified and every applied weight measured.
 
 The rows get columns that say which prompt they are; order, membership, loss and clock stay verl's. In mode "verify" the
-engine layer holds each optimizer step against the plan before it is applied.
+engine layer holds each optimizer step against the plan before it is applied. Where engines have devices of their own,
+they get one that says whose weights generated them, too (`apart`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from batchbridge import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_verl.apart import Apart, is_one_step_off
 from batchbridge_verl.driver import install_everywhere
 
 
 class Observer:
-    """The patches of one trainer, V1 or V0."""
+    """The patches of one trainer: V1, V0, or V0's kind whose engines have devices of their own."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
+        self._apart = Apart(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
         dataset = NumberedDataset(trainer.train_dataset)
         self._set("train_dataset", dataset)
         # torch forbids a loader another dataset, but its iterator reads this entry.
@@ -47,11 +50,14 @@ class Observer:
     def _arrive(self) -> None:
         trainer = self._trainer
         self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
+        if self._apart is not None:
+            self._apart.arrive()
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
             native = manager.generate_sequences
             group = self._orders.spec.rollout.completions_per_prompt
-            value = numbered(native, group)
+            numbering = numbered if self._apart is None else self._apart.generating
+            value = numbering(native, group)
             self._patches.set(manager, "generate_sequences", value, what="rows are told apart", why="ledger")
 
     # ---- V1
@@ -74,8 +80,10 @@ class Observer:
     def _split(self, batch: Any) -> Any:
         import numpy as np
 
-        size = len(batch)
-        batch.non_tensor_batch[ROLLOUT] = np.array([self._rollout] * size, dtype=object)
+        size, rollout = len(batch), self._rollout
+        if self._apart is not None and PROMPT in batch.non_tensor_batch:  # else it is evaluated
+            rollout = self._apart.begin()
+        batch.non_tensor_batch[ROLLOUT] = np.array([rollout] * size, dtype=object)
         batch.non_tensor_batch[POSITION] = np.array(range(size), dtype=object)
         return self._native_split(batch)
 

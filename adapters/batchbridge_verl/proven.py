@@ -68,6 +68,20 @@ CODE = Code(
                     "apply_kl_penalty",
                     "compute_advantage",
                 ),
+                # The trainer that is observed alone; see `apart`.
+                "experimental/one_step_off_policy/ray_trainer.py": (
+                    "OneStepOffRayTrainer._async_gen_next_batch",
+                    "OneStepOffRayTrainer._create_continuous_iterator",
+                    "OneStepOffRayTrainer._fit_generate",
+                    "OneStepOffRayTrainer.fit",
+                    "OneStepOffRayTrainer.fit_step",
+                ),
+                "experimental/separation/ray_trainer.py": (
+                    "SeparateRayPPOTrainer._fit_compute_log_prob",
+                    "SeparateRayPPOTrainer._fit_update_actor",
+                    "SeparateRayPPOTrainer._fit_update_weights",
+                    "SeparateRayPPOTrainer.init_workers",
+                ),
                 "trainer/ppo/padding_utils.py": ("upsample_batch_to_divisible_size",),
                 "workers/engine_workers.py": (
                     "ActorRolloutRefWorker.init_model",

@@ -193,6 +193,19 @@ def _candidates(reading: Reading) -> bool:
     return reading.spec.rollout.group_filter != "none" or reading.spec.staleness.mode != "sync"
 
 
+def _another_teacher(trainer: Any, request: Request) -> bool:
+    version = str(request.reading.framework_version)
+    if hasattr(trainer, "use_teacher_policy"):
+        return distillation.refused(trainer, request.spec, version, v1=is_v1(trainer))
+    # Source: verl 0.9.1 one_step_off_policy/ray_trainer.py, which reads nothing of a teacher.
+    return bool(distillation.refused_as_read(request.reading, version, v1=False))
+
+
+def _observed(run: Run) -> bool:
+    """Whether a run whose generation is ahead is observed; see `apart`."""
+    return run.entry == "one_step_off" and holds(">=0.9.1", run.version)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "main_ppo_sync",
@@ -205,9 +218,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "one_step_off",
-        "BatchBridge does not work with the trainer of verl's one_step_off_policy recipe: verl's own package lacks it",
-        only_asked,
-        configured=lambda reading: run_of(reading).entry == "one_step_off",
+        "the trainer of verl's one_step_off_policy is observed alone: its rollouts are generated one ahead, on devices "
+        "of their own, and no plan of it is proven",
+        lambda trainer, request: request.mode == "enforce" and run_of(request.reading).entry == "one_step_off",
         remedy="start verl.trainer.main_ppo",
     ),
     Refusal(
@@ -294,8 +307,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "asynchronous",
-        "a step of colocate_async has rows of several rollouts, so its number is known to the plan alone; enforce it",
-        lambda trainer, request: request.mode != "enforce" and own_spec(request).staleness.mode != "sync",
+        "generation that runs ahead is followed in one mode each: colocate_async is enforced, since a step of it has "
+        "rows of several rollouts and its number is known to the plan alone; one_step_off_policy of 0.9.1 is observed",
+        lambda trainer, request: (
+            request.mode != "enforce"
+            and own_spec(request).staleness.mode != "sync"
+            and not (request.mode == "observe" and _observed(run_of(request.reading)))
+        ),
     ),
     Refusal(
         "initialised",
@@ -307,9 +325,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "distillation",
         distillation.ALONE,
-        lambda trainer, request: distillation.refused(
-            trainer, request.spec, str(request.reading.framework_version), v1=is_v1(trainer)
-        ),
+        lambda trainer, request: _another_teacher(trainer, request),
         configured=lambda reading: distillation.refused_as_read(
             reading, run_of(reading).version, v1=run_of(reading).v1
         ),

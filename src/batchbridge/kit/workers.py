@@ -276,15 +276,15 @@ class Recorder:
         schedule does not advance in a skipped step. compute_seconds: of this rank, see `StepRecord`.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
+        made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
-            made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
             # Looking a rollout up takes as long as it is large: once, and only where nobody saw what it says.
             asked = set(made_for) if generated_at_step is None else set()
             starts = {rollout: self.plan.rollout(rollout).generated_at_step for rollout in asked}
             generated = [starts.get(rollout, 0) for rollout in made_for]
             index, tick = planned.members[0].pass_index, planned.lr_tick
         else:
-            generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
+            generated = [rollout * self._orders.steps_per_rollout for rollout in made_for]
             index, tick = pass_index(), lr_tick()
         record = StepRecord(
             step=step,

@@ -121,6 +121,29 @@ def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW) -> 
     ]
 
 
+ONE_STEP_OFF, APART = "verl.experimental.one_step_off_policy.main_ppo", "batchbridge_on_cpu.verl.apart"
+"""verl's program, and the module of what it runs on here."""
+
+
+def apart(folder: Path, ranks: int) -> list[str]:
+    """What `ONE_STEP_OFF` needs beside `overrides`: one more device, for the engine, and a transport of weights. Writes
+    the registration of its agent loop."""
+    agent, rollout = folder / "apart.yaml", "actor_rollout_ref.rollout"
+    agent.write_text(f"- name: scripted\n  _target_: {APART}_agent.Agent\n", encoding="utf-8")
+    return [
+        "hydra.searchpath=[pkg://verl.trainer.config]",  # its own is that of a checkout
+        "actor_rollout_ref.hybrid_engine=False",
+        "data.dataloader_num_workers=0",
+        "rollout.nnodes=1",
+        "rollout.n_gpus_per_node=1",
+        f"{rollout}.checkpoint_engine.backend=files",
+        f"{rollout}.checkpoint_engine.custom_backend_module={APART}",
+        f"{rollout}.agent.agent_loop_config_path={agent}",
+        "ray_kwargs.ray_init.num_cpus=30",
+        f"ray_kwargs.ray_init.num_gpus={ranks + 1}",
+    ]
+
+
 def command(folder: Path, ranks: int, *more: str, optimizer: Sequence[str] = ADAMW) -> list[str]:
     """The stock entry with `overrides` and `more`."""
     return [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(folder, ranks, optimizer=optimizer), *more]
