@@ -251,6 +251,7 @@ def verl() -> str:
             *suite("verl"),
             *kernels("verl"),
             *cost("verl"),
+            *handed_over(found.get("one_step_off", {}), on),
             Row(
                 "random configurations near the rules' boundaries, against verl's `validate_config`",
                 f"verl {release}",
@@ -266,6 +267,20 @@ def verl() -> str:
             *published("verl"),
         ]
     )
+
+
+def handed_over(cases: dict[str, dict[str, float]], on: str) -> Iterator[Row]:
+    """The row of completions whose weights are told, where such runs were recorded."""
+    if cases:
+        count = int(sum(case["completions"] for case in cases.values()))
+        oldest = int(max(case["oldest"] for case in cases.values()))
+        figure = f"{count} of {count}; up to {oldest} optimizer steps old"
+        yield Row(
+            "completions of one_step_off_policy whose weights the ledger names as the engine held them",
+            on,
+            figure,
+            "all",
+        )
 
 
 def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
