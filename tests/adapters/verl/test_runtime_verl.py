@@ -300,8 +300,8 @@ def refused(name: str, spec: Spec, version: str = "0.9.1") -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """One run that is refused. words: of its command. spec: what is asked for instead of the command's own. settings,
-    attributes: of the trainer, beside the command's."""
+    """One run that is refused. words: of its command, a start of `program`. spec: what is asked for instead of the
+    command's own. settings, attributes: of the trainer, beside the command's."""
 
     words: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -310,10 +310,12 @@ class Asked:
     trainer: type = V1_TRAINER
     mode: Mode = "enforce"
     padding: Padding = "padded"
+    program: str = COMMAND[2]
 
     def names(self) -> set[str]:
         """The refusals that apply."""
-        reading = read([*COMMAND, *self.words], version="0.9.1", dataset_size=12)
+        command = [*COMMAND[:2], self.program, *COMMAND[3:], *self.words]
+        reading = read(command, version="0.9.1", dataset_size=12)
         assert reading.spec is not None, reading.findings
         spec = reading.spec.replace(**self.spec)
         trainer = trainer_of(reading, self.trainer, self.settings, **self.attributes)
@@ -329,6 +331,7 @@ ACTOR, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
 KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "objective.kl_estimator": "k3"}
 GAE = ("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2")
 ASKED = {
+    "one_step_off": Asked(program="verl.experimental.one_step_off_policy.main_ppo", trainer=V0_TRAINER),
     "critic": Asked(attributes={"use_critic": True}),
     "critic_settings": Asked((*GAE,), {"critic.gamma": 0.5}, attributes={"use_critic": True}),
     "critic_engine": Asked((*GAE, "critic.strategy=megatron"), attributes={"use_critic": True}),
