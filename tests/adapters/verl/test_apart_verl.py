@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
+from batchbridge.ledger import read_steps
 from batchbridge.reading.read import read, read_source
 from batchbridge.reports import check
 from batchbridge_verl import apart, launched, runtime
@@ -181,6 +184,20 @@ def test_an_engine_that_looks_at_no_weights_keeps_its_version(run: Run) -> None:
     run.taken = 0
     run.hand_over(0)
     assert run.generated() == [0] * 4
+
+
+def test_the_ledger_of_a_native_step_has_the_version_that_was_seen(tmp_path: Path) -> None:
+    spec = read([*COMMAND], version="0.9.1", dataset_size=12).spec
+    assert spec is not None
+    told: dict[str, Any] = {"planned": False, "mode": "observe", "ledger": tmp_path, "steps_per_rollout": 2}
+    orders = Orders(spec=spec, dataset_size=12, framework_version="0.9.1", start_id="a", **told)
+    recorder = Recorder("verl", orders, rank=0, world_size=1, gather=list)
+    rows = [TrainedRow(3, 0, 0, sample, 1, sample, weight=1.0, weights_of=of) for sample, of in enumerate((2, 0, None))]
+    none = [facts(prompt=[1], completion=[2], trained=[1.0], old_logprobs=[0.0], reward=None)] * 3
+    recorder.write(6, rows, none, normaliser=None, learning_rate=1.0, gradient_norm=None, skipped=False)
+    recorder.close()
+    (step,) = read_steps(tmp_path)
+    assert dict(zip(step["sample"], step["generated_at_step"], strict=True)) == {0: 4, 1: 0, 2: 6}
 
 
 def test_what_is_evaluated_is_left_alone(run: Run) -> None:
