@@ -307,8 +307,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "asynchronous",
-        "generation that runs ahead is followed in one mode each: colocate_async is enforced, since a step of it has "
-        "rows of several rollouts and its number is known to the plan alone; one_step_off_policy of 0.9.1 is observed",
+        "generation that runs ahead works in one mode each: colocate_async with mode enforce, since a step of it has "
+        "rows of several rollouts and its number is known to the plan alone; one_step_off_policy of verl 0.9.1 with "
+        "mode observe",
         lambda trainer, request: (
             request.mode != "enforce"
             and own_spec(request).staleness.mode != "sync"
