@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, Phase, walk
+from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.kit import Context, NativeStep, Phase, Request, walk
 from batchbridge.kit.frame import FramedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
@@ -43,6 +43,7 @@ class OpenRlhfAdapter(FramedAdapter):
     trainers = frozenset(
         {
             ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
+            ("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync"),
             ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
         }
     )
@@ -193,18 +194,32 @@ class OpenRlhfAdapter(FramedAdapter):
         return native_steps(reading, dataset_size, response_tokens)
 
     def hooks(self) -> Mapping[str, str]:
-        """Ray, and the module of the trainers' base class; see `batchbridge_openrlhf.launched`."""
+        """Ray, and the modules of the trainers' base class and of the asynchronous trainer; see
+        `batchbridge_openrlhf.launched`."""
         return {
             "ray": "batchbridge.kit:reach_workers",
             "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
+            "openrlhf.trainer.ppo_trainer_async": "batchbridge_openrlhf.launched:asynchronous",
         }
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
-        """The trainer's arguments; see `runtime.source_of`."""
+        """The trainer's arguments; see `asynchronous.source_of`."""
         self.require_own(trainer)
-        from batchbridge_openrlhf.runtime import source_of
+        from batchbridge_openrlhf.asynchronous import source_of
 
         return source_of(trainer)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `asynchronous.runtime_of`."""
+        from batchbridge_openrlhf.asynchronous import runtime_of
+
+        runtime_of(trainer, request).check(trainer, request)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """As `check_attach`."""
+        from batchbridge_openrlhf.asynchronous import runtime_of
+
+        return runtime_of(trainer, request).attach(trainer, request)
 
 
 ORDERED = "openrlhf leaves the order open; a wrapped run is ordered by it"

@@ -1,6 +1,7 @@
-"""The hook of `batchbridge run`: the `PPOTrainer` that OpenRLHF builds in a Ray actor is wrapped as soon as it stands.
+"""The hooks of `batchbridge run`: the `PPOTrainer` or `PPOTrainerAsync` that OpenRLHF builds in a Ray actor is wrapped
+as soon as it stands.
 
-It patches a class, which is right here alone: the process belongs to one launched run. `PPOTrainer` itself travels by
+They patch classes, which is right here alone: the process belongs to one launched run. `PPOTrainer` itself travels by
 value to its actor; its base class is imported there, and is what is patched. The base's constructor is the last thing
 that `PPOTrainer`'s own one calls. Source: openrlhf 0.11.2 ppo_trainer.
 """
@@ -15,13 +16,29 @@ from batchbridge.kit import follow
 
 
 def driver(module: ModuleType) -> None:
-    """After openrlhf.trainer.ppo_trainer: every `PPOTrainer` follows the launch."""
+    """After openrlhf.trainer.ppo_trainer: every `PPOTrainer` follows the launch. Half of an asynchronous trainer does
+    not: the whole one does."""
     base: Any = module.BasePPOTrainer
     native = base.__init__
 
     @functools.wraps(native)
     def construct(self: Any, *arguments: Any, **options: Any) -> None:
         native(self, *arguments, **options)
-        follow(self)
+        if not self.args.train.async_enable:
+            follow(self)
 
     base.__init__ = construct
+
+
+def asynchronous(module: ModuleType) -> None:
+    """After openrlhf.trainer.ppo_trainer_async, in the command's own process: every `PPOTrainerAsync` follows the
+    launch. Its class travels by value, with what is set here."""
+    kind: Any = vars(module)["PPOTrainerAsync"].__ray_metadata__.modified_class
+    native = kind.__init__
+
+    @functools.wraps(native)
+    def construct(self: Any, *arguments: Any, **options: Any) -> None:
+        native(self, *arguments, **options)
+        follow(self)
+
+    kind.__init__ = construct

@@ -112,6 +112,14 @@ def _tensor_parallel_with_more(reading: Reading) -> bool:
     return bool(own["ds.tensor_parallel_size"] > 1 and more)
 
 
+def _observed_in_vain(reading: Reading) -> bool:
+    """Whether it is an asynchronous run whose ledger could not say which weights generated a completion that is
+    trained."""
+    own = settings_in(reading)
+    mixed = own["train.partial_rollout_enable"] or own["algo.advantage.estimator"] == "gae"
+    return bool(own["train.async_enable"] and mixed)
+
+
 def started(reading: Reading) -> Reading:
     """The reading of an enforced run: its order is keyed by train.seed, where nothing else keys it, its steps end with
     their rollout (`leftovers.settled`), and rollouts of a critic's warm-up are not kept."""
@@ -156,8 +164,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "asynchronous",
-        "train.async_enable trains on what has arrived: timing decides",
-        lambda args, request: bool(args.train.async_enable),
+        "train.async_enable trains on what has arrived: timing decides. It can be observed without "
+        "train.partial_rollout_enable, which mixes versions of the weights in one completion, and without a critic",
+        lambda args, request: (
+            _observed_in_vain(request.reading) if request.mode == "observe" else bool(args.train.async_enable)
+        ),
         configured=lambda reading: bool(settings_in(reading)["train.async_enable"]),
         remedy="leave train.async_enable out",
     ),

@@ -76,7 +76,13 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     ),
     "images": tuple(f"native/{name}.py" for name in ("gradients", "images", "seeing", "tampering")),
     "tensors": tuple(f"native/{name}.py" for name in ("gradients", "tampering", "tensors")),
+    "asynchronous": (
+        *("by_hand/native/test_asynchronous_runs_openrlhf.py", "orl_runs.py"),
+        "../../on_cpu/batchbridge_on_cpu/openrlhf/ahead.py",
+    ),
 }
+ALSO: Mapping[str, tuple[str, ...]] = {"asynchronous": ("ahead", "asynchronous", "weights")}
+"""Modules that act on the runs of one record alone."""
 
 
 def code(record: str) -> dict[str, str]:
@@ -85,7 +91,8 @@ def code(record: str) -> dict[str, str]:
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
     digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
-    files = [package / f"{name}.py" for name in PARTS] + [here / name for name in SCRIPTS[record]]
+    parts = (*PARTS, *ALSO.get(record, ()))
+    files = [package / f"{name}.py" for name in parts] + [here / name for name in SCRIPTS[record]]
     return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
 
 

@@ -608,13 +608,19 @@ def test_both_trainers_are_owned_and_nothing_else() -> None:
     assert not adapter.owns(type("ActorPPOTrainer", (), {})())
 
 
-def test_the_launch_hooks_ray_and_the_trainers_base() -> None:
+def test_the_launch_hooks_ray_and_the_whole_trainers() -> None:
+    """Of an asynchronous trainer, which is an actor that has two others, the whole one."""
     from batchbridge_openrlhf import launched
 
-    assert set(OpenRlhfAdapter().hooks()) == {"ray", "openrlhf.trainer.ppo_trainer"}
+    modules = {"openrlhf.trainer.ppo_trainer", "openrlhf.trainer.ppo_trainer_async"}
+    assert set(OpenRlhfAdapter().hooks()) == {"ray", *modules}
     followed: list[Any] = []
 
     class Base:
+        def __init__(self, size: int, ahead: bool = False) -> None:
+            self.size, self.args = size, arguments(train__async_enable=ahead)
+
+    class Whole:
         def __init__(self, size: int) -> None:
             self.size = size
 
@@ -622,8 +628,12 @@ def test_the_launch_hooks_ray_and_the_trainers_base() -> None:
         patch.setattr(launched, "follow", followed.append)
         launched.driver(SimpleNamespace(BasePPOTrainer=Base))  # type: ignore[arg-type]  # as far as it looks
         made = Base(3)
-    assert followed == [made]
-    assert made.size == 3
+        Base(4, ahead=True)
+        of_ray = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=Whole))
+        launched.asynchronous(SimpleNamespace(PPOTrainerAsync=of_ray))  # type: ignore[arg-type]  # likewise
+        whole = Whole(5)
+    assert followed == [made, whole]
+    assert (made.size, whole.size) == (3, 5)
 
 
 def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,12 @@
 import os
 
 from batchbridge_on_cpu.deepspeed_steps import after_engine
-from batchbridge_on_cpu.openrlhf import cpu, engines, ring
+from batchbridge_on_cpu.openrlhf import ahead, cpu, engines, ring
 
 if os.environ.get("BATCHBRIDGE_RING"):
     ring.start()
 cpu.start(
     {**engines.HOOKS, **(ring.HOOKS if os.environ.get("BATCHBRIDGE_RING") else {})}
     | {"deepspeed.runtime.engine": after_engine}
+    | dict(ahead.HOOKS if os.environ.get(ahead.FOLDER) else {})
 )
