@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from test_runtime_openrlhf import GIVEN, arguments, request_of
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Request
+from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import foretold
+from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.reading.read import read
-from batchbridge_openrlhf import asynchronous, runtime, weights
+from batchbridge_openrlhf import ahead, asynchronous, runtime, weights
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.weights import UNKNOWN, against, in_engine, out_of_engine, sealed
 
@@ -202,3 +205,73 @@ def test_other_code_of_the_asynchronous_trainer_is_refused_by_name() -> None:
     (row,) = (refusal for refusal in asynchronous.RUNTIME.refusals if refusal.name == "unproven_code")
     assert row.allowable
     assert row.applies(None, observed({}))
+
+
+# ---- what takes part is reached, and left
+
+
+class Actor:
+    """A Ray actor in this process: what is called in it is called here."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "__ray_call__":
+            raise AttributeError(name)
+        return SimpleNamespace(remote=lambda function, *values: function(self, *values))
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = type("RayError", (Exception,), {})
+    errors = SimpleNamespace(RayError=gone, RayActorError=gone, RayTaskError=gone)
+    handle = SimpleNamespace(ActorHandle=type("ActorHandle", (), {}))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda found: found, exceptions=errors, actor=handle))
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(("steps", "version"), [(0, 0), (6, UNKNOWN)])
+def test_every_process_is_reached_when_fit_begins_and_left_again(
+    monkeypatch: pytest.MonkeyPatch, steps: int, version: int
+) -> None:
+    done: list[tuple[Any, ...]] = []
+
+    def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+        done.append((worker.rank, orders is None))
+        assert orders is None or not orders.planned
+        return None if orders is None else Receipt(worker.rank, 2, "here", 1, orders.spec.digest())
+
+    monkeypatch.setattr(ahead, "in_worker", in_worker)
+    monkeypatch.setattr(ahead, "steps_of", lambda worker: steps)
+    monkeypatch.setattr(ahead, "in_generator", lambda actor, rollout: done.append((actor.name, rollout)))
+    monkeypatch.setattr(ahead, "out", lambda actor: done.append((actor.name, "out")))
+    workers, engine = [Actor(rank=0), Actor(rank=1)], Engine()
+    engines = [
+        SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda function, *values: function(engine, *values)))
+    ]
+    states = SimpleNamespace(remote=lambda: {"global_step": 3})
+    group = SimpleNamespace(_actor_handlers=workers)
+    native = Actor(actor_model_group=group, vllm_engines=engines, init_checkpoint_states=states, fit="its own")
+    trainer = SimpleNamespace(generator_actor=Actor(name="generator"), trainer_actor=native)
+    patches = Patches()
+    observer = asynchronous.Observer(trainer, observed({}), "0.11.2", patches)
+    assert not done
+    observer.detach()
+    assert not done
+    assert trainer.trainer_actor.fit == "its own"
+    assert trainer.trainer_actor.init_checkpoint_states.remote() == {"global_step": 3}
+    assert done == [(0, False), (1, False), ("generator", 3)]
+    assert engine.born()[:2] == [version, version]
+    patches.undo()
+    observer.detach()
+    assert done[3:] == [(0, True), (1, True), ("generator", "out")]
+    assert trainer.trainer_actor is native
+    assert engine.born() == [9, 9, 0]
+
+
+@pytest.mark.usefixtures("ray")
+def test_an_engine_of_another_kind_is_refused_by_name() -> None:
+    other = Actor(executor=None)
+    with pytest.raises(CannotAttach, match="weights_version: 0 of 1 engines take samples and weights"):
+        weights.reach([other], KEY, 0)
