@@ -11,10 +11,11 @@ from typing import Any
 from orl_proofs import rows_of, summary
 
 from batchbridge.ledger import read_steps
-from batchbridge_on_cpu.openrlhf.ahead import LOADED
 
 STEPS = 2
 """Optimizer steps of a rollout."""
+LOADED = "loaded"
+"""What an engine calls weights that it loaded itself: those before the first step."""
 
 
 def told(ledger: Path, truth: Path) -> dict[str, Any]:
