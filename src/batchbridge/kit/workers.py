@@ -121,10 +121,13 @@ class TrainedRow:
     """The pass over its rollout, where a step may reach across passes; None: the step's."""
     departure: float = 0.0
     tolerance: float = WEIGHT_TOLERANCE
+    chosen: int | None = None
+    """Of its response tokens, those that the loss chose by itself; None: it chooses none, or nobody knows."""
 
     def measured(self, seen: Measured) -> None:
-        """Takes over what was seen of the row."""
+        """Takes over what was seen of the row; how many tokens were chosen, where the adapter measures that."""
         self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
+        self.chosen = getattr(seen, "chosen", None)
 
     @property
     def applied_weight(self) -> float | None:
@@ -311,7 +314,7 @@ class Recorder:
                 weakref.finalize(self, self._writer.close)
             self._writer.append(record)
         if self._orders.report:
-            mine = [(row.rollout, row.prompt, row.tokens, row.applied_weight) for row in rows]
+            mine = [(row.rollout, row.prompt, row.tokens, row.applied_weight, row.chosen) for row in rows]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
             width = len(Padding._fields)
