@@ -220,6 +220,7 @@ def verl() -> str:
     since = (
         ("the same of a critic's optimizer steps, values clipped and not", critics),
         ("the same with corrections towards the sampler, or its log-probabilities", found.get("corrected", {})),
+        ("the same of losses that choose tokens, given their choice", found.get("chosen", {})),
     )
     return measured(
         [

@@ -31,6 +31,8 @@ CUT = {
 """Modules of the core that an adapter cuts and lays out micro-batches with."""
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
+OF_MEASURING = ("watching", "chosen_tokens")
+"""Modules of an adapter that measure, where it has them."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
 PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates", "other_engines", "distillation")
 """Names of the modules of an adapter that act on a run, where it has them."""
@@ -66,7 +68,8 @@ def measuring(framework: str) -> dict[str, str]:
     """Module -> digest, of the code that measures what a wrapped run trains; for records of what was measured."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
     found = {f"batchbridge.{name}": core / file for name, file in MEASURING.items()}
-    found[f"batchbridge_{framework}.watching"] = adapter / "watching.py"
+    for part in OF_MEASURING:
+        found |= {f"batchbridge_{framework}.{file.stem}": file for file in adapter.glob(f"{part}.py")}
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 
 

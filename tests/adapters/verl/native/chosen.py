@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gradients import K3, PPO, PROMPTS, SPLITS, STEPS, Bench, spec_of
+from gradients import K3, PPO, PROMPTS, SPLITS, STEPS, Bench, measured, spec_of
 from tampering import TAMPERED, as_it_was, last_rank
 from verl.trainer.ppo import core_algos
 from verl.workers.utils.padding import no_padding_2_padding
@@ -162,7 +162,7 @@ def wrapped_choices(bench: Bench) -> list[dict[str, Any]]:
     """Every loss, aggregation and split, step by step; and how far no choice, and another, would be."""
     results = []
     for case in CHOOSING:
-        for aggregation in case.aggregations:
+        for aggregation in measured(case):
             spec = spec_of(case, aggregation)
             plan = Plan(spec, PROMPTS)
             for split in ("fixed 2", "budget 40"):
