@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from gradients import K3, PPO, PROMPTS, SPLITS, STEPS, Bench, measured, spec_of
-from tampering import TAMPERED, as_it_was, last_rank
+from tampering import TAMPERED, as_it_was, last_rank, padded
 from verl.trainer.ppo import core_algos
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -334,6 +334,24 @@ def natively(bench: Bench, case: Case, *, mode: str, ledger: Path) -> dict[str, 
             object.__setattr__(owner, name.rpartition(".")[2], value)
 
 
+def v0(bench: Bench, case: Case) -> dict[str, float]:
+    """A step on rows as the V0 trainer sends them."""
+    spec = spec_of(case, "sequence_mean")
+    samples, members = bench.step(Plan(spec, PROMPTS), STEPS[-1])
+    seeded(bench)
+    install(bench.worker, bench.orders(spec, case))
+    try:
+        with as_it_was(bench), written_down(bench) as seen:
+            native = bench.worker.train_mini_batch
+            bench.worker.train_mini_batch = lambda data: native(padded(data))
+            bench.send(samples, members, STEPS[-1], SPLITS["fixed 2"])
+        padded_to = in_order(choice_of(bench, seen)[0], members)
+        choice = [row[: len(sample.completion)] for row, sample in zip(padded_to, samples, strict=True)]
+        return compared(bench, case, spec, samples, choice)
+    finally:
+        remove(bench.worker)
+
+
 def attached(bench: Bench, case: Case, *, of: str | None = None) -> str:
     """The reason against a worker whose library has the loss `of` under the name of `case`'s; empty: it is taken."""
     registry, said = core_algos.POLICY_LOSS_REGISTRY, ""
@@ -366,6 +384,7 @@ def choices(folder: Path) -> dict[str, Any]:
         },
         "verify": {case.name: natively(bench, case, mode="verify", ledger=folder) for case in pair},
         "observe": {case.name: natively(bench, case, mode="observe", ledger=folder) for case in pair},
+        "v0": {case.name: v0(bench, case) for case in pair},
         "attached": {
             **{case.name: attached(bench, case) for case in pair},
             **{f"{case.name} is vanilla": attached(bench, case, of="vanilla") for case in pair},

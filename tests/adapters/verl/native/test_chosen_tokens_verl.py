@@ -133,6 +133,15 @@ def test_a_step_that_nothing_else_has_a_hand_in_is_trained_or_verified(
 
 
 @pytest.mark.parametrize("case", PAIR)
+def test_rows_as_the_v0_trainer_sends_them_are_measured(
+    measured: Callable[[int], dict[str, Any]], ranks: int, case: str
+) -> None:
+    found = measured(ranks)["v0"][case]
+    assert found["error"] <= gradient_bar(found["floor"]), found
+    assert min(found["none"], found["another"]) > 10
+
+
+@pytest.mark.parametrize("case", PAIR)
 def test_observing_writes_down_weights(
     measured: Callable[[int], dict[str, Any]], folder: Callable[..., Path], case: str
 ) -> None:
