@@ -126,7 +126,7 @@ FEATURES: dict[str, dict[str, Cell]] = {
     "generation that runs ahead (async)": {
         "trl": "no: [trainer_copy](trl.md#what-is-refused)",
         "verl": {"trainer.v1.trainer_mode": "colocate_async"},
-        "openrlhf": {"train.async_enable": True},
+        "openrlhf": "[observed](openrlhf.md#asynchronous-training)",
         "open_instruct": "[yes, within `async_steps`](open_instruct.md)",
     },
     "group filter (dynamic sampling)": {
