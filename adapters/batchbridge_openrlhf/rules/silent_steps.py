@@ -339,7 +339,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
         "BB-ORL-069",
         _critic_divided,
         (ESTIMATOR, TRAIN, MICRO),
-        "no message: AdamW hides a common factor, but neither clipping nor the value head has it",
+        "AdamW hides a common factor; clipping by the norm, and the value head beside it, do not",
         "measured on CPU: openrlhf 0.10.4, 0.11.0 and 0.11.1 CriticPPOTrainer with deepspeed 0.19.1 and 0.19.5, whose "
         "engine divides at each of a model's outputs, and the critic's hidden states are one",
         _critic_fixes,
