@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from agent_fits import STEP, WAYS
 from agent_masks import OBJECTIVES, TRAINERS
 from orl_proofs import keep, rounded
 
@@ -24,6 +23,8 @@ from batchbridge.testing.oracle import gradient_bar
 
 HERE = Path(__file__).parent
 FILE = f"together_{version('openrlhf')}.json"
+WAYS = ("the environment's tokens are trained", "a token is left out", "other words")
+"""What is done to a rollout on its way; `agent_fits` is not imported here: it takes the place of Ray's functions."""
 
 
 def run(script: str, ranks: int, place: Path) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def test_an_agents_scores_decide_which_prompts_a_filter_keeps(fitted: dict[str, 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_rollout_that_is_not_as_the_agent_answered_is_not_trained(fitted: dict[str, Any], way: str) -> None:
     told = fitted["tampered"][way]
-    assert (told["step"], told["aspect"], told["updates"]) == (STEP, "membership", STEP), told
+    assert (told["step"], told["aspect"], told["updates"]) == (2, "membership", 2), "the second rollout's first step"
     assert "than the engine's answers have" in told["said"]
 
 
