@@ -74,7 +74,7 @@ OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
 """DeepSpeed's use of torch and pydantic; Accelerate imports it wherever it finds it. Other sessions see our own."""
-FULL_OF_OPENRLHF = ("gradients", "fits", "filtered", "packed", "corrected", "critic", "critic_releases")
+FULL_OF_OPENRLHF = ("gradients", "fits", "filtered", "packed", "corrected", "critic")
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),

@@ -10,13 +10,14 @@ Source: openrlhf 0.11.2 ppo_critic.CriticPPOTrainer, loss.ValueLoss, model._get_
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from batchbridge import BatchDrift, Spec
+from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge_openrlhf.engine import VALUE_CLIP, EngineLayer, facts_of
@@ -26,6 +27,20 @@ from batchbridge_openrlhf.watching import Given, Watch
 _EDGE = 1e-4
 """Relative distance of a value from its clipping bound, or of its two squared errors from each other, within which
 either side may count: rounding decides there."""
+
+
+DIVIDED = (
+    "this DeepSpeed divides the gradients of the critic's layers by an optimizer step's micro-batches twice, those of "
+    """its value head once (BB-ORL-069), which is not measured: take mode="enforce", which trains it as planned, or """
+    "train.micro_batch_size = a step's completions per device, or openrlhf 0.11.2"
+)
+
+
+def divides_twice(engine: Any) -> bool:
+    """Whether an engine divides the gradient at each of a model's outputs by its accumulation steps: hidden states are
+    one of the critic's, and its values are made of them. Source: deepspeed 0.19.1 to 0.19.5
+    engine._backward_prologue_per_tensor."""
+    return hasattr(engine, "_scale_wrt_gas") and int(engine.gradient_accumulation_steps()) > 1
 
 
 def value_losses(
@@ -105,6 +120,24 @@ class CriticLayer(EngineLayer):
         """The trainer's DeepSpeed engine, replay buffer, loss and schedule of the learning rate."""
         return trainer.critic, trainer.replay_buffer, trainer.critic_loss_fn, trainer.critic_scheduler
 
+    def _patch(self) -> None:
+        if not self._enforces and divides_twice(self._engine):
+            raise CannotAttach({"critic_divided": DIVIDED})
+        super()._patch()
+        if self._enforces:
+            self._patches.set(
+                self._engine,
+                "backward",
+                functools.partial(self._engine.backward, scale_wrt_gas=False),
+                what="not divided by accumulation steps",
+                why="the plan's denominators are whole",
+            )
+
+    @property
+    def _accumulation(self) -> int:
+        """What `backward` divides a loss by, where it is patched."""
+        return 1
+
     def _watching(self) -> Watch:
         # In observe and verify nothing is set, and the loss has its own.
         clip = self._orders.settings.get(VALUE_CLIP, self._loss.clip_eps)
@@ -138,3 +171,12 @@ class CriticProbe(Probe):
     def arguments(self, number: int) -> tuple[Any, ...]:
         """What `training_step` is called with beside the micro-batch."""
         return number, None
+
+    def _stand_in(self, tap: Tap, patches: Patches) -> Any:
+        model = super()._stand_in(tap, patches)
+
+        def backward(loss: torch.Tensor, *arguments: Any, **options: Any) -> None:
+            loss.backward()
+
+        patches.set(self._trainer.strategy, "backward", backward, what="a stand-in", why="probe")
+        return model

@@ -5,7 +5,6 @@ from __future__ import annotations
 from batchbridge import Spec
 from batchbridge.kit.refusals import Refusal, never, own_spec
 from batchbridge_openrlhf.facts import settings_in
-from batchbridge_openrlhf.settings import holds
 
 
 def _of_policys_size(spec: Spec) -> bool:
@@ -31,19 +30,6 @@ CRITIC: tuple[Refusal, ...] = (
         ),
         configured=never,
         remedy="algo.advantage.estimator gae, or a specification without a critic",
-    ),
-    Refusal(
-        "critic_release",
-        "a critic is proven on openrlhf 0.11.2; the DeepSpeed of 0.10.4 to 0.11.1 divides the gradients of its "
-        "layers by an optimizer step's micro-batches once more than those of its value head (BB-ORL-069)",
-        lambda args, request: (
-            own_spec(request).critic is not None and holds("<0.11.2", str(request.reading.framework_version))
-        ),
-        configured=lambda reading: (
-            settings_in(reading)["algo.advantage.estimator"] == "gae"
-            and holds("<0.11.2", str(reading.framework_version))
-        ),
-        remedy="openrlhf 0.11.2, or an estimator without a critic",
     ),
     Refusal(
         "critic_advantages",

@@ -2,7 +2,8 @@
 
 `by_hand/native/test_runs_openrlhf.py` makes the runs, and with BATCHBRIDGE_RECORD=1 leaves what they said in
 `recorded/runs_<release>.json`; `test_recorded_openrlhf.py` holds that against the plan, the rules and the prediction as
-they are now. The figures of the native tests stand in `recorded/measured.json`, by release.
+they are now. The figures of the native tests stand in `recorded/measured.json` and, of a critic, in `critics.json`, by
+release.
 """
 
 from __future__ import annotations
@@ -55,17 +56,20 @@ def recorded(version: str) -> dict[str, Any]:
 
 
 PARTS = (
-    *("answers", "candidates", "critic", "critic_engine", "deepspeed", "driver", "engine", "images", "observe"),
-    *("probe", "rings", "runtime", "sampling", "watching"),
+    *("answers", "candidates", "deepspeed", "driver", "engine", "images", "observe", "probe", "rings", "runtime"),
+    *("sampling", "watching"),
 )
 """Modules of the adapter that act on a wrapped run."""
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     # record -> what its runs were made by, of this folder
     "measured": tuple(
+        f"native/{name}.py" for name in ("gradients", "tampering", "fits", "filtered_fits", "filter_tampering")
+    ),
+    "critics": tuple(
         f"native/{name}.py"
         for name in (
-            *("gradients", "tampering", "fits", "filtered_fits", "filter_tampering"),
             *("critics", "critic_tampering", "critic_oracle", "critic_fits"),
+            *("gradients", "tampering", "fits", "packed_fits"),
         )
     ),
     "runs": ("by_hand/native/test_runs_openrlhf.py", "orl_runs.py"),
@@ -81,8 +85,15 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
         "../../on_cpu/batchbridge_on_cpu/openrlhf/ahead.py",
     ),
 }
-ALSO: Mapping[str, tuple[str, ...]] = {"asynchronous": ("ahead", "asynchronous", "weights")}
-"""Modules that act on the runs of one record alone."""
+_CRITIC = ("critic", "critic_engine")
+BY_RELEASE = ("measured.json", "critics.json")
+"""Records of several releases; others are of one each."""
+ALSO: Mapping[str, tuple[str, ...]] = {
+    "critics": _CRITIC,
+    "critic": _CRITIC,
+    "asynchronous": ("ahead", "asynchronous", "weights"),
+}
+"""Modules that act on the runs of some records alone: of what a critic trains, or of generation that runs ahead."""
 
 
 def code(record: str) -> dict[str, str]:
@@ -98,12 +109,12 @@ def code(record: str) -> dict[str, str]:
 
 def keep(file: str, *path: str, value: Any) -> None:
     """Puts a value into a record, where BATCHBRIDGE_RECORD=1 asks for it, with the digests of the code. What a record
-    has of other code goes: that of a release in measured.json, everything in a file of runs."""
+    has of other code goes: that of a release in a record of several, else everything."""
     if os.environ.get("BATCHBRIDGE_RECORD") != "1":
         return
     place, is_of = RECORDED / file, code(file.partition("_")[0].removesuffix(".json"))
     whole = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    if file == "measured.json":
+    if file in BY_RELEASE:
         if whole.get(path[0], {}).get("code") != is_of:
             whole[path[0]] = {"code": is_of}
     elif whole.get("code") != is_of:

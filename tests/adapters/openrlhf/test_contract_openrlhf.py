@@ -147,11 +147,6 @@ REFUSED = {
 
 REFUSED_CASES = {
     **{name: case(name, Source(values={**WHOLE_EPISODE, **values})) for name, values in REFUSED.items()},
-    "critic_release": case(
-        "critic_release",
-        Source(values={**WHOLE_EPISODE, "algo.advantage.estimator": "gae"}),
-        Context(framework_version="0.11.1", dataset_size=8),
-    ),
     "no_step": case("no_step", Source(values=WHOLE_EPISODE), Context(framework_version="0.11.2", dataset_size=1)),
 }
 

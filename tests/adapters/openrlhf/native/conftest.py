@@ -18,13 +18,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 
 @pytest.fixture
-def record() -> Callable[..., None]:
-    """Keeps figures, two digits each, in recorded/measured.json, where BATCHBRIDGE_RECORD=1 asks for it."""
+def record(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Keeps figures, two digits each, where BATCHBRIDGE_RECORD=1 asks for it: in the file of `recorded` that the module
+    names as its RECORD, else in measured.json."""
     from orl_proofs import keep, rounded
+
+    file = getattr(request.module, "RECORD", "measured.json")
 
     def kept(what: str, **figures: float) -> None:
         values = {name: rounded(value) for name, value in figures.items()}
-        keep("measured.json", importlib.metadata.version("openrlhf"), what, value=values)
+        keep(file, importlib.metadata.version("openrlhf"), what, value=values)
 
     return kept
 

@@ -9,6 +9,7 @@ What was measured is left in FOLDER/measured.pt.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from critic_oracle import CLIP, clipped, gae, ppo, value_gradient, values, whitened
 from fits import GROUP, PROMPTS, Bench, Handle, plan_of, policy_of
+from packaging.version import Version
 from packed_fits import DYNAMIC, PACKED
 
 from batchbridge import wrap
@@ -45,6 +47,10 @@ CRITIC: dict[str, Any] = {
     "critic.max_norm": 0.0,
     "critic.num_gpus_per_node": 1,
 }
+DIVIDED_TWICE = Version(importlib.metadata.version("openrlhf")) < Version("0.11.2")
+ALONE = {"train.micro_batch_size": 6 if DIVIDED_TWICE else 2}
+"""Alone, each micro-batch must have a token, and where DeepSpeed divides the critic's gradients by their number twice,
+several to a step are refused."""
 
 
 class Seen(list[Any]):
@@ -259,7 +265,7 @@ def warmed_up(folder: Path) -> dict[str, Any]:
         (folder / "warmed" / name / "latest").write_text("global_step1", encoding="utf-8")
     ends["resumed"], resumed = enforced(folder, "resumed", **WARMUP, **kept, **{"ckpt.load_enable": True})
     found["resumed"] = [step["step"] for step in read_steps(resumed)]
-    alone = CriticFit(folder, **WARMUP, **{"train.micro_batch_size": 2})  # alone, each micro-batch must have a token
+    alone = CriticFit(folder, **WARMUP, **ALONE)
     wrap(alone.trainer, mode="observe", ledger=folder / "kept")
     ends["alone"] = alone.fit()
     found["alone"] = [sorted({*step["rollout"]}) for step in read_steps(folder / "kept")]
@@ -350,7 +356,7 @@ def main(folder: Path) -> None:
     found["warmup"] = warmed_up(folder)
     found["too early"] = trained_too_early(folder)
     print("warmup", flush=True)
-    bench = CriticFit(folder, **{"train.micro_batch_size": 2})  # alone, each micro-batch must have a token
+    bench = CriticFit(folder, **ALONE)
     wrap(bench.trainer, mode="observe", ledger=folder / "observed")
     bench.fit()
     found["observed"] = sum(len(step["sample"]) for step in read_steps(folder / "observed" / "critic"))

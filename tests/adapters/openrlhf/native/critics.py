@@ -268,6 +268,21 @@ def refused(bench: CriticBench, trainer: Any) -> dict[str, str]:
     return said
 
 
+def attached(bench: CriticBench, trainer: Any) -> dict[str, list[str]]:
+    """The names of what `install` has against measuring the trainer's own steps, by mode."""
+    said: dict[str, list[str]] = {}
+    modes: tuple[Mode, ...] = ("observe", "verify")
+    for mode in modes:
+        try:
+            install(trainer, bench.critic_orders(critic_spec("fixed 2"), mode), CriticLayer)
+            said[mode] = []
+        except CannotAttach as refusal:
+            said[mode] = list(refusal.reasons)
+        finally:
+            remove(trainer)
+    return said
+
+
 def tampered(bench: CriticBench, trainer: Any, mode: Mode = "enforce") -> dict[str, dict[str, Any]]:
     """Of each way to tamper with step 3: what this rank was told, where, and how many updates were applied.
 
@@ -313,11 +328,12 @@ def main(folder: Path, *flags: str) -> None:
     save_policy(policy)
     save_critic(policy, critic)
     bench = CriticBench(folder, policy, critic)
-    found: dict[str, Any] = {"wrapped": [], "natively": {}}
+    found: dict[str, Any] = {"wrapped": [], "natively": {}, "natively attached": {}}
     for zero, dynamic, splits in TRAINERS:
         trainer = bench.trainer(zero, dynamic)
         name = f"ZeRO-{zero}{', dynamic' if dynamic else ''}"
         found["natively"][name] = natively(bench, trainer)
+        found["natively attached"][name] = attached(bench, trainer)
         if not dynamic:
             found["natively"]["own mean"] = natively(bench, trainer, own_mean)
         found["wrapped"] += wrapped(bench, trainer, zero, dynamic, splits)
