@@ -31,7 +31,7 @@ either side may count: rounding decides there."""
 
 DIVIDED = (
     "this DeepSpeed divides the gradients of the critic's layers by an optimizer step's micro-batches twice, those of "
-    """its value head once (BB-ORL-069), which is not measured: take mode="enforce", which trains it as planned, or """
+    """its value head once (BB-ORL-069), which is not measured; take mode="enforce", which trains it as planned, or """
     "train.micro_batch_size = a step's completions per device, or openrlhf 0.11.2"
 )
 
