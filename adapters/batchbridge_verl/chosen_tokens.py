@@ -38,9 +38,9 @@ they stay the trainer's own."""
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredChoice(Measured):
-    """chosen: of the row's tokens, those that the loss chose."""
+    """chosen: the tokens that the loss chose, by their places in the row's response, from 0."""
 
-    chosen: int = 0
+    chosen: tuple[int, ...] = ()
 
 
 class _Part(NamedTuple):
@@ -101,11 +101,12 @@ class ChoosingTap(Tap):
             except LostGradient:
                 lost = f"micro-batch {number} of {len(parts)} was computed, but no gradient came back to it"
                 raise LostGradient(lost) from None
-            told = zip(rows, part.choice.sum(1).tolist(), part.slack.tolist(), strict=True)
+            places = [tuple(row.nonzero().flatten().tolist()) for row in part.choice.cpu()]
+            told = zip(rows, places, part.slack.tolist(), strict=True)
             found.append(
                 [
-                    MeasuredChoice(row.weight, row.departure, row.tolerance * slack, int(count))
-                    for row, count, slack in told
+                    MeasuredChoice(row.weight, row.departure, row.tolerance * slack, chosen)
+                    for row, chosen, slack in told
                 ]
             )
         return found

@@ -121,11 +121,11 @@ class TrainedRow:
     """The pass over its rollout, where a step may reach across passes; None: the step's."""
     departure: float = 0.0
     tolerance: float = WEIGHT_TOLERANCE
-    chosen: int | None = None
-    """Of its response tokens, those that the loss chose by itself; None: it chooses none, or nobody knows."""
+    chosen: Sequence[int] | None = None
+    """Tokens that the loss chose by itself, by their places in the response; None: it chooses none, or nobody knows."""
 
     def measured(self, seen: Measured) -> None:
-        """Takes over what was seen of the row; how many tokens were chosen, where the adapter measures that."""
+        """Takes over what was seen of the row; which tokens were chosen, where the adapter measures that."""
         self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
         self.chosen = getattr(seen, "chosen", None)
 
@@ -304,6 +304,7 @@ class Recorder:
             response_tokens=[row.tokens for row in rows],
             generated_at_step=generated if generated_at_step is None else list(generated_at_step),
             weights=[row.applied_weight for row in rows],
+            chosen_tokens=_chosen(rows),
             compute_seconds=compute_seconds,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
@@ -314,7 +315,13 @@ class Recorder:
                 weakref.finalize(self, self._writer.close)
             self._writer.append(record)
         if self._orders.report:
-            mine = [(row.rollout, row.prompt, row.tokens, row.applied_weight, row.chosen) for row in rows]
+            mine = [
+                (
+                    *(row.rollout, row.prompt, row.tokens, row.applied_weight),
+                    None if row.chosen is None else len(row.chosen),
+                )
+                for row in rows
+            ]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
             width = len(Padding._fields)
@@ -337,6 +344,13 @@ class Recorder:
             start_id=self._orders.start_id,
             evidence=self._orders.evidence,
         )
+
+
+def _chosen(rows: Sequence[TrainedRow]) -> list[str] | None:
+    """As the ledger says which tokens the loss chose; None where it chose of no row."""
+    if all(row.chosen is None for row in rows):
+        return None
+    return [" ".join(map(str, row.chosen or ())) for row in rows]
 
 
 def _told(row: SeenRow) -> tuple[int, int, int, float | None]:

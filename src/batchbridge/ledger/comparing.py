@@ -189,6 +189,8 @@ class _Comparison:
         weights = self._weights(a, b, keys)
         if weights:
             found["weights"] = weights
+        if chosen := self._chosen(a, b, keys):
+            found["weights"] = "; ".join(filter(None, (found.get("weights"), chosen)))
         for name in ("advantage", "reward"):
             if name == "reward" and not (self.exact or "advantage" in found):
                 continue
@@ -236,6 +238,16 @@ class _Comparison:
             if not self._close(*factors):
                 return f"normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
         return None
+
+    def _chosen(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str | None:
+        name = "chosen_tokens"
+        one, other = a[name], b[name]
+        if one is None or other is None:
+            if one is not other and keys:
+                self.not_compared.setdefault(name, "one run did not record it")
+            return None
+        rows = [i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y]
+        return _rows(name, [*map(repr, one)], [*map(repr, other)], keys, rows) if rows else None
 
     def _clock(self, a: _Step, b: _Step, name: str) -> str | None:
         x, y = a[name], b[name]

@@ -291,7 +291,7 @@ def tampered_choice(
     bench: Bench, case: Case, tamper: Callable[[Bench], None], *, mode: str = "enforce", ledger: Path | None = None
 ) -> dict[str, Any]:
     spec, said, before = spec_of(case, "token_mean"), "", bench.updates
-    plan = Plan(spec, PROMPTS)
+    plan, chosen = Plan(spec, PROMPTS), []
     seeded(bench)
     install(bench.worker, bench.orders(spec, case, mode=mode, ledger=ledger))
     config = bench.worker.loss_fn.keywords["config"].policy_loss
@@ -302,7 +302,9 @@ def tampered_choice(
                 if index == TAMPERED:
                     tamper(bench)
                 samples, members = bench.step(plan, index)
-                bench.send(samples, members, index, SPLITS["fixed 2"])
+                with written_down(bench) as seen:
+                    bench.send(samples, members, index, SPLITS["fixed 2"])
+                chosen.append(choice_of(bench, seen)[0])
     except BatchDrift as drift:
         said = str(drift)
     finally:
@@ -311,7 +313,7 @@ def tampered_choice(
         remove(bench.worker)
     everyone: list[Any] = [None] * bench.processes
     torch.distributed.all_gather_object(everyone, said)
-    return {"said": said, "alike": set(everyone) == {said}, "updates": bench.updates - before}
+    return {"said": said, "alike": set(everyone) == {said}, "updates": bench.updates - before, "chosen": chosen}
 
 
 def natively(bench: Bench, case: Case, *, mode: str, ledger: Path) -> dict[str, Any]:
@@ -379,7 +381,10 @@ def choices(folder: Path) -> dict[str, Any]:
     return {
         "wrapped": wrapped_choices(bench),
         "tampering": {
-            case.name: {name: tampered_choice(bench, case, tamper) for name, tamper in TAMPERS[case.name].items()}
+            case.name: {
+                name: tampered_choice(bench, case, tamper, ledger=folder / f"{case.name} enforce {name}")
+                for name, tamper in TAMPERS[case.name].items()
+            }
             for case in pair
         },
         "verify": {case.name: natively(bench, case, mode="verify", ledger=folder) for case in pair},

@@ -126,10 +126,26 @@ def test_a_step_that_nothing_else_has_a_hand_in_is_trained_or_verified(
 ) -> None:
     found = measured(ranks)
     for result in (found["tampering"][case]["nothing"], found["verify"][case]["nothing"]):
-        assert result == {"said": "", "alike": True, "updates": 2}
+        assert (result["said"], result["alike"], result["updates"]) == ("", True, 2)
     (departed,) = (one for name, one in found["verify"][case].items() if name != "nothing")
     assert re.match(SAID, departed["said"])
     assert departed["updates"] == 1
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify", "observe"])
+@pytest.mark.parametrize("case", PAIR)
+def test_the_ledger_says_which_tokens_were_chosen(
+    measured: Callable[[int], dict[str, Any]], folder: Callable[..., Path], ranks: int, case: str, mode: str
+) -> None:
+    """Those of which the gradients above are the oracle's."""
+    found = measured(ranks)["tampering" if mode == "enforce" else mode][case]["nothing"]["chosen"]
+    steps = list(read_steps(folder(ranks, "chosen") / f"{case} {mode} nothing"))
+    assert len(steps) == len(found) == 2
+    for step, chosen in zip(steps, found, strict=True):
+        rows = zip(step["prompt"], step["sample"], step["chosen_tokens"], strict=True)
+        told = {(prompt, sample): [int(place) for place in text.split()] for prompt, sample, text in rows}
+        assert told == {row: [at for at, one in enumerate(tokens) if one] for row, tokens in chosen.items()}
+        assert sum(map(len, told.values())) >= 2
 
 
 @pytest.mark.parametrize("case", PAIR)
