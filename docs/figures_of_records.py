@@ -302,6 +302,9 @@ def openrlhf() -> str:
     fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
     named = ("filtered fit, own", "filtered fit, passes")
     most = max((case for name, case in cases if name.startswith(named)), key=lambda case: case["error"])
+    critics = [case for figures in read(recorded / "critics.json").values() for case in figures.items()]
+    of_critics = [case for name, case in critics if "gae, gradient of the " in name]
+    divided = min(case["of_the_bar"] for name, case in critics if name.startswith("gae, alone"))
     runs = read(recorded / f"runs_{newest}.json")["figures"]
     every, one = f"OpenRLHF {listed(releases)}, CPU, float32", f"OpenRLHF {newest}, CPU, float32"
     pinned = dict(re.findall(r"(?m)^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text()))
@@ -331,6 +334,14 @@ def openrlhf() -> str:
                 f"at most {digits(most['error'])} where plain float32 errs by {digits(most['float32'])}",
                 GRADIENT,
                 "the first candidates, kept or not: more than 10 times the bar",
+            ),
+            Row(
+                "gradients of critic and policy with gae, padded and packed, on one rank and on two",
+                every,
+                f"at most {digits(max(case['error'] for case in of_critics))}, "
+                f"{max(case['of_the_bar'] for case in of_critics)} of the bar",
+                GRADIENT,
+                f"unwrapped before {newest}, several micro-batches under ZeRO-2: at least {divided:,.0f} times the bar",
             ),
             Row(
                 "policy at the end with other micro-batches",

@@ -12,38 +12,18 @@ Source: openrlhf 0.11.2 ppo_trainer_async.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from batchbridge import CannotAttach, Source
-from batchbridge.kit import Context, Package, Request
+from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.proven import UNPROVEN, package_folder
-from batchbridge.kit.refusals import Refusal
 from batchbridge.kit.workers import orders_of
 from batchbridge_openrlhf import runtime
+from batchbridge_openrlhf.proven import ASYNCHRONOUS
 
 TRAINER = ("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync")
-KNOWN: Mapping[str, str] = {
-    "trainer/ppo_trainer.py: BasePPOTrainer.broadcast_to_vllm": "db05bc8aa5183d65",
-    "trainer/ppo_trainer_async.py: GenerateSamplesActor.__init__": "299fa8426dab8466",
-    "trainer/ppo_trainer_async.py: GenerateSamplesActor.fit": "88104f3dd82b71ac",
-    "trainer/ppo_trainer_async.py: PPOTrainerAsync.__init__": "3068dcacef3a54f8",
-    "trainer/ppo_trainer_async.py: PPOTrainerAsync.fit": "cece3fab639f2487",
-    "trainer/ppo_trainer_async.py: TrainingActor.__init__": "dac63eb3b728bf47",
-    "trainer/ppo_trainer_async.py: TrainingActor.broadcast_to_vllm": "586fe0cc7a40d37b",
-    "trainer/ppo_trainer_async.py: TrainingActor.fit": "0fc767731e74b326",
-    "trainer/ppo_trainer_async.py: VLLMLock.acquire": "96004e445a0b6759",
-    "trainer/ppo_trainer_async.py: VLLMLock.release": "921d79c7002e5d48",
-    "trainer/ray/ppo_actor.py: ActorPPOTrainer.broadcast_to_vllm": "90a47c542a3111fc",
-    "trainer/ray/ppo_actor.py: PolicyModelActor.broadcast_to_vllm": "1ed48d24f6ea5cfd",
-    "trainer/ray/vllm_engine.py: RolloutRayActor.generate_responses": "5c2f075748793c48",
-    "trainer/ray/vllm_engine.py: RolloutRayActor.update_weight": "64036760701204f8",
-    "trainer/ray/vllm_engine.py: RolloutRayActor.update_weight_cuda_ipc": "6afb59fe757d50f1",
-}
-"""Functions of 0.11.2 that this module relies on beside `proven.CODE`, and their digests."""
 
 
 def is_whole(trainer: object) -> bool:
@@ -94,17 +74,6 @@ def _prompts(actor: Any) -> int:
 def _parts(actor: Any) -> tuple[list[Any], list[Any]]:
     """Of the actor that trains: the policy's processes, and the engines."""
     return list(actor.actor_model_group._actor_handlers), list(actor.vllm_engines or ())
-
-
-def unknown() -> list[str]:
-    """Functions of the installed release that are not those of `KNOWN`."""
-    names: dict[str, list[str]] = {}
-    for key in KNOWN:
-        file, _, name = key.partition(": ")
-        names.setdefault(file, []).append(name)
-    package = Package("openrlhf", "openrlhf", control={file: tuple(found) for file, found in names.items()})
-    here = package.digests(package_folder(package))
-    return [key for key, digest in KNOWN.items() if here[key] != digest]
 
 
 class Observer:
@@ -171,17 +140,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 RUNTIME = dataclasses.replace(
     runtime.RUNTIME,
     parts=lambda trainer: [trainer],
-    refusals=(
-        *runtime.REFUSALS,
-        Refusal(
-            UNPROVEN,
-            "the code of openrlhf's asynchronous trainer is not that of 0.11.2, which is observed",
-            lambda args, request: bool(unknown()),
-            allowable=True,
-            detail=lambda args, request: ", ".join(unknown()[:4]),
-        ),
-    ),
-    always=(*runtime.OBSERVED, UNPROVEN),
+    uses=lambda trainer: (ASYNCHRONOUS,),
     subject=_arguments,
     patch=_patch,
 )

@@ -9,6 +9,8 @@ from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
 from batchbridge_openrlhf.settings import OLDEST_ENFORCED
 
+ASYNCHRONOUS = "asynchronous"
+"""The feature of `train.async_enable`; see the module `asynchronous`."""
 CODE = Code(
     framework="openrlhf",
     home="batchbridge_openrlhf",
@@ -96,5 +98,35 @@ CODE = Code(
             },
         ),
         ENGINE,
+    ),
+    parts=(
+        Package(
+            "openrlhf",
+            "openrlhf",
+            control={
+                "trainer/ppo_trainer.py": ("BasePPOTrainer.broadcast_to_vllm",),
+                "trainer/ppo_trainer_async.py": (
+                    "GenerateSamplesActor.__init__",
+                    "GenerateSamplesActor.fit",
+                    "PPOTrainerAsync.__init__",
+                    "PPOTrainerAsync.fit",
+                    "TrainingActor.__init__",
+                    "TrainingActor.broadcast_to_vllm",
+                    "TrainingActor.fit",
+                    "VLLMLock.acquire",
+                    "VLLMLock.release",
+                ),
+                "trainer/ray/ppo_actor.py": (
+                    "ActorPPOTrainer.broadcast_to_vllm",
+                    "PolicyModelActor.broadcast_to_vllm",
+                ),
+                "trainer/ray/vllm_engine.py": (
+                    "RolloutRayActor.generate_responses",
+                    "RolloutRayActor.update_weight",
+                    "RolloutRayActor.update_weight_cuda_ipc",
+                ),
+            },
+            part=ASYNCHRONOUS,
+        ),
     ),
 )

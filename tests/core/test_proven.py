@@ -278,11 +278,11 @@ def test_a_package_of_another_project_is_not_there(framework: ModuleType) -> Non
 def test_every_function_of_a_table_is_recorded_in_a_tested_release(framework_name: str) -> None:
     code: Code = importlib.import_module(f"batchbridge_{framework_name}.proven").CODE
     known = proven.records(code.home)
-    for package in code.packages:
-        record, keys = known[package.name], package.digests(None)
+    for package in (*code.packages, *code.parts):
+        record, keys = known[package.record], package.digests(None)
         assert set(record.functions) == set(keys)
         for key in keys:
             recorded = {label for digest, labels in record.functions[key].items() if digest for label in labels}
-            assert recorded, f"{package.name} {key} is in no recorded release"
+            assert recorded, f"{package.record} {key} is in no recorded release"
             everywhere = [label for labels in record.functions[key].values() for label in labels]
             assert sorted(everywhere) == sorted(record.labels), f"{key} has not one digest in each release"

@@ -4,7 +4,8 @@
     python tests/upstream/record.py --status tested --folder open_instruct==2026.8.20=CHECKOUT/open_instruct
 
 A release is fetched with pip, alone and without being built or imported; `--folder` takes an unpacked one, a checkout
-say (`verl==0.3.2=CHECKOUT/verl --adapter easyr1`). Statuses are those of `batchbridge.kit.proven`: "tested" only for
+say (`verl==0.3.2=CHECKOUT/verl --adapter easyr1`). What one feature of a package depends on has a record of its own
+(`openrlhf:asynchronous==0.11.2`). Statuses are those of `batchbridge.kit.proven`: "tested" only for
 what the native tests run on, which tests/upstream/test_upstream.py holds against the sessions' pins.
 """
 
@@ -98,15 +99,19 @@ def recorded(made: Mapping[str, Any], package: Package, label: str, folder: Path
 
 
 def record(adapter: str, name: str, label: str, folder: Path, status: str, root: Path = ROOT) -> bool:
-    """Writes one release into an adapter's `proven.json`; False where it does not depend on the package."""
+    """Writes one release into an adapter's `proven.json`; False where it has no such record.
+
+    name: that of a package, or `package:feature`.
+    """
     code = code_of(adapter)
-    package = next((one for one in code.packages if one.name == name), None)
+    every = (*code.packages, *code.parts)
+    package = next((one for one in every if one.record == name), None)
     if package is None:
         return False
     file = root / code.home / "proven.json"
     made = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     made[name] = recorded(made.get(name, {}), package, label, folder, status)
-    ordered = {one.name: made[one.name] for one in code.packages if one.name in made}
+    ordered = {one.record: made[one.record] for one in every if one.record in made}
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     return True
 
@@ -131,7 +136,7 @@ def main(words: list[str]) -> int:
         for release in [*asked.folder, *asked.releases]:
             name, _, rest = release.partition("==")
             version, _, place = rest.partition("=")
-            folder = Path(place) if place else fetched(name, version, Path(work))[0]
+            folder = Path(place) if place else fetched(name.partition(":")[0], version, Path(work))[0]
             folders[name] = folder
             if asked.declared == name:
                 newest = version

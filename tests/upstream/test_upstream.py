@@ -86,6 +86,35 @@ def test_other_code_is_named_and_recorded_as_seen_which_makes_it_no_better_known
     assert upstream.write([again], folders, home) == []
 
 
+FEATURE = Package("toyframe", "toyframe", control={"ahead.py": ("run",)}, part="ahead")
+
+
+@pytest.mark.parametrize("run", ["def run():\n    return 1\n", "def run():\n    return 2\n"])
+def test_a_feature_has_a_record_of_its_own_which_other_trainers_do_not_ask_for(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    code = Code("toy", "batchbridge_toy", (PACKAGE,), parts=(FEATURE,))
+    for module in (record, upstream):
+        monkeypatch.setattr(module, "code_of", lambda adapter: code)
+    first = package(tmp_path / "first", STEP + LOSS)
+    (first / "ahead.py").write_text("def run():\n    return 1\n")
+    record.record("toy", "toyframe:ahead", "1.0", first, "tested", home)
+    newer = package(tmp_path / "newer", STEP + LOSS)
+    (newer / "ahead.py").write_text(run)
+    folders = {"toyframe": (newer, "2.0")}
+    plain, feature = upstream.look(folders)
+    changed = "2" in run
+    assert (plain.package.title, plain.asks) == ("toyframe", False)
+    assert (feature.package.title, feature.asks) == ("toyframe:ahead", changed)
+    assert upstream.write([plain, feature], folders, home) == [
+        "toyframe 2.0: recorded as read for toy",
+        f"toyframe:ahead 2.0: recorded as {'seen' if changed else 'read'} for toy",
+    ]
+    where = {"toyframe": newer}
+    assert proven.evidence(code.used(), where).grade == "proven"
+    assert proven.evidence(code.used(("ahead",)), where).grade == ("refused" if changed else "proven")
+
+
 def test_settings_that_differ_are_named_and_ask_for_a_reader(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,7 @@ class Row:
 
 def compared(adapter: str, code: Code, package: Package, folder: Path, version: str, settings: str = "") -> Row:
     """One release, held against what is recorded."""
-    known = proven.records(code.home).get(package.name, proven.Record({}, {}))
+    known = proven.records(code.home).get(package.record, proven.Record({}, {}))
     alone = Code(code.framework, code.home, (package,))
     found = proven.evidence(alone, {package.name: folder}, installed={package.name: version})
     return Row(adapter, package, version, known.labels.get(version, NEW), found, settings)
@@ -94,9 +94,9 @@ def look(folders: Mapping[str, tuple[Path, str]]) -> list[Row]:
     for adapter, names in WATCHED.items():
         code = code_of(adapter)
         here = {name: folders[name][0] for name in names if name in folders}
-        for package in code.packages:
+        for package in (*code.packages, *code.parts):
             if package.name in here:
-                first = package.name == names[0]
+                first = package.record == names[0]
                 settings = settings_of(adapter, {**dict.fromkeys(names), **here}) if first else ""
                 rows.append(compared(adapter, code, package, *folders[package.name], settings))
     return rows
@@ -107,8 +107,9 @@ def write(rows: list[Row], folders: Mapping[str, tuple[Path, str]], root: Path =
     told = []
     for row in rows:
         if row.status == NEW:
-            record(row.adapter, row.package.name, row.version, folders[row.package.name][0], row.status_to_write, root)
-            told.append(f"{row.package.title} {row.version}: recorded as {row.status_to_write} for {row.adapter}")
+            folder, status = folders[row.package.name][0], row.status_to_write
+            record(row.adapter, row.package.record, row.version, folder, status, root)
+            told.append(f"{row.package.title} {row.version}: recorded as {status} for {row.adapter}")
     return told
 
 

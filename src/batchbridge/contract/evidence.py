@@ -31,7 +31,8 @@ class Package:
     name: as it is imported. distribution: its name on PyPI; None for a checkout, which has no release. control: what
     the patches replace or rely on. loss: what decides the weight of a token, which can be measured. title: its name for
     people, by default `name`. marker: a file that only this project has, where another has a package of this name.
-    optional: it counts for a trainer that uses it, and for no other.
+    optional: it counts for a trainer that uses it, and for no other. part: of which feature of the package the
+    functions are, where they have a record of their own; see `Code.parts`.
     """
 
     name: str
@@ -41,9 +42,15 @@ class Package:
     title: str = ""
     marker: str = "__init__.py"
     optional: bool = False
+    part: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "title", self.title or self.name)
+        object.__setattr__(self, "title", self.title or self.record)
+
+    @property
+    def record(self) -> str:
+        """Its name in `proven.json`."""
+        return f"{self.name}:{self.part}" if self.part else self.name
 
     @property
     def functions(self) -> Functions:
@@ -69,17 +76,20 @@ class Code:
     """The code of one framework that a wrapped run depends on.
 
     home: the adapter's Python package, which holds `proven.json`. oldest: the oldest supported version of the first
-    package; older ones are refused by their number.
+    package; older ones are refused by their number. parts: what a trainer of one feature depends on beside `packages`,
+    and no other trainer does: a release may be tested without it.
     """
 
     framework: str
     home: str
     packages: tuple[Package, ...]
     oldest: str | None = None
+    parts: tuple[Package, ...] = ()
 
     def used(self, names: Collection[str] = ()) -> Code:
-        """This code without the optional packages that are not among `names`."""
-        return replace(self, packages=tuple(one for one in self.packages if not one.optional or one.name in names))
+        """This code without the optional packages that are not among `names`, and with the parts that are."""
+        packages = tuple(one for one in self.packages if not one.optional or one.name in names)
+        return replace(self, packages=(*packages, *(one for one in self.parts if one.part in names)), parts=())
 
 
 @dataclass(frozen=True)

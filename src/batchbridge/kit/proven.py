@@ -82,7 +82,7 @@ def evidence(
     control, loss, read = list[str](), list[str](), list[str]()
     labels: dict[str, str | None] = {}
     for package in code.packages:
-        record = known.get(package.name, Record({}, {}))
+        record = known.get(package.record, Record({}, {}))
         found = package.digests(folders.get(package.name), record.functions)
         missing = frozenset(key for key, digest in found.items() if not digest)
         misses_as_known = record.lacks_as_known(missing)

@@ -16,6 +16,7 @@ from test_runtime_openrlhf import GIVEN, arguments, request_of
 from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.proven import evidence_here
 from batchbridge.kit.refusals import foretold
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.reading.read import read
@@ -201,10 +202,22 @@ def test_the_whole_trainer_is_what_is_observed_and_no_part_of_it() -> None:
 
 
 def test_other_code_of_the_asynchronous_trainer_is_refused_by_name() -> None:
-    assert set(asynchronous.unknown()) == set(asynchronous.KNOWN)  # openrlhf is not installed here
-    (row,) = (refusal for refusal in asynchronous.RUNTIME.refusals if refusal.name == "unproven_code")
-    assert row.allowable
-    assert row.applies(None, observed({}))
+    code, trainer = asynchronous.RUNTIME.code, object()
+    assert code is not None
+    names = [package.title for package in code.used(asynchronous.RUNTIME.uses(trainer)).packages]
+    assert "openrlhf:asynchronous" in names
+    # openrlhf is not installed here.
+    assert (
+        "openrlhf:asynchronous trainer/ppo_trainer_async.py: TrainingActor.fit (missing)"
+        in evidence_here(code.used(asynchronous.RUNTIME.uses(trainer))).control
+    )
+
+
+def test_a_synchronous_trainer_does_not_depend_on_the_asynchronous_ones_code() -> None:
+    code = runtime.RUNTIME.code
+    assert code is not None
+    asked = code.used(runtime.RUNTIME.uses(object())).packages
+    assert all("ppo_trainer_async.py" not in file for package in asked for file in package.functions)
 
 
 # ---- what takes part is reached, and left
