@@ -59,7 +59,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
     for framework in sorted({framework for framework, _ in asked} - {"unknown"}):
         verdicts: Counter[str] = Counter()
         any_of, alone, evidence, engines = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-        newest = Counter[str]()
+        newest, left = Counter[str](), Counter[str]()
         for found in (found for which, found in asked if which == framework):
             if found["verdict"] == "invalid":
                 verdicts["invalid"] += 1
@@ -73,7 +73,12 @@ def table(asked: list[Asked]) -> dict[str, Any]:
                 evidence[enforcement["evidence"] or "no evidence"] += 1
             names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
             engine = "another engine" if "unproven_engine" in names else "its first engine"
-            engines["asynchronous" if ASYNCHRONOUS & names else engine] += 1
+            kind = "asynchronous" if ASYNCHRONOUS & names else engine
+            if enforcement["verdict"] == "unknown" and kind == "its first engine":
+                kind = "undecided"  # which engine and trainer it has is in what is not read
+            engines[kind] += 1
+            if kind == "its first engine" and enforcement["verdict"] != "enforced":
+                left[", ".join(f"`{name}`" for name in sorted(names))] += 1
             any_of.update(names)
             if len(names) == 1:
                 alone.update(names)
@@ -82,6 +87,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             "verdicts": dict(verdicts),
             "evidence": dict(evidence),
             "engines": dict(engines),
+            "left": dict(left.most_common()),
             "newest": {"valid": newest["valid"], "enforced": newest["enforced"]},
             "obstacles": {name: [count, alone[name]] for name, count in any_of.most_common()},
         }
@@ -118,13 +124,20 @@ def page(counted: dict[str, dict[str, Any]]) -> str:
         for framework, said in frameworks.items():
             if others := said["engines"].get("another engine"):
                 first, done = said["engines"].get("its first engine", 0), said["verdicts"].get("enforced", 0)
-                asynchronous = said["engines"].get("asynchronous", 0)
+                asynchronous, undecided = (said["engines"].get(kind, 0) for kind in ("asynchronous", "undecided"))
+                told = ", ".join(f"{count} {way}" for way, count in said["left"].items())
                 lines += [
                     "",
                     f"{framework}: {asynchronous} of the valid ones have an asynchronous trainer, and {others} others",
                 ]
                 lines[-1] += " another engine than FSDP, of which none is enforced;"
-                lines.append(f"of the other {first} {done} are ({100 * done / max(first, 1):.0f} %).")
+                if undecided:
+                    lines.append(
+                        f"of {undecided} neither is known: what decides is in a package or file that is not there."
+                    )
+                lines.append(
+                    f"Of the other {first} {done} are ({100 * done / max(first, 1):.0f} %); not: {told or 'none'}."
+                )
             newest = said.get("newest", {"valid": valid_of(said)})
             if 0 < newest["valid"] < valid_of(said):
                 share = f"{100 * newest['enforced'] / newest['valid']:.0f} %"
