@@ -66,6 +66,15 @@ _SINCE_090: Mapping[str, Any] = {
 }
 
 
+ON_THE_TRAINERS_DEVICES = ("async_training.use_trainer_do_validate", "async_training.use_dynamic_resource_scheduling")
+"""Settings of fully_async by which engines on the trainer's own devices generate, too: they are given weights in
+another way."""
+OBSERVED_ALONE = (
+    "the trainer of verl's fully_async_policy is observed alone: it takes what is generated first, and no plan of it "
+    "is proven"
+)
+
+
 def own_defaults(program: str, version: str) -> Mapping[str, Any]:
     """Dotted key to default, of what a program's own configuration says otherwise than verl's main one."""
     if program not in _OWN or holds("<0.7.1", version):  # before, they were in verl's repository alone

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import CannotAttach, Source
@@ -55,10 +55,14 @@ class Apart:
     def begin(self) -> int:
         """The number of the rollout whose prompts are taken now: generation is ahead of `global_steps`."""
         if self._first is None:
-            self._first = self._rollout = int(self._trainer.global_steps) - 1
+            self._first = self._rollout = self._done_before()
         else:
             self._rollout += 1
         return self._rollout
+
+    def _done_before(self) -> int:
+        """The rollouts that were trained before this start."""
+        return int(self._trainer.global_steps) - 1
 
     def arrive(self) -> None:
         """Follows the weights in the process that hands them over, and in every one that gives them to an engine."""
@@ -91,7 +95,7 @@ class Apart:
 
             columns, held = prompts.non_tensor_batch, self._held()
             columns[SAMPLE] = (np.arange(len(prompts)) % group).astype(object)
-            policy = self._policy_of(held)
+            policy = self._policy_of(held, self._sent())
             output = await native(prompts, *arguments, **options)
             if self._held() != held:
                 text = f"weights arrived while rollout {columns[ROLLOUT][0]} was generated; the ledger has the older"
@@ -107,15 +111,21 @@ class Apart:
         """The digest of what every engine was given last."""
         return workers_ray.asked(self._engines, _held)
 
-    def _policy_of(self, held: list[str | None]) -> int:
-        """The rollouts that the policy with these weights was trained on; of several, the fewest."""
-        if None in held:
-            self._untold("an engine that generates was given no weights, or not all of them")
+    def _sent(self) -> dict[str, int | None]:
+        """What was handed over, as `Sent.steps`."""
         (sent,) = workers_ray.asked(self._trainer.actor_rollout_wg.workers[:1], _sent)
-        if not sent.keys() >= set(held):
+        found: dict[str, int | None] = sent
+        return found
+
+    def _policy_of(self, held: Sequence[str | None], sent: Mapping[str, int | None]) -> int:
+        """The rollouts that the policy with these weights was trained on; of several, the fewest."""
+        told = [digest for digest in held if digest is not None]
+        if len(told) < len(held):
+            self._untold("an engine that generates was given no weights, or not all of them")
+        if not sent.keys() >= set(told):
             self._untold("an engine that generates holds weights that this trainer did not hand over")
         assert self._first is not None, "a rollout is generated once its prompts are taken"
-        steps = [sent[digest] for digest in held]
+        steps = [sent[digest] for digest in told]
         return min(self._first if done is None else done // self._steps for done in steps)
 
     def _untold(self, what: str) -> None:
@@ -148,10 +158,12 @@ class Sent:
 
 
 class Held:
-    """Beside an engine: what it was given last. digest: None while it is given something, and before."""
+    """Beside an engine: what it was given last. digest: None while it is given something, and before. giving: whether
+    that is right now."""
 
     def __init__(self, worker: Any) -> None:
         self.digest: str | None = None
+        self.giving = False
         self.patches = Patches()
         form = getattr(worker.checkpoint_engine, "wire_format", "named_tensors")
         if form != "named_tensors":
@@ -162,9 +174,13 @@ class Held:
 
     async def _update(self, weights: Any, *arguments: Any, **options: Any) -> Any:
         arrived: list[str] = []
-        result = await self._native(digested(weights, arrived.append, self._forget), *arguments, **options)
-        if arrived:
-            self.digest = arrived[-1]
+        self.giving = True
+        try:
+            result = await self._native(digested(weights, arrived.append, self._forget), *arguments, **options)
+            if arrived:
+                self.digest = arrived[-1]
+        finally:
+            self.giving = False
         return result
 
     def _forget(self) -> None:

@@ -25,13 +25,7 @@ class Observer:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
         self._apart = Apart(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
-        dataset = NumberedDataset(trainer.train_dataset)
-        self._set("train_dataset", dataset)
-        # torch forbids a loader another dataset, but its iterator reads this entry.
-        entries = vars(trainer.train_dataloader)
-        undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
-        again()
-        patches.made("train_dataloader.dataset", undo, what="rows are told apart", why="ledger", again=again)
+        number_dataset(trainer, patches)
         if hasattr(trainer, "_fetch_one_gen_batch"):
             self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint
             self._set("_init_dataloader", lambda: None)  # loaded already, for its length
@@ -96,6 +90,18 @@ class Observer:
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
         return int(self._trainer.global_steps) - 1
+
+
+def number_dataset(owner: Any, patches: Patches) -> None:
+    """Rows of `owner.train_dataset` and of its loader know their index."""
+    told = {"what": "rows are told apart", "why": "ledger"}
+    dataset = NumberedDataset(owner.train_dataset)
+    patches.set(owner, "train_dataset", dataset, **told)
+    # torch forbids a loader another dataset, but its iterator reads this entry.
+    entries = vars(owner.train_dataloader)
+    undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
+    again()
+    patches.made("train_dataloader.dataset", undo, again=again, **told)
 
 
 def numbered(native: Any, group: int) -> Any:
