@@ -198,6 +198,7 @@ class VerlAdapter(FramedAdapter):
             "verl.trainer.ppo.v1.trainer_base": "batchbridge_verl.launched:v1",
             "verl.trainer.ppo.ray_trainer": "batchbridge_verl.launched:v0",
             "verl.experimental.one_step_off_policy.ray_trainer": "batchbridge_verl.launched:one_step_off",
+            "verl.experimental.separation.ray_trainer": "batchbridge_verl.launched:fully_async",
             # Imported by main_ppo_sync of 0.8.0, which nobody imports; by the V1 trainer of later versions.
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
@@ -206,9 +207,12 @@ class VerlAdapter(FramedAdapter):
         """The trainer's `config`, resolved, and the length of its dataset. A V1 trainer that is not initialised loads
         its dataset first."""
         self.require_own(trainer)
+        from batchbridge_verl import queued
         from batchbridge_verl.apart import as_started
         from batchbridge_verl.runtime import source_of
 
+        if queued.is_fully_async(trainer):
+            return queued.source_of(trainer)
         source, context = source_of(trainer)
         return as_started(trainer, source), context
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from types import ModuleType
+from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import follow_before
@@ -23,6 +25,23 @@ def one_step_off(module: ModuleType) -> None:
     """After verl.experimental.one_step_off_policy.ray_trainer: its trainer, whose `init_workers` is not
     `RayPPOTrainer`'s, likewise."""
     follow_before(module.OneStepOffRayTrainer, "init_workers")
+
+
+def fully_async(module: ModuleType) -> None:
+    """After verl.experimental.separation.ray_trainer, whose class the trainer of fully_async_policy is made from in a
+    process of its own: that trainer follows the launch once it knows its rollouter (`queued`)."""
+    owner = module.SeparateRayPPOTrainer
+    native = owner._init_resource_pools
+
+    @functools.wraps(native)
+    def begun(trainer: Any) -> Any:
+        from batchbridge_verl.queued import follow_with_rollouter, is_fully_async
+
+        if is_fully_async(trainer):
+            follow_with_rollouter(trainer)
+        return native(trainer)
+
+    owner._init_resource_pools = begun
 
 
 def sync(module: ModuleType) -> None:

@@ -2,7 +2,7 @@
 
 The rows get columns that say which prompt they are; order, membership, loss and clock stay verl's. In mode "verify" the
 engine layer holds each optimizer step against the plan before it is applied. Where engines have devices of their own,
-they get one that says whose weights generated them, too (`apart`).
+they get one that says whose weights generated them, too (`apart`, `queued`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_verl.apart import Apart, is_one_step_off
 from batchbridge_verl.driver import install_everywhere
+from batchbridge_verl.queued import Queued, is_fully_async
 
 
 class Observer:
-    """The patches of one trainer: V1, V0, or V0's kind whose engines have devices of their own."""
+    """The patches of one trainer: V1, V0, V0's kind whose engines have devices of their own, or that with a queue."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
+        if is_fully_async(trainer):
+            self.receipts = Queued(trainer, orders, patches).receipts
+            return
         self._apart = Apart(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
         number_dataset(trainer, patches)
         if hasattr(trainer, "_fetch_one_gen_batch"):

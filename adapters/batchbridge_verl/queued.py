@@ -5,8 +5,6 @@ their prompt, their number, and the digests of the weights that the engines held
 Where the trainer takes them from the queue, the digests become the optimizer steps that it had done when it handed
 those weights over: asked for there, a training worker is not busy, and generation waits for none.
 
-Nothing calls this yet: no run of the program was measured, and it is refused in every mode.
-
 Source: verl 0.9.1 experimental/fully_async_policy/{fully_async_main,fully_async_trainer,fully_async_rollouter,
 message_queue,detach_utils}.py.
 """

@@ -14,9 +14,10 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge_verl import distillation
+from batchbridge_verl.ahead import OBSERVED_ALONE, ON_THE_TRAINERS_DEVICES
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
-from batchbridge_verl.run import Run
+from batchbridge_verl.run import FULLY_ASYNC, Run
 from batchbridge_verl.settings import ACTOR, BY_KEY, CRITIC, ROLLOUT, holds
 from batchbridge_verl.sharing import asked_in_vain, in_the_way
 from batchbridge_verl.terms import AGGREGATIONS, CHOOSING, KL_NAMES, LOSS_MODES, aggregations_of
@@ -201,9 +202,12 @@ def _another_teacher(trainer: Any, request: Request) -> bool:
     return bool(distillation.refused_as_read(request.reading, version, v1=False))
 
 
-def _observed(run: Run) -> bool:
-    """Whether a run whose generation is ahead is observed; see `apart`."""
-    return run.entry == "one_step_off" and holds(">=0.9.1", run.version)
+def _observed(reading: Reading) -> bool:
+    """Whether a run whose generation is ahead is observed; see `apart` and `queued`."""
+    run = run_of(reading)
+    if run.entry == FULLY_ASYNC and any(is_on(setting(reading, key)) for key in ON_THE_TRAINERS_DEVICES):
+        return False
+    return run.entry in ("one_step_off", FULLY_ASYNC) and holds(">=0.9.1", run.version)
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -225,9 +229,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "fully_async",
-        "BatchBridge does not work with the trainer of verl's fully_async_policy, which takes what is generated first",
-        only_asked,
-        configured=lambda reading: run_of(reading).entry == "fully_async",
+        OBSERVED_ALONE,
+        lambda trainer, request: request.mode == "enforce" and run_of(request.reading).entry == FULLY_ASYNC,
         remedy="start verl.trainer.main_ppo",
     ),
     Refusal(
@@ -308,12 +311,13 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "asynchronous",
         "generation that runs ahead works in one mode each: colocate_async with mode enforce, since a step of it has "
-        "rows of several rollouts and its number is known to the plan alone; one_step_off_policy of verl 0.9.1 with "
-        "mode observe",
+        "rows of several rollouts and its number is known to the plan alone; one_step_off_policy and "
+        "fully_async_policy of verl 0.9.1 with mode observe, the latter where no engine generates on the trainer's own "
+        "devices (use_trainer_do_validate, use_dynamic_resource_scheduling)",
         lambda trainer, request: (
             request.mode != "enforce"
             and own_spec(request).staleness.mode != "sync"
-            and not (request.mode == "observe" and _observed(run_of(request.reading)))
+            and not (request.mode == "observe" and _observed(request.reading))
         ),
     ),
     Refusal(

@@ -4,11 +4,12 @@ torch."""
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
@@ -16,7 +17,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
 from batchbridge.reading.read import read, read_source
 from batchbridge.reports import check
-from batchbridge_verl import queued
+from batchbridge_verl import launched, queued, runtime
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.engine import WEIGHTS_OF
 
@@ -252,6 +253,38 @@ def test_undone_nothing_is_followed(run: Run) -> None:
     assert run.rollouter.train_dataloader.dataset is None
 
 
+# ---- what is refused, and when
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "word", "names"),
+    [
+        ("observe", "0.9.1", "trainer.nnodes=1", set()),
+        ("observe", "0.9.1", "async_training.use_trainer_do_validate=True", {"asynchronous"}),
+        ("observe", "0.9.1", "async_training.use_dynamic_resource_scheduling=True", {"asynchronous"}),
+        ("observe", "0.9.0", "trainer.nnodes=1", {"asynchronous"}),
+        ("verify", "0.9.1", "trainer.nnodes=1", {"asynchronous"}),
+        ("enforce", "0.9.1", "trainer.nnodes=1", {"fully_async"}),
+    ],
+)
+def test_it_is_observed_and_no_more(mode: Mode, version: str, word: str, names: set[str]) -> None:
+    reading = read([*COMMAND, word], version=version, dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    request = Request(spec=reading.spec, plan=None, reading=reading, mode=mode)
+    asked = [one for one in runtime.REFUSALS if one.name in ("asynchronous", "fully_async")]
+    assert {one.name for one in asked if one.applies(Trainer(), request)} == names
+
+
+@pytest.mark.parametrize(("version", "watched"), [("0.9.1", True), ("0.9.0", False)])
+def test_check_says_what_works_with_it(version: str, watched: bool) -> None:
+    enforcement = check(COMMAND, version=version, dataset_size=12).enforcement
+    assert enforcement is not None
+    assert enforcement.verdict == "refused"
+    found = {obstacle.name: obstacle for obstacle in enforcement.obstacles}
+    assert ("--mode observe" in found["fully_async"].remedy) is watched
+    assert "--mode verify" not in found["fully_async"].remedy
+
+
 def settings(**changed: Any) -> dict[str, Any]:
     """A trainer's configuration, by dotted key."""
     values = dict(word.split("=") for word in COMMAND[3:])
@@ -304,16 +337,17 @@ def test_its_trainer_follows_the_launch_once_it_knows_its_rollouter(
     async def native() -> None:
         done.append("set up")
 
-    trainer = Trainer(_setup_checkpoint_manager=native, rollouter=Process(train_dataset=Dataset()))
-    queued.follow_with_rollouter(trainer)
+    class Base(SimpleNamespace):
+        def _init_resource_pools(self) -> None:
+            done.append("started")
+
+    module = ModuleType("verl.experimental.separation.ray_trainer")
+    vars(module)["SeparateRayPPOTrainer"] = Base
+    launched.fully_async(module)
+    assert VerlAdapter().hooks()[module.__name__] == "batchbridge_verl.launched:fully_async"
+    kind = type("FullyAsyncTrainer", (Base,), {"__module__": Trainer.__module__})
+    trainer: Any = kind(_setup_checkpoint_manager=native, rollouter=Process(train_dataset=Dataset()))
+    Base()._init_resource_pools()  # another trainer of that base is left alone
+    trainer._init_resource_pools()
     asyncio.run(trainer._setup_checkpoint_manager())
-    assert done == ["set up", *([] if mode is None else ["followed, 12"])]
-
-
-def test_its_program_is_refused_until_a_run_of_it_was_measured() -> None:
-    module = "verl.experimental.separation.ray_trainer"
-    assert module not in VerlAdapter().hooks(), "nothing reaches its trainer"
-    enforcement = check(COMMAND, version="0.9.1", dataset_size=12).enforcement
-    assert enforcement is not None
-    found = {obstacle.name: obstacle for obstacle in enforcement.obstacles}
-    assert "--mode observe" not in found["fully_async"].remedy
+    assert done == ["started", "started", "set up", *([] if mode is None else ["followed, 12"])]

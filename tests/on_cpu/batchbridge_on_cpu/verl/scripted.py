@@ -144,6 +144,29 @@ def apart(folder: Path, ranks: int) -> list[str]:
     ]
 
 
+FULLY_ASYNC, QUEUED = "verl.experimental.fully_async_policy.fully_async_main", "batchbridge_on_cpu.verl.queued"
+"""verl's program, and the module of what it runs on here."""
+
+
+def queued(folder: Path, ranks: int, prompts: int) -> list[str]:
+    """What `FULLY_ASYNC` needs beside `overrides` and `apart`: sizes as it asserts them, two rollouts for each
+    hand-over of weights, and each of `prompts` once."""
+    agent = folder / "apart.yaml"
+    words = apart(folder, ranks)
+    # Its rollouter names the agent loop, whatever the default is.
+    agent.write_text(f"- name: single_turn_agent\n  _target_: {APART}_agent.Agent\n", encoding="utf-8")
+    return [
+        *words,
+        "data.train_batch_size=0",
+        "data.gen_batch_size=1",
+        "async_training.require_batches=2",
+        "async_training.trigger_parameter_sync_step=2",
+        "async_training.staleness_threshold=0.5",
+        f"rollout.total_rollout_steps={prompts}",
+        "ray_kwargs.ray_init.num_cpus=60",
+    ]
+
+
 def command(folder: Path, ranks: int, *more: str, optimizer: Sequence[str] = ADAMW) -> list[str]:
     """The stock entry with `overrides` and `more`."""
     return [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(folder, ranks, optimizer=optimizer), *more]
