@@ -68,7 +68,31 @@ CODE = Code(
                     "apply_kl_penalty",
                     "compute_advantage",
                 ),
-                # The trainer that is observed alone; see `apart`.
+                # The trainers that are observed alone; see `apart` and `queued`.
+                "experimental/fully_async_policy/fully_async_trainer.py": (
+                    "FullyAsyncTrainer._compute_old_log_prob",
+                    "FullyAsyncTrainer._fit_generate",
+                    "FullyAsyncTrainer._fit_update_local_step",
+                    "FullyAsyncTrainer._fit_update_weights",
+                    "FullyAsyncTrainer._get_samples_from_queue",
+                    "FullyAsyncTrainer._save_checkpoint",
+                    "FullyAsyncTrainer._setup_checkpoint_manager",
+                    "FullyAsyncTrainer.fit",
+                    "FullyAsyncTrainer.fit_step",
+                    "FullyAsyncTrainer.init_workers",
+                    "FullyAsyncTrainer.load_checkpoint",
+                    "FullyAsyncTrainer.set_rollouter",
+                ),
+                "experimental/fully_async_policy/fully_async_rollouter.py": (
+                    "FullyAsyncAgentLoopManager.generate_sequences_single",
+                    "FullyAsyncRollouter._create_continuous_iterator",
+                    "FullyAsyncRollouter._feed_samples",
+                    "FullyAsyncRollouter._process_single_sample_streaming",
+                ),
+                "experimental/fully_async_policy/detach_utils.py": (
+                    "assemble_batch_from_rollout_samples",
+                    "prepare_single_generation_data",
+                ),
                 "experimental/one_step_off_policy/ray_trainer.py": (
                     "OneStepOffRayTrainer._async_gen_next_batch",
                     "OneStepOffRayTrainer._create_continuous_iterator",
@@ -80,6 +104,7 @@ CODE = Code(
                     "SeparateRayPPOTrainer._fit_compute_log_prob",
                     "SeparateRayPPOTrainer._fit_update_actor",
                     "SeparateRayPPOTrainer._fit_update_weights",
+                    "SeparateRayPPOTrainer._init_resource_pools",
                     "SeparateRayPPOTrainer.init_workers",
                 ),
                 "trainer/ppo/padding_utils.py": ("upsample_batch_to_divisible_size",),
