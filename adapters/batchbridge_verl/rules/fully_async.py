@@ -9,7 +9,7 @@ from batchbridge.kit.rule_table import BUILDING, OPEN
 from batchbridge_verl.ahead import HYBRID, LOG_PROBS, STALE, SYNCHRONISED
 from batchbridge_verl.rules.row import Rule, fix
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
-from batchbridge_verl.settings import ROLLOUT
+from batchbridge_verl.settings import ROLLOUT, holds
 
 _ASSERTED: dict[str, tuple[Callable[[Run, str], bool], str, object]] = {
     # key: whether it holds, what has to be, and a value that holds
@@ -52,6 +52,12 @@ def _not_judged(run: Run) -> str | None:
     )
 
 
+def _instead(run: Run) -> tuple[Fix, ...]:
+    other = Fix("python -m verl.trainer.main_ppo, which is judged and can be wrapped")
+    watched = Fix("batchbridge run --mode observe, which records what it trains and whose weights generated it")
+    return (other, watched) if holds(">=0.9.1", run.version) else (other,)
+
+
 FULLY: tuple[Rule, ...] = (
     BUILDING(
         "BB-VERL-093",
@@ -68,7 +74,7 @@ FULLY: tuple[Rule, ...] = (
         (REQUIRED,),
         "it runs",
         "verl 0.8.0 to 0.9.1 fully_async_main: validate_config is not called",
-        lambda run: (Fix("python -m verl.trainer.main_ppo, which is judged and can be wrapped"),),
+        _instead,
         versions=">=0.8.0",
     ),
 )

@@ -332,6 +332,11 @@ KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "object
 GAE = ("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2")
 ASKED = {
     "one_step_off": Asked(program="verl.experimental.one_step_off_policy.main_ppo", trainer=V0_TRAINER),
+    "fully_async": Asked(
+        ("data.train_batch_size=0", "data.gen_batch_size=1", "actor_rollout_ref.hybrid_engine=False"),
+        program="verl.experimental.fully_async_policy.fully_async_main",
+        trainer=V0_TRAINER,
+    ),
     "critic": Asked(attributes={"use_critic": True}),
     "critic_settings": Asked((*GAE,), {"critic.gamma": 0.5}, attributes={"use_critic": True}),
     "critic_engine": Asked((*GAE, "critic.strategy=megatron"), attributes={"use_critic": True}),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,9 @@ pytestmark = [
     pytest.mark.skipif(importlib.metadata.version("verl") != "0.9.1", reason="observed on 0.9.1"),
 ]
 PROMPTS, GROUP, SIZE, STEPS, SYNCHRONISED = 36, 4, 24, 2, 2
-"""Of the dataset; completions of a prompt and of a rollout; optimizer steps of a rollout; rollouts per hand-over."""
+"""Of a run; completions of a prompt and of a rollout; optimizer steps of a rollout; rollouts per hand-over."""
+AHEAD = 3
+"""Rollouts whose prompts the rollouter begins before it waits for weights: half more than `SYNCHRONISED`."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,13 @@ class Run:
         return list(read_steps(self.ledger))
 
 
-def run(folder: Path, ranks: int, mode: str = "observe", **env: str) -> Run:
+def run(
+    folder: Path, ranks: int, *more: str, prompts: int = PROMPTS, total: int = 0, mode: str = "observe", **env: str
+) -> Run:
+    """prompts: of the dataset. total: those that are asked for; 0: each once."""
     folder.mkdir(parents=True, exist_ok=True)
-    prepare(folder, prompts=PROMPTS)
-    stock = command(folder, ranks, *queued(folder, ranks, PROMPTS))
+    prepare(folder, prompts=prompts)
+    stock = command(folder, ranks, *queued(folder, ranks, total or prompts), *more)
     words = [
         *(sys.executable, "-m", "batchbridge", "run", "--mode", mode, "--ledger", str(folder / "ledger"), "--"),
         *(FULLY_ASYNC if word == "verl.trainer.main_ppo" else word for word in stock),
@@ -75,14 +81,25 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def observed(place: Path) -> Run:
-    return run(place / "a", 2)
+    """On two ranks and an engine, evaluated before and between."""
+    return run(place / "a", 2, "trainer.val_before_train=True", "trainer.test_freq=2")
 
 
 @pytest.fixture(scope="module")
 def tampered(place: Path) -> Run:
-    """verl hands weights over as number 1, and nothing arrives; number 2 are changed on the way. Completions say that
-    they are of version 99."""
-    return run(place / "b", 1, BATCHBRIDGE_SKIP="1", BATCHBRIDGE_BEND="2", BATCHBRIDGE_STAMP="99")
+    """verl counts a hand-over of weights as number 1, and none are sent; number 2 are sent, and the engine takes none;
+    number 3 are changed on the way. Completions say that they are of version 99."""
+    faults = {"BATCHBRIDGE_SKIP": "1", "BATCHBRIDGE_LOSE": "2", "BATCHBRIDGE_BEND": "3", "BATCHBRIDGE_STAMP": "99"}
+    return run(place / "b", 1, prompts=60, **faults)
+
+
+@pytest.fixture(scope="module")
+def resumed(place: Path) -> Run:
+    """Two hand-overs, saved; the run goes on from there in other processes."""
+    half = PROMPTS * 2 // 3
+    first = run(place / "d", 1, "trainer.save_freq=2", total=half)
+    assert first.code == 0, first.text[-20000:]
+    return run(place / "d", 1, "trainer.resume_mode=auto")
 
 
 def told(run: Run) -> dict[tuple[int, int], int]:
@@ -97,7 +114,18 @@ def told(run: Run) -> dict[tuple[int, int], int]:
 def truth(run: Run) -> dict[tuple[int, int], int]:
     """The same, as the stand-ins saw it."""
     versions = {digest: STEPS * SYNCHRONISED * int(number) for number, digest in reversed(run.lines("sent"))}
-    return {(int(prompt), int(sample)): versions[digest] for prompt, sample, digest in run.lines("made")}
+    made = run.lines("made")
+    return {(int(prompt), int(sample)): versions[digest] for prompt, sample, digest in made if digest in versions}
+
+
+def oldest(run: Run) -> int:
+    """Of the run's completions, in optimizer steps."""
+    return max(step["step"] - made for step in run.steps for made in step["generated_at_step"])
+
+
+def stale(run: Run) -> int:
+    """Completions of older weights that verl counted, by what they say of themselves."""
+    return int(float(re.findall(r"stale_trajectory_processed:([\d.]+)", run.text)[-1]))
 
 
 def hold(found: Mapping[tuple[int, int], int], true: Mapping[tuple[int, int], int]) -> int:
@@ -117,19 +145,26 @@ def test_the_ledger_says_of_every_completion_whose_weights_generated_it(
     same = hold(found, truth(observed))
     assert {0, STEPS * SYNCHRONISED} <= {*found.values()}
     assert [step["step"] for step in observed.steps] == [*range(PROMPTS * GROUP * STEPS // SIZE)]
-    ages = [step["step"] - made for step in observed.steps for made in step["generated_at_step"]]
     header = read_headers(observed.ledger)[0]
     assert (header["mode"], header["spec"]["staleness"]["mode"]) == ("observe", "unbounded")
     assert all(step["ranks"] == 2 and step["gradient_norm"] > 1e-2 for step in observed.steps)
-    record("fully_async", "2 ranks", completions=len(found), same=same, oldest=max(ages))
+    record("fully_async", "2 ranks", completions=len(found), same=same, oldest=oldest(observed))
 
 
-def test_weights_that_never_arrived_are_no_version_whatever_says_so(tampered: Run, record: Callable[..., None]) -> None:
-    assert "1" not in [number for number, _ in tampered.lines("given")]
+def test_weights_that_never_arrived_are_no_version_whatever_says_so(
+    tampered: Run, observed: Run, record: Callable[..., None]
+) -> None:
+    assert [number for number, _ in tampered.lines("sent")] == ["0", "2", "3"]
+    assert [number for number, _ in tampered.lines("given")] == ["0", "3"]
     found = told(tampered)
-    assert found
-    assert set(found.values()) == {0}, "4 of some, had they arrived"
-    record("fully_async", "a hand-over that is left out", completions=len(found))
+    assert set(found.values()) == {0}, "4 and 8 of some, had they arrived"
+    # What is trained before number 3 is more than what can have begun before number 2.
+    assert len(found) >= 3 * SYNCHRONISED * SIZE > (SYNCHRONISED + AHEAD) * SIZE
+    assert found == {who: step for who, step in truth(tampered).items() if who in found}
+    assert (stale(tampered), stale(observed) > 0) == (0, True), "verl believes what the completions say"
+    record(
+        "fully_async", "hand-overs that are left out", completions=len(found), same=len(found), oldest=oldest(tampered)
+    )
 
 
 def test_weights_that_were_changed_on_the_way_end_the_run(tampered: Run) -> None:
@@ -139,8 +174,20 @@ def test_weights_that_were_changed_on_the_way_end_the_run(tampered: Run) -> None
     )
 
 
+def test_a_run_that_goes_on_counts_from_the_hand_over_that_was_saved(resumed: Run, record: Callable[..., None]) -> None:
+    assert resumed.code == 0, resumed.text[-20000:]
+    found = told(resumed)
+    assert len(found) == PROMPTS * GROUP
+    same = hold(found, truth(resumed))
+    assert [step["step"] for step in resumed.steps] == [*range(PROMPTS * GROUP * STEPS // SIZE)]
+    late = {made for step in resumed.steps[-SYNCHRONISED * STEPS :] for made in step["generated_at_step"]}
+    assert late == {2 * STEPS * SYNCHRONISED}
+    record("fully_async", "resumed", completions=len(found), same=same, oldest=oldest(resumed))
+
+
 def test_enforcing_it_is_refused_before_a_worker_starts(place: Path) -> None:
-    refused = run(place / "c", 1, "enforce")
+    refused = run(place / "c", 1, mode="enforce")
     assert refused.code != 0
-    assert "fully_async" in refused.text
+    assert "fully_async: " in refused.text
     assert "take --mode observe" in refused.text
+    assert "WorkerDict" not in refused.text

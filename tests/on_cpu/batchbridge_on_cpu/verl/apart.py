@@ -9,8 +9,9 @@ it.
 
 `BATCHBRIDGE_APART`: folder of what is seen, by nobody of BatchBridge: `sent` and `given` get a line `number digest` for
 each hand-over, `held` is the digest of the engine's weights, `made` gets `prompt sample digest` as a completion begins.
-`BATCHBRIDGE_SKIP`: of `Faulty`, the numbers of hand-overs that are not done. `BATCHBRIDGE_BEND`: the number of one
-whose weights are changed on the way. `BATCHBRIDGE_STAMP`: the version that every completion says of itself.
+`BATCHBRIDGE_SKIP`: of `Faulty`, the numbers of hand-overs that are not done. `BATCHBRIDGE_LOSE`: the number of one
+that the engine is called for and takes nothing of. `BATCHBRIDGE_BEND`: the number of one whose weights are changed on
+the way. `BATCHBRIDGE_STAMP`: the version that every completion says of itself.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Engine(ScriptedRollout):
     """Holds the weights that it was given."""
 
     async def update_weights(self, weights: Any, **options: Any) -> None:
+        if os.environ.get("BATCHBRIDGE_LOSE") == str(options["global_steps"]):
+            return
         kept = {name: tensor.clone() async for name, tensor in weights}
         note("given", options["global_steps"], digest(kept))
         (seen() / "holding").write_text(digest(kept), encoding="utf-8")

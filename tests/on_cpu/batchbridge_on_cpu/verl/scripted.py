@@ -153,8 +153,9 @@ def queued(folder: Path, ranks: int, prompts: int) -> list[str]:
     hand-over of weights, and each of `prompts` once."""
     agent = folder / "apart.yaml"
     words = apart(folder, ranks)
-    # Its rollouter names the agent loop, whatever the default is.
-    agent.write_text(f"- name: single_turn_agent\n  _target_: {APART}_agent.Agent\n", encoding="utf-8")
+    # Its rollouter names the agent loop, whatever the default is; the default evaluates.
+    names = "single_turn_agent", "scripted"
+    agent.write_text("".join(f"- name: {name}\n  _target_: {APART}_agent.Agent\n" for name in names), encoding="utf-8")
     return [
         *words,
         "data.train_batch_size=0",
