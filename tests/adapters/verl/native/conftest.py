@@ -26,7 +26,8 @@ DIGESTS = Path(__file__).parents[3] / "equivalence" / "native"
 
 @pytest.fixture
 def record() -> Callable[..., None]:
-    """Keeps the figures of a measured case in `MEASURED`, two digits each, where BATCHBRIDGE_RECORD=1 asks for it."""
+    """Keeps the figures of a measured case in `MEASURED`, two digits each and counts whole, where BATCHBRIDGE_RECORD=1
+    asks for it."""
 
     def keep(what: str, case: str, **figures: float) -> None:
         if os.environ.get("BATCHBRIDGE_RECORD") != "1":
@@ -42,7 +43,9 @@ def record() -> Callable[..., None]:
             if kept.get(version, {}).get("code") != code:
                 kept[version] = {"code": code}  # figures of other code say nothing
             of_version = kept[version]
-            of_version.setdefault(what, {})[case] = {name: float(f"{value:.1e}") for name, value in figures.items()}
+            of_version.setdefault(what, {})[case] = {
+                name: value if isinstance(value, int) else float(f"{value:.1e}") for name, value in figures.items()
+            }
             file.truncate(0)
             file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
