@@ -30,7 +30,7 @@ from batchbridge_verl.settings import BY_KEY
 
 CONFIGURATION = "fully_async_ppo_trainer"
 """What says in a configuration file that it is this program's."""
-NOT_FOLLOWED = "engines on the trainer's own devices are given weights in a way that is not followed"
+UNSEEN = "BatchBridge does not see which weights engines on the trainer's own devices are given"
 BEGUN, ENDED = "batchbridge_held_first", "batchbridge_held_last"
 """Columns of what comes out of the queue: the engines' digests, as one text."""
 _PROMPTS = "batchbridge_prompts"
@@ -54,7 +54,7 @@ def follow_with_rollouter(trainer: Any) -> None:
         raise CannotAttach({"fully_async": f"{OBSERVED_ALONE}; take --mode observe"})
     values = _settings(trainer)
     if on := [key for key in ON_THE_TRAINERS_DEVICES if values.get(key)]:
-        raise CannotAttach({"fully_async": f"{NOT_FOLLOWED}; set {on[0]}=False"})
+        raise CannotAttach({"fully_async": f"{UNSEEN}; set {on[0]}=False"})
     native = trainer._setup_checkpoint_manager
 
     async def setup() -> None:
