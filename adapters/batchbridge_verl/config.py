@@ -64,7 +64,7 @@ class VerlAdapter(FramedAdapter):
     newest_version: ClassVar[str] = tables.NEWEST
     releases = tuple(DIGESTS)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
-    runtime = "batchbridge_verl.runtime:RUNTIME"
+    runtime = "batchbridge_verl.attaching:RUNTIME"
     reports = "batchbridge_verl.reporting:report"
     texts = "batchbridge_verl.texts:TEXTS"
     rule_table = "batchbridge_verl.rules:RULES"

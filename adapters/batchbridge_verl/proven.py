@@ -5,8 +5,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batchbridge.kit import Code, Package
 from batchbridge_verl.settings import OLDEST_ENFORCED
+
+_MARKER = "version/version"
+ONE_STEP_OFF, FULLY_ASYNC = "one_step_off", "fully_async"
+"""The programs of verl.experimental whose trainers are observed; see `apart` and `queued`."""
+_SEPARATION = {
+    "experimental/separation/ray_trainer.py": (
+        "SeparateRayPPOTrainer._fit_compute_log_prob",
+        "SeparateRayPPOTrainer._fit_update_actor",
+        "SeparateRayPPOTrainer._fit_update_weights",
+        "SeparateRayPPOTrainer._init_resource_pools",
+        "SeparateRayPPOTrainer.init_workers",
+    ),
+}
+"""Of the class that both trainers are made from."""
+_ONE_STEP_OFF = {
+    "experimental/one_step_off_policy/ray_trainer.py": (
+        "OneStepOffRayTrainer._async_gen_next_batch",
+        "OneStepOffRayTrainer._create_continuous_iterator",
+        "OneStepOffRayTrainer._fit_generate",
+        "OneStepOffRayTrainer.fit",
+        "OneStepOffRayTrainer.fit_step",
+    ),
+}
+_FULLY_ASYNC = {
+    "experimental/fully_async_policy/fully_async_trainer.py": (
+        "FullyAsyncTrainer._compute_old_log_prob",
+        "FullyAsyncTrainer._fit_generate",
+        "FullyAsyncTrainer._fit_update_local_step",
+        "FullyAsyncTrainer._fit_update_weights",
+        "FullyAsyncTrainer._get_samples_from_queue",
+        "FullyAsyncTrainer._save_checkpoint",
+        "FullyAsyncTrainer._setup_checkpoint_manager",
+        "FullyAsyncTrainer.fit",
+        "FullyAsyncTrainer.fit_step",
+        "FullyAsyncTrainer.init_workers",
+        "FullyAsyncTrainer.load_checkpoint",
+        "FullyAsyncTrainer.set_rollouter",
+    ),
+    "experimental/fully_async_policy/fully_async_rollouter.py": (
+        "FullyAsyncAgentLoopManager.generate_sequences_single",
+        "FullyAsyncRollouter._create_continuous_iterator",
+        "FullyAsyncRollouter._feed_samples",
+        "FullyAsyncRollouter._process_single_sample_streaming",
+    ),
+    "experimental/fully_async_policy/detach_utils.py": (
+        "assemble_batch_from_rollout_samples",
+        "prepare_single_generation_data",
+    ),
+}
+
+
+def _part(name: str, functions: Mapping[str, tuple[str, ...]]) -> Package:
+    return Package("verl", "verl", marker=_MARKER, control={**_SEPARATION, **functions}, part=name)
+
 
 CODE = Code(
     framework="verl",
@@ -16,7 +72,7 @@ CODE = Code(
         Package(
             "verl",
             "verl",
-            marker="version/version",
+            marker=_MARKER,
             control={
                 "trainer/ppo/v1/trainer_base.py": (
                     "PPOTrainer._add_batch_to_generate",
@@ -68,45 +124,6 @@ CODE = Code(
                     "apply_kl_penalty",
                     "compute_advantage",
                 ),
-                # The trainers that are observed alone; see `apart` and `queued`.
-                "experimental/fully_async_policy/fully_async_trainer.py": (
-                    "FullyAsyncTrainer._compute_old_log_prob",
-                    "FullyAsyncTrainer._fit_generate",
-                    "FullyAsyncTrainer._fit_update_local_step",
-                    "FullyAsyncTrainer._fit_update_weights",
-                    "FullyAsyncTrainer._get_samples_from_queue",
-                    "FullyAsyncTrainer._save_checkpoint",
-                    "FullyAsyncTrainer._setup_checkpoint_manager",
-                    "FullyAsyncTrainer.fit",
-                    "FullyAsyncTrainer.fit_step",
-                    "FullyAsyncTrainer.init_workers",
-                    "FullyAsyncTrainer.load_checkpoint",
-                    "FullyAsyncTrainer.set_rollouter",
-                ),
-                "experimental/fully_async_policy/fully_async_rollouter.py": (
-                    "FullyAsyncAgentLoopManager.generate_sequences_single",
-                    "FullyAsyncRollouter._create_continuous_iterator",
-                    "FullyAsyncRollouter._feed_samples",
-                    "FullyAsyncRollouter._process_single_sample_streaming",
-                ),
-                "experimental/fully_async_policy/detach_utils.py": (
-                    "assemble_batch_from_rollout_samples",
-                    "prepare_single_generation_data",
-                ),
-                "experimental/one_step_off_policy/ray_trainer.py": (
-                    "OneStepOffRayTrainer._async_gen_next_batch",
-                    "OneStepOffRayTrainer._create_continuous_iterator",
-                    "OneStepOffRayTrainer._fit_generate",
-                    "OneStepOffRayTrainer.fit",
-                    "OneStepOffRayTrainer.fit_step",
-                ),
-                "experimental/separation/ray_trainer.py": (
-                    "SeparateRayPPOTrainer._fit_compute_log_prob",
-                    "SeparateRayPPOTrainer._fit_update_actor",
-                    "SeparateRayPPOTrainer._fit_update_weights",
-                    "SeparateRayPPOTrainer._init_resource_pools",
-                    "SeparateRayPPOTrainer.init_workers",
-                ),
                 "trainer/ppo/padding_utils.py": ("upsample_batch_to_divisible_size",),
                 "workers/engine_workers.py": (
                     "ActorRolloutRefWorker.init_model",
@@ -152,4 +169,5 @@ CODE = Code(
             },
         ),
     ),
+    parts=(_part(ONE_STEP_OFF, _ONE_STEP_OFF), _part(FULLY_ASYNC, _FULLY_ASYNC)),
 )

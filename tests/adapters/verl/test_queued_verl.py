@@ -17,7 +17,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
 from batchbridge.reading.read import read, read_source
 from batchbridge.reports import check
-from batchbridge_verl import launched, queued, runtime
+from batchbridge_verl import attaching, launched, proven, queued, runtime
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.engine import WEIGHTS_OF
 
@@ -351,3 +351,19 @@ def test_its_trainer_follows_the_launch_once_it_knows_its_rollouter(
     trainer._init_resource_pools()
     asyncio.run(trainer._setup_checkpoint_manager())
     assert done == ["started", "started", "set up", *([] if mode is None else ["followed, 12"])]
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "part"),
+    [
+        ("verl.experimental.fully_async_policy.fully_async_trainer", "FullyAsyncTrainer", "fully_async"),
+        ("verl.experimental.one_step_off_policy.ray_trainer", "OneStepOffRayTrainer", "one_step_off"),
+        ("verl.trainer.ppo.ray_trainer", "RayPPOTrainer", None),
+    ],
+)
+def test_only_a_programs_own_trainer_depends_on_its_code(home: str, name: str, part: str | None) -> None:
+    trainer = type(name, (), {"__module__": home})()
+    asked = [package.record for package in proven.CODE.used(attaching.RUNTIME.uses(trainer)).packages]
+    assert asked == (["verl"] if part is None else ["verl", f"verl:{part}"])
+    files = [file for package in proven.CODE.used().packages for file in package.functions]
+    assert not any(file.startswith("experimental/") for file in files), "workers of any trainer ask for no more"

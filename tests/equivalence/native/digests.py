@@ -31,8 +31,8 @@ CUT = {
 """Modules of the core that an adapter cuts and lays out micro-batches with."""
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
-OF_MEASURING = ("watching", "chosen_tokens")
-"""Modules of an adapter that measure, where it has them."""
+OF_MEASURING = ("watching", "chosen_tokens", "apart", "queued")
+"""Modules of an adapter that measure what is trained and whose weights generated it, where it has them."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
 PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates", "other_engines", "distillation")
 """Names of the modules of an adapter that act on a run, where it has them."""
