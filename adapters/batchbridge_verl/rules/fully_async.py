@@ -54,7 +54,10 @@ def _not_judged(run: Run) -> str | None:
 
 def _instead(run: Run) -> tuple[Fix, ...]:
     other = Fix("python -m verl.trainer.main_ppo, which is judged and can be wrapped")
-    watched = Fix("batchbridge run --mode observe, which records what it trains and whose weights generated it")
+    watched = Fix(
+        "batchbridge run --mode observe, which records what it trains and whose weights generated it, where no engine "
+        "generates on the trainer's own devices (use_trainer_do_validate, use_dynamic_resource_scheduling)"
+    )
     return (other, watched) if holds(">=0.9.1", run.version) else (other,)
 
 
