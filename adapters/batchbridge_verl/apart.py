@@ -9,6 +9,7 @@ Source: verl 0.9.1 experimental/{one_step_off_policy,separation}/ray_trainer.py,
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import workers_ray
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.patches import Patches
 from batchbridge_verl.driver import _actor_of
 from batchbridge_verl.engine import WEIGHTS_OF
@@ -42,6 +43,18 @@ def as_started(trainer: object, source: Source) -> Source:
     if not is_one_step_off(trainer):
         return source
     return Source(values={"defaults": [CONFIGURATION, "_self_"], **source.values})
+
+
+def number_dataset(owner: Any, patches: Patches) -> None:
+    """Rows of `owner.train_dataset` and of its loader know their index."""
+    told = {"what": "rows are told apart", "why": "ledger"}
+    dataset = NumberedDataset(owner.train_dataset)
+    patches.set(owner, "train_dataset", dataset, **told)
+    # torch forbids a loader another dataset, but its iterator reads this entry.
+    entries = vars(owner.train_dataloader)
+    undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
+    again()
+    patches.made("train_dataloader.dataset", undo, again=again, **told)
 
 
 class Apart:

@@ -7,14 +7,13 @@ they get one that says whose weights generated them, too (`apart`, `queued`).
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from batchbridge import CannotAttach
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge_verl.apart import Apart, is_one_step_off
+from batchbridge_verl.apart import Apart, is_one_step_off, number_dataset
 from batchbridge_verl.driver import install_everywhere
 from batchbridge_verl.queued import Queued, is_fully_async
 
@@ -94,18 +93,6 @@ class Observer:
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
         return int(self._trainer.global_steps) - 1
-
-
-def number_dataset(owner: Any, patches: Patches) -> None:
-    """Rows of `owner.train_dataset` and of its loader know their index."""
-    told = {"what": "rows are told apart", "why": "ledger"}
-    dataset = NumberedDataset(owner.train_dataset)
-    patches.set(owner, "train_dataset", dataset, **told)
-    # torch forbids a loader another dataset, but its iterator reads this entry.
-    entries = vars(owner.train_dataloader)
-    undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
-    again()
-    patches.made("train_dataloader.dataset", undo, again=again, **told)
 
 
 def numbered(native: Any, group: int) -> Any:

@@ -19,10 +19,11 @@ from typing import Any
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, current_launch, follow, workers_ray
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
+from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
 from batchbridge_verl.ahead import OBSERVED_ALONE, ON_THE_TRAINERS_DEVICES, SETTINGS
-from batchbridge_verl.apart import Apart
+from batchbridge_verl.apart import Apart, number_dataset
 from batchbridge_verl.driver import install_everywhere
 from batchbridge_verl.engine import WEIGHTS_OF
 from batchbridge_verl.installed import installed
@@ -84,11 +85,9 @@ _READ = frozenset((*BY_KEY, *(row.key for row in SETTINGS), *ON_THE_TRAINERS_DEV
 def _settings(trainer: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    from batchbridge_verl.runtime import _flat
-
     values = OmegaConf.to_container(trainer.config, resolve=True)
     assert isinstance(values, dict), "verl's configuration is a mapping"
-    return dict(_flat(values))
+    return dict(flatten(values))
 
 
 class Queued(Apart):
@@ -151,8 +150,6 @@ class Stamping:
     """The patches of a rollouter. engines: the workers beside its engines, each with `apart.Held`."""
 
     def __init__(self, rollouter: Any, engines: Sequence[Any]) -> None:
-        from batchbridge_verl.observe import number_dataset
-
         self.patches, self._engines = Patches(), engines
         number_dataset(rollouter, self.patches)
         manager = rollouter.async_rollout_manager
