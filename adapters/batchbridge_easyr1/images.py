@@ -8,7 +8,7 @@ Source: EasyR1 0.3.2 to 0.3.3.dev0 FSDPWorker._process_multi_modal_inputs; model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge import CannotAttach
@@ -31,12 +31,10 @@ def processed(worker: Any) -> Callable[[Any], None]:
     return process
 
 
-def require(columns: Mapping[str, Any], *, ranks: int, padding_free: bool, allow: Collection[str]) -> None:
-    """Raises `CannotAttach` where a rollout's rows cannot be trained in any order: videos, which are not proven; and
-    rows without an image beside others, where a rank that does not run the tower leaves those waiting that do."""
+def require(columns: Mapping[str, Any], *, ranks: int, padding_free: bool) -> None:
+    """Raises `CannotAttach` where a rollout's rows cannot be trained in any order: rows without an image or video beside
+    others, where a rank that does not run the tower leaves those waiting that do."""
     rows = [one or {} for one in columns.get(IMAGES, ())]
-    if "videos" not in allow and any(row.get("videos") for row in rows):
-        raise CannotAttach({"videos": VIDEOS})
     seen = {bool(row.get("images") or row.get("videos")) for row in rows}
     if len(seen) > 1 and ranks > 1 and not padding_free:
         reason = (
@@ -45,6 +43,3 @@ def require(columns: Mapping[str, Any], *, ranks: int, padding_free: bool, allow
             "prompts out"
         )
         raise CannotAttach({"multi_modal": reason})
-
-
-VIDEOS = 'rows with videos take the same way as rows with images and were never run; allow=("videos",) accepts them'

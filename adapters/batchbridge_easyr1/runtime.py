@@ -19,7 +19,6 @@ from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
-from batchbridge_easyr1.images import VIDEOS
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
@@ -263,8 +262,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "videos",
-        VIDEOS,
-        lambda trainer, request: _has_videos(trainer.train_dataloader.dataset),
+        "rows with videos are proven with Qwen2-VL and Qwen2.5-VL: of Qwen3-VL EasyR1 counts a video's tokens by its video "
+        "processor and makes its tensors by its image processor",
+        lambda trainer, request: (
+            type(trainer.processor).__name__ == "Qwen3VLProcessor" and _has_videos(trainer.train_dataloader.dataset)
+        ),
         allowable=True,
         configured=never,
         remedy="a data set without the column data.video_key",

@@ -56,7 +56,7 @@ class Driver(StepDriver):
 
     def require_images(self, columns: Mapping[str, Any]) -> None:
         """Raises `CannotAttach` where a rollout's images cannot follow their rows."""
-        require(columns, ranks=self.ranks, padding_free=self._actor.padding_free, allow=self.orders.allow)
+        require(columns, ranks=self.ranks, padding_free=self._actor.padding_free)
 
     @property
     def rows_per_micro_batch(self) -> int:
