@@ -32,8 +32,8 @@ def processed(worker: Any) -> Callable[[Any], None]:
 
 
 def require(columns: Mapping[str, Any], *, ranks: int, padding_free: bool) -> None:
-    """Raises `CannotAttach` where a rollout's rows cannot be trained in any order: rows without an image or video beside
-    others, where a rank that does not run the tower leaves those waiting that do."""
+    """Raises `CannotAttach` where a rollout's rows cannot be trained in any order: rows without an image or video
+    beside others, where a rank that does not run the tower leaves those waiting that do."""
     rows = [one or {} for one in columns.get(IMAGES, ())]
     seen = {bool(row.get("images") or row.get("videos")) for row in rows}
     if len(seen) > 1 and ranks > 1 and not padding_free:

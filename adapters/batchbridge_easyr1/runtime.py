@@ -84,7 +84,7 @@ def _other_images(reading: Reading) -> bool | None:
         return images
     if not _scores_any_rows(reading):
         return True
-    if re.match(r"qwen(2|2\.5|3)-vl-", str(model).rstrip("/").rpartition("/")[2].lower()):
+    if re.match(r"qwen(2|2\.5|3)-vl-", _last(model)):
         return False
     return None if Path(str(model)).expanduser().exists() else True
 
@@ -106,7 +106,13 @@ def _assumed(reading: Reading) -> tuple[str, ...]:
     peft = () if lora is False else (f"peft before {UNSENT_FROM}",)
     if model is None:
         return (ASSUMED, *peft)
-    return (*(("a data set without videos",) if images_of(model) else ()), *peft)
+    videos = images_of(model) and not re.match(r"qwen2(\.5)?-vl-", _last(model))
+    return (*(("a data set without videos",) if videos else ()), *peft)
+
+
+def _last(model: Any) -> str:
+    """A model's name without its owner or folder."""
+    return str(model).rstrip("/").rpartition("/")[2].lower()
 
 
 def _has_videos(dataset: Any) -> bool:
@@ -262,8 +268,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "videos",
-        "rows with videos are proven with Qwen2-VL and Qwen2.5-VL: of Qwen3-VL EasyR1 counts a video's tokens by its video "
-        "processor and makes its tensors by its image processor",
+        "rows with videos are proven with Qwen2-VL and Qwen2.5-VL: of Qwen3-VL EasyR1 counts the tokens of the frames "
+        "that its video processor samples once more, and has its image processor make the tensors of all frames",
         lambda trainer, request: (
             type(trainer.processor).__name__ == "Qwen3VLProcessor" and _has_videos(trainer.train_dataloader.dataset)
         ),

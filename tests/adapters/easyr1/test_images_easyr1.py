@@ -72,31 +72,33 @@ IMAGE, VIDEO, NOTHING = {"images": ["a.png"]}, {"videos": ["a.mp4"]}, {"images":
 
 
 @pytest.mark.parametrize(
-    ("rows", "ranks", "padding_free", "allow", "name"),
+    ("rows", "ranks", "padding_free", "name"),
     [
-        ([IMAGE, NOTHING], 2, True, (), None),
-        ([IMAGE, NOTHING], 2, False, (), "multi_modal"),
-        ([IMAGE, NOTHING], 1, False, (), None),
-        ([IMAGE, IMAGE], 2, False, (), None),
-        ([NOTHING, None], 2, False, (), None),
-        ([VIDEO, VIDEO], 1, True, (), "videos"),
-        ([VIDEO, VIDEO], 1, True, ("videos",), None),
+        ([IMAGE, NOTHING], 2, True, None),
+        ([IMAGE, NOTHING], 2, False, "multi_modal"),
+        ([IMAGE, NOTHING], 1, False, None),
+        ([IMAGE, IMAGE], 2, False, None),
+        ([NOTHING, None], 2, False, None),
+        ([VIDEO, VIDEO], 2, False, None),
+        ([VIDEO, IMAGE], 2, False, None),
+        ([VIDEO, NOTHING], 2, True, None),
+        ([VIDEO, NOTHING], 2, False, "multi_modal"),
     ],
 )
 def test_a_rollout_is_refused_where_its_images_cannot_follow_their_rows(
-    rows: list[Any], ranks: int, padding_free: bool, allow: tuple[str, ...], name: str | None
+    rows: list[Any], ranks: int, padding_free: bool, name: str | None
 ) -> None:
     columns = {"multi_modal_data": rows}
     if name is None:
-        require(columns, ranks=ranks, padding_free=padding_free, allow=allow)
+        require(columns, ranks=ranks, padding_free=padding_free)
         return
     with pytest.raises(CannotAttach) as refusal:
-        require(columns, ranks=ranks, padding_free=padding_free, allow=allow)
+        require(columns, ranks=ranks, padding_free=padding_free)
     assert set(refusal.value.reasons) == {name}
 
 
 def test_a_rollout_of_text_is_left_alone() -> None:
-    require({}, ranks=2, padding_free=False, allow=())
+    require({}, ranks=2, padding_free=False)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,8 @@ def test_a_model_that_reads_images_is_refused_by_its_name_but_for_the_proven_one
     enforcement = check(command, dataset_size=4096).enforcement
     assert enforcement is not None
     assert [one.name for one in enforcement.obstacles] == ([] if reason is None else [reason])
-    assert ("a data set without videos" in enforcement.assumes) is True
+    proven = model in ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2-VL-2B-Instruct")
+    assert ("a data set without videos" in enforcement.assumes) is not proven
 
 
 def test_the_record_is_of_a_known_checkout_and_of_the_code_as_it_is_now() -> None:
@@ -165,15 +168,19 @@ def test_images_are_refused_in_the_version_that_scores_rows_without_them_otherwi
     assert [one.name for one in enforcement.obstacles] == found
 
 
-def test_videos_are_seen_in_a_data_set_that_has_no_images() -> None:
+def test_a_data_set_with_videos_and_without_images_is_refused_for_qwen3_vl_alone() -> None:
     (videos,) = (one for one in REFUSALS if one.name == "videos")
 
-    def trainer(*columns: str) -> Any:
+    def trainer(processor: str, *columns: str) -> Any:
         inner = SimpleNamespace(column_names=list(columns))
         dataset = SimpleNamespace(dataset=inner, image_key="images", video_key="videos")
-        return SimpleNamespace(train_dataloader=SimpleNamespace(dataset=dataset))
+        loader = SimpleNamespace(dataset=dataset)
+        return SimpleNamespace(train_dataloader=loader, processor=type(processor, (), {})())
 
     request: Any = None
-    assert videos.applies(trainer("prompt", "videos"), request)
-    assert not videos.applies(trainer("prompt", "videos", "images"), request)
-    assert not videos.applies(trainer("prompt"), request)
+    assert videos.applies(trainer("Qwen3VLProcessor", "prompt", "videos"), request)
+    assert not videos.applies(trainer("Qwen3VLProcessor", "prompt", "videos", "images"), request)
+    assert not videos.applies(trainer("Qwen3VLProcessor", "prompt"), request)
+    for proven in ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"):
+        assert not videos.applies(trainer(proven, "prompt", "videos"), request)
+    assert videos.allowable

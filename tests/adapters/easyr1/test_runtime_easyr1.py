@@ -149,6 +149,15 @@ def test_lora_beside_a_frozen_tower_and_videos_alone_can_be_allowed(monkeypatch:
     assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["videos", "lora", "lora_rollouts"]
 
 
+def test_a_data_set_with_videos_is_refused_for_qwen3_vl_and_can_be_allowed() -> None:
+    inner = SimpleNamespace(column_names=["prompt", "videos"])
+    loader = SimpleNamespace(dataset=SimpleNamespace(dataset=inner, image_key="images", video_key="videos"))
+    for name, wanted in (("Qwen2VLProcessor", set()), ("Qwen2_5_VLProcessor", set()), ("Qwen3VLProcessor", {"videos"})):
+        trainer = trainer_of(processor=type(name, (), {})(), train_dataloader=loader)
+        assert refused(trainer, request_of()) == wanted
+        assert refused(trainer, request_of(allow=frozenset({"videos"}))) == set()
+
+
 @pytest.mark.parametrize(
     ("peft", "rank", "names"),
     [("0.20.0", 8, set()), ("0.21.0", 8, {"lora_rollouts"}), ("0.21.2", 8, {"lora_rollouts"}), ("0.21.2", 0, set())],
