@@ -428,6 +428,7 @@ def easyr1() -> str:
                     ends["stock entry on one rank"]
                 ),
                 **easyr1_images(recorded / f"images_{version}.json"),
+                **easyr1_videos(recorded / f"videos_{version}.json"),
                 **easyr1_lora(recorded / f"lora_{version}.json"),
             }
         )
@@ -459,6 +460,32 @@ def easyr1_images(file: Path) -> dict[str, str]:
             f"{digits(apart['enforced, 1'])}; {digits(apart['penalised, tower frozen, 1'])}"
         ),
         "... unwrapped: apart by": f"{apart['observed, 2']:.0%}",
+    }
+
+
+def easyr1_videos(file: Path) -> dict[str, str]:
+    """Of one version: what test_videos_easyr1.py measured, where videos are followed."""
+    if not file.exists():
+        return dict.fromkeys(easyr1_videos(file.with_name("videos_0.3.3.dev0.json")), "refused")
+    cases = read(file)["gradients"].values()
+    results = [result for case in cases for result in case["wrapped"]]
+    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
+    controls = [case["controls"] for case in cases]
+
+    def least(name: str) -> str:
+        return f"{min(case[name] for case in controls if name in case):,.0f}"
+
+    named = ("first videos of two prompts exchanged", "frames backwards", "no videos", "a trained tower")
+    return {
+        "test_videos_easyr1.py: the same gradients of rows with no, one or two videos": (
+            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
+            f"{max(of_the_bar):.2f} of the bar"
+        ),
+        "... an oracle with the videos of two prompts exchanged; with frames backwards; without videos; that trains a "
+        "frozen tower: at least, in bars": "; ".join(map(least, named)),
+        "... Qwen2-VL, an oracle with the positions of transformers: at least, in bars": least(
+            "positions of transformers"
+        ),
     }
 
 

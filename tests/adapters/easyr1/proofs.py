@@ -179,6 +179,7 @@ SCRIPTS = {
     "runs": ("fits",),
     "tampering": ("gradients", "tampering"),
     "images": ("gradients", "images", "image_fits"),
+    "videos": ("gradients", "images", "videos"),
     "lora": ("gradients", "images", "fits", "lora", "lora_fits"),
 }
 """Kind of record -> scripts of the folder `native` that it is made by."""

@@ -89,7 +89,7 @@ class Qwen2VLProcessor:
     """Makes a prompt's tokens and the tensors of its images; named as transformers' is, which EasyR1 asks for."""
 
     image_token_id, video_token_id, vision_start_token_id = IMAGE, VIDEO, START
-    model_input_names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw")
+    model_input_names: tuple[str, ...] = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw")
 
     def __init__(self, own: Any = None) -> None:
         self.tokenizer = tokenizer() if own is None else own
