@@ -120,6 +120,14 @@ def test_a_critics_step_that_nobody_tampers_with_is_trained(measured: dict[str, 
     assert [(one["detail"], one["applied"]) for one in told] == [("trained to its end", steps)] * measured["ranks"]
 
 
+def test_a_critic_whose_loss_deepspeed_divides_after_all_is_told_before_its_first_update(
+    run: Callable[..., dict[str, Any]],
+) -> None:
+    told = run("critic_undone", 1)
+    assert told["left alone"] == ""
+    assert "optimizer step 0 departs from the plan in its weights: the critic" in told["undone"]
+
+
 RUNS = {"own": (6, 6), "micro": (6, 6), "packed": (6, 6), "passes": (18, 18), "warmup": (4, 6)}
 """Runs of `critic_fits.py`, and the policy's and the critic's optimizer steps."""
 
