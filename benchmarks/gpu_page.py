@@ -23,7 +23,7 @@ def error(value: float) -> str:
     return f"{value:.1e}"
 
 
-def both(name: str, said: Callable[[float], str]) -> Callable[[Record], str]:
+def both(name: str, said: Callable[[Any], str]) -> Callable[[Record], str]:
     """A figure of both sides: wrapped, native."""
 
     def cell(record: Record) -> str:
@@ -66,6 +66,7 @@ TABLES: Mapping[str, tuple[str, str, Columns]] = {
         "A step's time and memory",
         "Wrapped with a budget of what a native micro-batch holds, over native, in pairs within one process; "
         "generation left out. Pairs of figures are wrapped, native. Padding: share of what the policy reads. "
+        "Shapes: different ones of what it reads in the timed steps. "
         "Gradients: the first step's, wrapped minus native, over native; bar: three times what the native one moves "
         "with micro-batches half the size; control: other completions of one prompt, which must miss it.",
         {
@@ -74,6 +75,7 @@ TABLES: Mapping[str, tuple[str, str, Columns]] = {
             "tokens/s": both("tokens_per_second", lambda value: f"{value:,.0f}"),
             "peak memory, GiB": both("device_peak_bytes", lambda value: f"{value / 2**30:.2f}"),
             "padding": both("padding_share", lambda value: f"{value:.0%}"),
+            "shapes": both("shapes", str),
             "gradients apart": lambda record: error(record["gradients_apart"]),
             "bar": lambda record: error(record["bar"]),
             "control": lambda record: error(record["control"]),

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 DONE, FAILED, CUT_OFF, NOT_THERE = "done", "failed", "cut off", "not there"
+BEGINS = "--- {}"
+"""What a process prints before it measures a row."""
 LEAST_SECONDS = 60.0
 """No row's time limit is below: the first one on a machine reads its imports from a cold disk."""
 WRONG_PLACE = 3
@@ -158,7 +160,7 @@ class Slice:
             return code
         record: dict[str, Any] = {"status": FAILED, "seconds": round(took, 1), "error": self._printed()}
         if stopped:
-            record["error"] = f"stopped after {took:.0f} s"
+            record["error"] = f"stopped after {took:.0f} s: {'; '.join(self._printed_of(row.name))}"
             record["status"] = CUT_OFF if stopped == CUT_OFF else FAILED
         elif code == 0:
             return code  # it stopped by itself before a row that would not fit any more
@@ -189,6 +191,11 @@ class Slice:
             if now > min(limit, self.ends):
                 return row, FAILED if now > limit else CUT_OFF, now - begun
             time.sleep(0.1)
+
+    def _printed_of(self, name: str) -> list[str]:
+        """The lines that the last process printed of a row, behind the one that names it."""
+        lines = self._printed().splitlines()
+        return lines[lines.index(BEGINS.format(name)) + 1 :] if BEGINS.format(name) in lines else lines
 
     def _printed(self) -> str:
         """The end of what the last process printed."""

@@ -86,8 +86,9 @@ class Setting:
     policy: a name of `SHAPES`. completions: per optimizer step, in groups of `GROUP`. micro: native
     per_device_train_batch_size. tokens_per_device: budget of the wrapped run; 0: its micro-batches are the native ones.
     steps: timed ones, after one that is not. cap, mean: of the completions' lengths (tokens). bf16: autocast, of
-    float32 weights. tf32: of a GPU's float32 products; None: as the framework has it. wrap: further arguments of
-    `wrap`, padding say. exchanged: the first prompt's completions are others of the same lengths, for controls.
+    float32 weights. tf32: of a GPU's float32 products; None: as the framework has it. cudnn: whether torch may take
+    cuDNN's attention. wrap: further arguments of `wrap`, padding say. exchanged: the first prompt's completions are
+    others of the same lengths, for controls.
     """
 
     device: str = "cpu"
@@ -106,6 +107,7 @@ class Setting:
     bf16: bool = False
     tf32: bool | None = None
     attention: str = "sdpa"
+    cudnn: bool = True
     checkpointing: bool = False
     lora: bool = False
     sharded: str | None = None
@@ -252,11 +254,13 @@ def forget(device: str) -> None:
 @dataclass(kw_only=True)
 class Measured:
     """What a run came to: seconds of each optimizer step, generation left out; places (tokens and padding) that the
-    policy read in each, with gradients; the first step's gradient, on the CPU; the device's largest memory in bytes,
-    after the first step, beyond what it had before the run, on a GPU."""
+    policy read in each, with gradients; the shapes (rows, width) that it read in the steps that are timed; the first
+    step's gradient, on the CPU; the device's largest memory in bytes, after the first step, beyond what it had before
+    the run, on a GPU."""
 
     seconds: list[float] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
     gradient: torch.Tensor | None = None
     peak_bytes: int | None = None
 
@@ -264,6 +268,7 @@ class Measured:
 def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True) -> Measured:
     """One run, native or wrapped. gradient: whether the first step's is kept."""
     forget(setting.device)
+    torch.backends.cuda.enable_cudnn_sdp(setting.cudnn)
     before = torch.cuda.memory_allocated() if setting.device == "cuda" else 0
     trainer = build(folder, setting)
     spent, found = {"step": 0.0, "generation": 0.0, "places": 0.0}, Measured()
@@ -280,6 +285,8 @@ def run(wrapped: bool, folder: Path, setting: Setting, *, gradient: bool = True)
     def read(module: Any, arguments: Any, keywords: Any) -> None:
         ids = keywords.get("input_ids", arguments[0] if arguments else None)
         spent["places"] += ids.numel() if torch.is_grad_enabled() else 0
+        if found.seconds:
+            found.shapes.add(tuple(ids.shape))
 
     trainer._generate = timed(trainer._generate, "generation")
     if wrapped:
@@ -348,6 +355,7 @@ def pairs(setting: Setting, count: int, say: Callable[[str], None]) -> dict[str,
     """Native and wrapped runs in turns, `count` of each: the ratio of their median step times, and the rest."""
     ratios, medians, peaks, distance = [], {False: [], True: []}, {False: 0, True: 0}, 0.0
     places: dict[bool, int] = {}
+    shapes: dict[bool, int] = {}
     with tempfile.TemporaryDirectory() as name:
         for pair in range(count):
             found = {}
@@ -356,6 +364,7 @@ def pairs(setting: Setting, count: int, say: Callable[[str], None]) -> dict[str,
                 medians[wrapped].append(statistics.median(found[wrapped].seconds[1:]))
                 peaks[wrapped] = max(peaks[wrapped], found[wrapped].peak_bytes or 0)
                 places[wrapped] = found[wrapped].places[-1]
+                shapes[wrapped] = len(found[wrapped].shapes)
             ratios.append(medians[True][-1] / medians[False][-1])
             distance = max(distance, apart(found[True].gradient, found[False].gradient, setting.device))
             seconds = f"native {medians[False][-1]:.3f} s, wrapped {medians[True][-1]:.3f} s"
@@ -370,6 +379,7 @@ def pairs(setting: Setting, count: int, say: Callable[[str], None]) -> dict[str,
         "padding_alone_would_allow": sum(lengths) / (len(lengths) * max(lengths)),
         "step_tokens": setting.tokens,
         "step_places": {"native": places[False], "wrapped": places[True]},
+        "shapes": {"native": shapes[False], "wrapped": shapes[True]},
         **({"device_peak_bytes": {"native": peaks[False], "wrapped": peaks[True]}} if peaks[True] else {}),
     }
 

@@ -546,6 +546,12 @@ def check_cost() -> str:
     )
 
 
+def gpu() -> str:
+    """docs/trl.md: the tables of benchmarks/gpu.md, a heading lower."""
+    page = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8").split("\n", 2)[2]
+    return re.sub(r"(?m)^## ", "### ", page).replace("Written by `python benchmarks/gpu.py`: ", "").strip()
+
+
 def nemo_rl() -> str:
     """The README of the plugin for NeMo-RL: recipes that were compared."""
     found = read("plugins/batchbridge_nemo_rl/tests/recipes.json")

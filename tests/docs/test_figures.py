@@ -77,6 +77,7 @@ def test_the_blocks_are_what_the_records_say_now() -> None:
 
 
 NOT_COMPARED = dict.fromkeys(("cli_cpu_time.md", "verl_prefix_grouper.md"), "its script leaves no JSON")
+NOT_COMPARED["gpu.md"] = "its script's modules make it, which are imported below"
 """Pages of benchmarks that are not made of the JSON beside them by their script's `page(record)`, and why."""
 MEASURED = [page for page in sorted((ROOT / "benchmarks").glob("*.md")) if page.name not in NOT_COMPARED]
 
@@ -114,6 +115,15 @@ def test_the_page_of_a_benchmark_is_that_of_its_record(page: Path) -> None:
     assert page.with_suffix(".json").is_file(), f"let the script leave {page.stem}.json, or say why not in NOT_COMPARED"
     record = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     assert rendered(page, record).strip() == page.read_text(encoding="utf-8").strip()
+
+
+def test_the_page_of_a_gpu_is_that_of_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu
+    import gpu_page
+
+    record = json.loads((ROOT / "benchmarks" / "gpu.json").read_text(encoding="utf-8"))
+    assert "\n".join(gpu_page.page(gpu.ROWS, record)).strip() == (ROOT / "benchmarks/gpu.md").read_text().strip()
 
 
 def test_another_number_in_a_record_is_another_page() -> None:

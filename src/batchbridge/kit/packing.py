@@ -6,18 +6,27 @@ their gradient from all of its completions.
 
 Under sdpa each prompt and each completion is a call of torch's own; under flash attention all of them are one call with
 lengths of its own (`cu_seq_lens_q`, `cu_seq_lens_k`), whose causal mask ends at the last key, as it does since
-flash-attn 2.1.
+flash-attn 2.1. Under sdpa on a GPU in half precision they are one call, too: torch has the same kernel since 2.11
+(`varlen_attn`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+if varlen_attn is not None and "window_size" not in inspect.signature(varlen_attn).parameters:
+    varlen_attn = None  # 2.10, which says otherwise what is causal
 
 FLASH = ("flash_attention_2", "flash_attention_3")
 """Implementations of transformers whose varlen kernels take lengths of queries and of keys."""
@@ -165,7 +174,10 @@ def attending(implementation: str) -> Iterator[None]:
             told = dict(rows.flash())
             keys = told.pop("keys")
             return native(module, query, key[:, :, keys], value[:, :, keys], None, **options, **told)
-        return _by_segment(rows, query, key, value, options.get("scaling"), options.get("dropout", 0.0)), None
+        scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
+        if dropout == 0.0 and (kind := _half(query)) is not None:
+            return _at_once(rows, query.to(kind), key.to(kind), value.to(kind), scale), None
+        return _by_segment(rows, query, key, value, scale, dropout), None
 
     def mask(*arguments: Any, **options: Any) -> Any:
         return native_mask(*arguments, **options) if _Now.rows is None else None
@@ -178,6 +190,40 @@ def attending(implementation: str) -> Iterator[None]:
     finally:
         _Now.rows, _Now.attends = before, False
         FUNCTIONS[implementation], MASKS[implementation] = native, native_mask
+
+
+def _half(query: torch.Tensor) -> torch.dtype | None:
+    """The type in which sdpa computes, where torch has a kernel of it for rows of many lengths; None elsewhere."""
+    if varlen_attn is None or not query.is_cuda or torch.version.cuda is None:
+        return None
+    if torch.cuda.get_device_capability(query.device) < (8, 0) or query.shape[-1] % 8 or query.shape[-1] > 256:
+        return None
+    kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
+    return kind if kind in (torch.bfloat16, torch.float16) else None
+
+
+def _at_once(
+    rows: PackedRows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """`_by_segment` in one call of a kernel."""
+    told = rows.flash()
+
+    def of_segments(each: torch.Tensor) -> torch.Tensor:
+        return each[0].transpose(0, 1)[told["keys"]].repeat_interleave(query.shape[1] // each.shape[1], 1)
+
+    assert varlen_attn is not None
+    made: torch.Tensor = varlen_attn(
+        query[0].transpose(0, 1),
+        of_segments(key),
+        of_segments(value),
+        told["cu_seq_lens_q"],
+        told["cu_seq_lens_k"],
+        told["max_length_q"],
+        told["max_length_k"],
+        scale=scale,
+        window_size=(-1, 0),  # causal
+    )
+    return made[None]
 
 
 def _by_segment(

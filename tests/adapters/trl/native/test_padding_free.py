@@ -286,3 +286,31 @@ def test_what_flash_attention_is_told_gives_the_same_outputs(monkeypatch: pytest
         with packing.attending(implementation), torch.no_grad():
             logits[implementation] = seen(input_ids=seen.token_ids).logits
     torch.testing.assert_close(logits["flash_attention_2"], logits["sdpa"])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_torch_s_varlen_kernel_is_told_the_same(monkeypatch: pytest.MonkeyPatch, autocast: bool) -> None:
+    """A mock of the kernel, by its documentation: benchmarks/gpu.py runs torch's own on a GPU."""
+    calls = []
+
+    def kernel(query: Any, key: Any, value: Any, *told: Any, scale: float, window_size: tuple[int, int]) -> Any:
+        assert window_size == (-1, 0)
+        assert query.dtype == key.dtype == value.dtype == torch.bfloat16
+        names = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+        calls.append(query.shape)
+        assert scale == pytest.approx(query.shape[-1] ** -0.5)
+        heads_first = (each.transpose(0, 1)[None] for each in (query, key, value))
+        return varlen(None, *heads_first, None, **dict(zip(names, told, strict=True)))[0][0]
+
+    logits = {}
+    for name in ("by segment", "at once"):
+        model = packable() if autocast else packable().bfloat16()
+        seen = packing.Packed(model, PackedRows.of(IDS, MASK, 3))
+        if name == "at once":
+            monkeypatch.setattr(packing, "varlen_attn", kernel)
+            monkeypatch.setattr(packing, "_half", lambda query: torch.bfloat16)  # which asks for a GPU
+        with packing.attending("sdpa"), torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits[name] = seen(input_ids=seen.token_ids).logits
+    assert len(calls) == 2  # a call for each layer
+    torch.testing.assert_close(logits["at once"].float(), logits["by segment"].float(), atol=0.05, rtol=0.0)
+    assert not torch.equal(logits["at once"], torch.zeros_like(logits["at once"]))
