@@ -21,6 +21,7 @@ from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
+from batchbridge_easyr1.older import actor_group, ulysses_of
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
@@ -89,10 +90,18 @@ def _other_images(reading: Reading) -> bool | None:
     return None if Path(str(model)).expanduser().exists() else True
 
 
-def _images_in_parts(reading: Reading) -> bool | None:
-    """Whether ranks share the tokens of rows with images; None: the model's name does not say."""
+def _rows_in_parts(reading: Reading) -> bool | None:
+    """Whether ranks share the tokens of rows as EasyR1's own forward cannot; None: the model's name does not say."""
     run = run_of(reading)
-    return images_of(setting(reading, MODEL)) if run[run.ulysses_key] > 1 else False
+    if run[run.ulysses_key] == 1:
+        return False
+    return True if _cuts_tokens_alone(run.version) else images_of(setting(reading, MODEL))
+
+
+def _cuts_tokens_alone(version: str) -> bool:
+    """Whether a row's tokens are cut and their position numbers are not. Source: EasyR1 0.3.0 and 0.3.1 (run, with
+    transformers 4.52.4) utils/ulysses.py ulysses_pad_and_slice_inputs."""
+    return holds("<0.3.2", version)
 
 
 def _scores_any_rows(reading: Reading) -> bool:
@@ -139,7 +148,7 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
         return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
     if problems:
         return "; ".join(problem.reason for problem in problems)
-    if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
+    if actor_group(trainer) is not None:
         return (
             "its workers have started with their micro-batches; wrap before init_workers(), or set "
             "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
@@ -242,10 +251,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sequence_parallel",
-        "a model that reads images with worker.actor.ulysses_size above 1: each rank has a part of a row's tokens and "
-        "all features of its images, at which EasyR1's own forward stops",
-        lambda trainer, request: _actor(trainer).ulysses_size > 1 and trainer.processor is not None,
-        configured=_images_in_parts,
+        "ranks that share a row's tokens (worker.actor.ulysses_size above 1) stop in EasyR1's own forward: of a model "
+        "that reads images each has a part of the tokens and all features of the images; before 0.3.2, of any model, "
+        "a part of the tokens and the position numbers of all",
+        lambda trainer, request: (
+            ulysses_of(_actor(trainer)) > 1
+            and (trainer.processor is not None or _cuts_tokens_alone(run_of(request.reading).version))
+        ),
+        configured=_rows_in_parts,
         remedy="worker.actor.ulysses_size=1",
     ),
     Refusal(

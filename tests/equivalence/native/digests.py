@@ -35,6 +35,7 @@ OF_MEASURING = ("watching", "chosen_tokens", "apart", "queued")
 """Modules of an adapter that measure what is trained and whose weights generated it, where it has them."""
 PARTS = ("engine", "runtime", "trainer*", "driver", "feed", "rows", "epochs", "shares", "exchange", "loss_terms")
 PARTS += ("images", "pace", "padding_free", "shared_prompts", "sharing", "candidates", "other_engines", "distillation")
+PARTS += ("older",)
 """Names of the modules of an adapter that act on a run, where it has them."""
 FILTERED = {"verl": ("candidates_v1",)}
 """What acts beside them where a group filter decides which prompts fill a rollout; so does the core's plan of them."""

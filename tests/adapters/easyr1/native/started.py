@@ -19,6 +19,7 @@ import torch
 
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.testing.trajectories import whole
+from batchbridge_easyr1.installed import version_in
 from batchbridge_on_cpu.easyr1.scripted import command, environment, prepare
 from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.verl.cuts import cuts_in
@@ -93,7 +94,7 @@ def start(place: Path, checkout: Path, name: str) -> Run:
         prepare(folder, prompts=proofs.PROMPTS)
     if name in proofs.CHANGED:
         checkout = changed(checkout, folder / "checkout", *proofs.CHANGED[name])
-    words = command(folder, planned.ranks, *planned.settings)
+    words = command(folder, planned.ranks, *planned.settings, version=version_of(checkout))
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), *planned.options, "--"]
     if name == proofs.OWN_DRIVER:
         script = Path(__file__).with_name("own_driver.py")
@@ -125,6 +126,13 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     made = finished(place, name)
     assert made is not None
     return made
+
+
+def version_of(checkout: Path) -> str:
+    """Of a checkout of EasyR1."""
+    found = version_in(checkout / "verl")
+    assert found is not None, f"{checkout} is no checkout of EasyR1"
+    return found
 
 
 def changed(checkout: Path, copy: Path, place: str, name: str) -> Path:
@@ -226,7 +234,8 @@ def fit_run(folder: Path, name: str, ranks: int) -> dict[str, Any]:
     code, text = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     assert code == 0, text[-20000:]
     ledger = folder / proofs.CONTINUES.get(name, name)
-    own: dict[str, Any] = {"argv": proofs.argv_of(name, ranks)}
+    made = proofs.summary(ledger)
+    own: dict[str, Any] = {"argv": proofs.argv_of(name, ranks, made["framework_version"])}
     if name in ("enforced", "resumed"):  # scenarios share a job, and in no job is more than one evaluated
         own["evaluations"] = text.count("Finish validation") // ranks
-    return {**proofs.summary(ledger), **own}
+    return {**made, **own}
