@@ -146,6 +146,8 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
         return None
     if request.spec.micro_batch.tokens_per_device is None:
         return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
+    if not hasattr(_actor(trainer), "dynamic_batching"):
+        return "before 0.3.2 EasyR1 cuts by no budget: use a later release"
     if problems:
         return "; ".join(problem.reason for problem in problems)
     if actor_group(trainer) is not None:
