@@ -112,11 +112,13 @@ def _scores_any_rows(reading: Reading) -> bool:
 
 def _assumed(reading: Reading) -> tuple[str, ...]:
     model, lora = setting(reading, MODEL), is_on(setting(reading, f"{ACTOR}model.lora.rank"))
-    peft = () if lora is False else (f"peft before {UNSENT_FROM}",)
+    version = run_of(reading).version
+    peft = () if lora is False or holds("<0.3.3.dev0", version) else (f"peft before {UNSENT_FROM}",)
+    flash = ("flash-attn is installed",) if holds("<0.3.2", version) else ()  # see `log_probabilities`
     if model is None:
-        return (ASSUMED, *peft)
+        return (ASSUMED, *peft, *flash)
     videos = images_of(model) and not re.match(r"qwen2(\.5)?-vl-", _last(model))
-    return (*(("a data set without videos",) if videos else ()), *peft)
+    return (*(("a data set without videos",) if videos else ()), *peft, *flash)
 
 
 def _last(model: Any) -> str:
