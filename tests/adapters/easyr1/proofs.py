@@ -160,6 +160,14 @@ CHANGED: Mapping[str, tuple[str, str]] = {
     OTHER_CODE: ("workers/actor/dp_actor.py", "update_policy"),
     OTHER_LOSS: ("trainer/core_algos.py", "average_loss"),
 }
+
+
+def changed_in(version: str, name: str) -> tuple[str, str]:
+    """`CHANGED` of a release: 0.3.0 averages by a function of its utilities, which is none of the loss alone."""
+    place, function = CHANGED[name]
+    return place, "compute_kl" if version == "0.3.0" and function == "average_loss" else function
+
+
 REFUSED_CODE = "workers/actor/dp_actor.py: DataParallelPPOActor.update_policy"
 """What the refusal of `OTHER_CODE` names. `OTHER_LOSS` is no control flow, weighs as before, and goes on."""
 BUDGET = 96

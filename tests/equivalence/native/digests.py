@@ -25,10 +25,12 @@ ROWS = {"identified_rows": "kit/identified_rows.py"}
 """A module of the core that two frameworks' adapters hand rows to workers with."""
 WITH_ROWS = ("verl", "easyr1")
 CUT = {
-    "trl": {name: f"kit/{name}.py" for name in ("step_cost", "packed_batches", "packing")},
-    "verl": {name: f"kit/{name}.py" for name in ("packed_batches", "packing", "packable")},
+    "trl": {name: f"kit/{name}.py" for name in ("step_cost", "packed_batches")},
+    "verl": {"packed_batches": "kit/packed_batches.py"},
 }
-"""Modules of the core that an adapter cuts and lays out micro-batches with."""
+"""Modules of the core that an adapter cuts micro-batches with."""
+PACKED = {name: f"kit/{name}.py" for name in ("packing", "packable")}
+"""What acts beside them where rows are read without padding, or prompts once; see `packed`."""
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 OF_MEASURING = ("watching", "chosen_tokens", "apart", "queued")
@@ -63,6 +65,12 @@ def digests(framework: str, *, filtered: bool = False, critic: bool = False) -> 
     """Module -> digest; see `files`."""
     found = files(framework, filtered=filtered, critic=critic)
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
+
+
+def packed() -> dict[str, str]:
+    """Module -> digest, of what acts in passes of packed rows alone; for records of what was measured in them."""
+    core = _folder("batchbridge")
+    return {f"batchbridge.{name}": digest((core / file).read_text(encoding="utf-8")) for name, file in PACKED.items()}
 
 
 def measuring(framework: str) -> dict[str, str]:

@@ -93,7 +93,7 @@ def start(place: Path, checkout: Path, name: str) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, prompts=proofs.PROMPTS)
     if name in proofs.CHANGED:
-        checkout = changed(checkout, folder / "checkout", *proofs.CHANGED[name])
+        checkout = changed(checkout, folder / "checkout", *proofs.changed_in(version_of(checkout), name))
     words = command(folder, planned.ranks, *planned.settings, version=version_of(checkout))
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), *planned.options, "--"]
     if name == proofs.OWN_DRIVER:
@@ -193,7 +193,8 @@ def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Pat
     if all((folder / f"{name}.json").exists() for name in names):
         return folder
     if names[0] in proofs.CHANGED:
-        checkout = changed(checkout, folder / f"checkout of {names[0]}", *proofs.CHANGED[names[0]])
+        there = proofs.changed_in(version_of(checkout), names[0])
+        checkout = changed(checkout, folder / f"checkout of {names[0]}", *there)
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
     paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
     ran = subprocess.run(
@@ -237,5 +238,6 @@ def fit_run(folder: Path, name: str, ranks: int) -> dict[str, Any]:
     made = proofs.summary(ledger)
     own: dict[str, Any] = {"argv": proofs.argv_of(name, ranks, made["framework_version"])}
     if name in ("enforced", "resumed"):  # scenarios share a job, and in no job is more than one evaluated
-        own["evaluations"] = text.count("Finish validation") // ranks
+        said = ("Finish validation", "validation generation end")  # 0.3.0 says the second
+        own["evaluations"] = sum(map(text.count, said)) // ranks
     return {**made, **own}

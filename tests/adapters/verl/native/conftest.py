@@ -21,6 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 MEASURED = Path(__file__).with_name("measured.json")
 """Version of verl -> what was measured -> case -> figures, and digests of our code that they are of. tests/docs holds
 docs/verl.md against it, tests/adapters/verl the code."""
+PACKED = ("shared prompts", "prefix grouper asked for")
+"""What is measured in passes of packed rows, on which no other run depends."""
 DIGESTS = Path(__file__).parents[3] / "equivalence" / "native"
 
 
@@ -43,6 +45,8 @@ def record() -> Callable[..., None]:
             if kept.get(version, {}).get("code") != code:
                 kept[version] = {"code": code}  # figures of other code say nothing
             of_version = kept[version]
+            if what in PACKED and of_version.get("code of packed passes") != digests.packed():
+                of_version |= {"code of packed passes": digests.packed(), **{name: {} for name in PACKED}}
             of_version.setdefault(what, {})[case] = {
                 name: value if isinstance(value, int) else float(f"{value:.1e}") for name, value in figures.items()
             }
