@@ -307,6 +307,10 @@ def openrlhf() -> str:
     of_critics = [case for name, case in critics if "gae, gradient of the " in name]
     divided = min(case["of_the_bar"] for name, case in critics if name.startswith("gae, alone"))
     runs = read(recorded / f"runs_{newest}.json")["figures"]
+    parts = read(recorded / f"tensors_{newest}.json")["figures"]
+    cut = [case for name, case in parts.items() if name.startswith("gradient of ")]
+    rounds = max((case["in float32"] for case in cut), key=lambda case: case["error"])
+    uncut = min(value for name, value in parts.items() if name.startswith("blind"))
     every, one = f"OpenRLHF {listed(releases)}, CPU, float32", f"OpenRLHF {newest}, CPU, float32"
     pinned = dict(re.findall(r"(?m)^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text()))
     kept = lines(ADAPTERS / "openrlhf" / "parser_verdicts.jsonl")
@@ -343,6 +347,14 @@ def openrlhf() -> str:
                 f"{max(case['of_the_bar'] for case in of_critics)} of the bar",
                 GRADIENT,
                 f"unwrapped before {newest}, several micro-batches under ZeRO-2: at least {divided:,.0f} times the bar",
+            ),
+            Row(
+                "gradient of every optimizer step with tensor parallelism, ZeRO-1 and 2, one group of ranks and two",
+                f"OpenRLHF {newest}, CPU, passes in float64",
+                f"at most {digits(max(case['error'] for case in cut))}; with passes in float32 at most "
+                f"{digits(rounds['error'])}, where three times plain float32's error is {digits(rounds['bar'])}",
+                "`3 x float32's epsilon`",
+                f"gradients that are not added up over the group: at least {uncut:,.0f} times the bar",
             ),
             Row(
                 "policy at the end with other micro-batches",

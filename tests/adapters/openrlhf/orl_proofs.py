@@ -79,7 +79,7 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
         *("native/tampering.py", "by_hand/native/test_together_openrlhf.py"),
     ),
     "images": tuple(f"native/{name}.py" for name in ("gradients", "images", "seeing", "tampering")),
-    "tensors": tuple(f"native/{name}.py" for name in ("gradients", "tampering", "tensors")),
+    "tensors": tuple(f"native/{name}.py" for name in ("exactly", "gradients", "tampering", "tensors")),
     "asynchronous": (
         *("by_hand/native/test_asynchronous_runs_openrlhf.py", "orl_runs.py"),
         "../../on_cpu/batchbridge_on_cpu/openrlhf/ahead.py",

