@@ -4,6 +4,7 @@ newest. Imports nothing of theirs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def words_for(version: str, words: Iterable[str]) -> list[str]:
         made.append(word)
     if holds("<0.3.2", version) and RESUMES in given:
         folder = Path(next(word for word in reversed(given) if word.startswith(SAVES)).removeprefix(SAVES))
-        last = (folder / "latest_global_step.txt").read_text(encoding="utf-8").strip()
-        made.append(f"trainer.load_checkpoint_path={folder / f'global_step_{last}'}")
+        made.append(f"trainer.load_checkpoint_path={folder / f'global_step_{last_saved(folder)}'}")
     return made
+
+
+def last_saved(folder: Path) -> int:
+    """The last step of which EasyR1 says that it is saved: 0.3.0 as text, 0.3.1 as JSON."""
+    text, tracker = folder / "latest_global_step.txt", folder / "checkpoint_tracker.json"
+    if text.exists():
+        return int(text.read_text(encoding="utf-8"))
+    return int(json.loads(tracker.read_text(encoding="utf-8"))["last_global_step"])
