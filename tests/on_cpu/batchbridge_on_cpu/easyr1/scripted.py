@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge_easyr1.settings import NEWEST
 from batchbridge_on_cpu.easyr1.releases import words_for
 from batchbridge_on_cpu.easyr1.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
 from batchbridge_on_cpu.verl import scripted
@@ -73,7 +74,7 @@ def arguments(folder: Path, ranks: int) -> list[str]:
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
 
 
-def command(folder: Path, ranks: int, *more: str, version: str) -> list[str]:
+def command(folder: Path, ranks: int, *more: str, version: str = NEWEST) -> list[str]:
     """The stock entry of a release with `arguments` and `more`."""
     return [sys.executable, "-m", "verl.trainer.main", *words_for(version, [*arguments(folder, ranks), *more])]
 
