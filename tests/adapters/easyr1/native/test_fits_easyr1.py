@@ -179,13 +179,13 @@ def test_gradient_norm_and_learning_rate_are_logged_whatever_ranks(
     one: Path, two: Path, name: str, release: str
 ) -> None:
     """The rest of what EasyR1 logs of the actor are means over micro-batches, as natively: it depends on the cut. But
-    until 0.3.1 the mean of what is trained is the step's loss itself."""
+    until 0.3.1 that of the loss is the step's loss itself."""
     mine, theirs = logged(one, ON_ONE, name, 1), logged(two, ON_TWO, name, 2)
     assert len(mine) == len(theirs) == 3
     for key in ("  grad_norm", "  lr"):
         assert [step[key] for step in mine] == [step[key] for step in theirs]
-    alike = [step["  pg_loss"] for step in mine] == [step["  pg_loss"] for step in theirs]
-    assert alike is (release in proofs.WITHOUT)
+    if release not in proofs.WITHOUT:
+        assert [step["  pg_loss"] for step in mine] != [step["  pg_loss"] for step in theirs]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
