@@ -144,7 +144,6 @@ def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch:
         ("openrlhf", "trl", "0.17.0"),
         ("trl", "openrlhf", "0.10.3"),
         ("openrlhf", "verl", "0.7.1"),
-        ("trl", "easyr1", "0.3.1"),
     ],
 )
 def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str) -> None:
@@ -155,8 +154,8 @@ def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, oth
 @pytest.mark.parametrize(
     ("one", "other", "version", "path", "factor"),
     [
-        ("trl", "easyr1", "0.3.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this version is wrapped
-        ("openrlhf", "easyr1", "0.3.1", "advantage.epsilon", 1e-6 / 1e-9),
+        ("trl", "verl", "0.7.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this version is wrapped
+        ("openrlhf", "verl", "0.7.1", "advantage.epsilon", 1e-6 / 1e-9),
         ("openrlhf", "open_instruct", None, "carried.beta2", 0.999 / 0.95),
     ],
 )
