@@ -418,7 +418,7 @@ def easyr1() -> str:
                 ),
                 "... of how many objectives": str(of["objectives"]),
                 "... unwrapped, in bars: `seq` (`token` until 0.3.1); floors": (
-                    f"{of['natively_bars']:,.0f}; {of['floors_bars']:,.0f}"
+                    f"{of['natively_bars']:,.0f}; " + (f"{of['floors_bars']:,.0f}" if of["floors_bars"] else "not run")
                 ),
                 "... k3 against an oracle without its clamp, in bars": f"{of['unclamped_bars']:,.0f}",
                 "test_fits_easyr1.py: what the parameters moved, over their norm, at least": f"{of['moved']:.1%}",
