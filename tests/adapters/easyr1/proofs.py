@@ -46,7 +46,7 @@ BENCHES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 FEW = ("ulysses, 4", "ulysses, padded")
 """Benches with two objectives: what differs there is where rows are."""
 MEASURED_ON = {"gradients": tuple(BENCHES), "tampering": ("1", "2", "ulysses, 2")}
-LEFT = {"gradients": "measured.json", "tampering": "tampering.json"}
+LEFT = {"gradients": "measured.json", "tampering": "tampering.json", "signs": "signs.json"}
 """Script -> the benches that it measures on, and the file that it leaves."""
 LIKE: Mapping[str, Any] = {
     "objective.kl_coefficient": 0.1,

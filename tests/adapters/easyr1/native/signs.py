@@ -1,6 +1,6 @@
 """What `test_signs_easyr1` runs in a process: whether a worker without flash-attn's cross entropy can be attached to.
 
-    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 1 signs.py FOLDER
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 1 signs.py FOLDER [SETTINGS]
 
 FOLDER/policy is the tiny policy. Leaves FOLDER/signs.json: reasons by name.
 """
@@ -23,8 +23,8 @@ from batchbridge.errors import CannotAttach
 from batchbridge_easyr1.engine import install, remove
 
 
-def main(folder: Path) -> None:
-    bench, reasons = Bench(folder), {}
+def main(folder: Path, settings: str = "{}") -> None:
+    bench, reasons = Bench(folder, json.loads(settings)), {}
     torch_functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False  # EasyR1's own fallback
     try:
         install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
@@ -36,4 +36,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
