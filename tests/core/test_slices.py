@@ -20,6 +20,7 @@ CHILD = """
     import slices
     ends, names = float(sys.argv[1]), sys.argv[2:]
     def of(name):
+        print(slices.BEGINS.format(name), flush=True)
         print("begins", name, flush=True)
         if name == "fails":
             raise ValueError("of its own")
@@ -133,6 +134,9 @@ def test_a_row_that_the_slices_end_cuts_off_waits_for_a_longer_one(slices: Any, 
     records = command.results.rows()
     assert slices.expected(command.rows[1], command.rows, records) >= 1.5 * records["hangs"]["seconds"] > 0.1
     assert slices.missing(command.rows, records) == [command.rows[1]]
+    error = records["hangs"]["error"]
+    assert error.startswith("stopped after")
+    assert error.endswith(" s: begins hangs"), "what it printed, and nothing of the row before"
 
 
 def test_a_row_past_its_own_limit_has_failed(slices: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
