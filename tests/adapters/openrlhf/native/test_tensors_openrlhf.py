@@ -28,6 +28,8 @@ from batchbridge.testing.oracle import gradient_bar
 
 HERE = Path(__file__).parent
 FILE = f"tensors_{version('openrlhf')}.json"
+ROUNDED = ("sequence_mean, k2 and entropy", 4)
+"""Case and ranks of which one step in float32 is beyond the bar of plain float32; every other is within it, too."""
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.by_hand)], ids=["one group", "two groups"])
@@ -54,7 +56,10 @@ def test_every_step_of_a_group_has_the_oracles_gradient(measured: dict[str, Any]
         assert result["error"] <= BAR, result
         assert result["norm"] > 0.1, result
     error, rough = (rounded(max(result["error"] for result in of)) for of in (results, others))
-    plain = {"error": rough, "bar": rounded(gradient_bar(*(result["floor"] for result in others)))}
+    bar = gradient_bar(*(result["floor"] for result in others))
+    if (case, measured["ranks"]) != ROUNDED:
+        assert rough <= bar
+    plain = {"error": rough, "bar": rounded(bar)}
     figures = {"error": error, "bar": rounded(BAR), "in float32": plain}
     keep(FILE, "figures", f"gradient of {case}, ranks: {measured['ranks']}", value=figures)
 
