@@ -35,8 +35,6 @@ PLUGIN = '''\
 
 from batchbridge import hookimpl
 
-batchbridge_frameworks = ("{name}",)
-
 
 @hookimpl
 def batchbridge_adapters():
