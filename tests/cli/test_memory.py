@@ -10,7 +10,7 @@ import pytest
 
 from batchbridge.cli.main import main
 from batchbridge.kit import model_size
-from batchbridge.meaning import memory
+from batchbridge.kit import memory
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.render import memory as render
 

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.critic import Critic
+from batchbridge.meaning.fields import Place, built, leaves, replaced
+from batchbridge.meaning.fields import walk as walk  # others have it from here
 from batchbridge.meaning.quantity import Aggregation as Aggregation  # others have it from here
 from batchbridge.meaning.quantity import DenominatorScope as DenominatorScope  # others have it from here
 from batchbridge.meaning.quantity import Quantity as Quantity  # others have it from here
@@ -367,7 +369,7 @@ class Spec:
         schema = data.pop("schema", SCHEMA)
         if schema != SCHEMA:
             raise ValueError(f"schema: {schema!r} is not {SCHEMA!r}")
-        return _build(cls, data, "")
+        return built(cls, data)
 
     def digest(self) -> str:
         """16 hex digits that identify the whole spec. Equal specs have equal digests, also in a later schema.
@@ -383,19 +385,12 @@ class Spec:
 
     def replace(self, **fields: Any) -> "Spec":
         """A copy with dotted fields replaced: `spec.replace(**{"rollout.prompts_per_rollout": 64})`."""
-        groups: dict[str, dict[str, Any]] = {}
-        for path, value in fields.items():
-            group, _, name = path.partition(".")
-            groups.setdefault(group, {})[name] = value
-        return dataclasses.replace(
-            self, **{group: _replace(getattr(self, group), new) for group, new in groups.items()}
-        )
+        new: Spec = replaced(self, fields)
+        return new
 
 
 OPTIONAL = tuple(known.name for known in dataclasses.fields(Spec) if known.default is None)
 """Groups that a spec may be without."""
-
-_T = TypeVar("_T")
 
 
 def _whole_float_as_int(value: Any) -> Any:
@@ -403,161 +398,23 @@ def _whole_float_as_int(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
-    if "" in fields:
-        return fields[""]
-    nested: dict[str, dict[str, Any]] = {}
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            nested.setdefault(head, {})[rest] = value
-        else:
-            flat[head] = value
-    flat |= {name: _replace(getattr(group, name), inner) for name, inner in nested.items()}
-    return dataclasses.replace(group, **flat)
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    """The annotations of a group. They are no text here (no `from __future__ import annotations` above): evaluating
-    them later would cost more than all rules."""
-    return cls.__annotations__
-
-
-def _build(cls: type[_T], data: Any, path: str) -> _T:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
-    known, choices = _known(cls)  # type: ignore[arg-type]  # classes are hashable
-    unknown = sorted(set(data) - set(known), key=str)
-    if unknown:
-        raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
-    values = {}
-    for name, value in data.items():
-        here = f"{path}.{name}" if path else name
-        values[name] = _coerce(choices[name], value, here)
-    missing = [
-        name
-        for name, f in known.items()
-        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ValueError(f"{path or 'spec'}: missing {', '.join(missing)}")
-    return cls(**values)
-
-
 @cache
-def _known(cls: type) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, tuple[Any, ...]]]:
-    """The fields of a group by name, and what each one's value may be: specifications are checked often."""
-    hints = {name: get_args(hint)[0] if get_origin(hint) is Annotated else hint for name, hint in _hints(cls).items()}
-    every = dataclasses.fields(cls)
-    return {field.name: field for field in every}, {name: _options(hint) for name, hint in hints.items()}
-
-
-def _coerce(options: tuple[Any, ...], value: Any, path: str) -> Any:
-    for option in options:
-        if get_origin(option) is tuple:
-            if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
-                return tuple(value)
-        elif dataclasses.is_dataclass(option) and isinstance(option, type):
-            if value is None and type(None) in options:
-                return None
-            return value if isinstance(value, option) else _build(option, value, path)
-        elif get_origin(option) is Literal:
-            if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
-                return value
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        elif isinstance(option, type) and isinstance(value, option) and not (option is int and isinstance(value, bool)):
-            return value
-    raise ValueError(f"{path}: {value!r} is not {_spell(options)}")
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return (hint,) if get_origin(hint) in (Literal, tuple) or not get_args(hint) else get_args(hint)
-
-
-def _spell(options: tuple[Any, ...]) -> str:
-    words = []
-    for option in options:
-        if get_origin(option) is Literal:
-            words += [repr(choice) for choice in get_args(option)]
-        elif get_origin(option) is tuple:
-            words.append("a list of names")
-        else:
-            words.append("null" if option is type(None) else option.__name__)
-    return " or ".join(words)
+def _every_place() -> dict[str, Place]:
+    return {place.path: place for place in leaves(Spec)}
 
 
 def field_type(path: str) -> Any:
     """The type of a leaf field (`rollout.prompts_per_rollout`), without its unit. Raises `KeyError` for no leaf."""
-    group, name = _place(path)
-    hint = _hints(group)[name]
-    if get_origin(hint) is not Annotated:
-        raise KeyError(path)
-    return get_args(hint)[0]
+    return _every_place()[path].type
 
 
-@cache
 def default_of(path: str) -> Any:
     """The default of a leaf field; `dataclasses.MISSING` where it has none. Raises `KeyError` for no leaf."""
-    field_type(path)
-    group, name = _place(path)
-    every = dataclasses.fields(group)
-    return next(known.default for known in every if known.name == name)
-
-
-def _place(path: str) -> tuple[type, str]:
-    """The class that a field stands in, and its name there. Raises `KeyError` for no field."""
-    *groups, name = path.split(".")
-    place: type = Spec
-    for group in groups:
-        inside = [option for option in _options(_hints(place)[group]) if dataclasses.is_dataclass(option)]
-        if not inside:
-            raise KeyError(path)
-        place = inside[0]  # type: ignore[assignment]  # a class: annotations are
-    return place, name
-
-
-def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
-    """Every leaf field as (dotted path, value, quantity), in schema order; `Spec.values` has the values alone."""
-    for name, path, quantity in _shape(Spec, ""):
-        value = getattr(spec, name)
-        if quantity is not None:
-            yield path, value, quantity
-        elif value is not None or name not in OPTIONAL:
-            yield from _walk(value, f"{path}.")
+    return _every_place()[path].default
 
 
 def every_field() -> Iterator[tuple[str, Quantity]]:
     """Every leaf field that a spec may have, with its quantity, in schema order; each term of the loss has its own."""
-    yield from _leaves(Spec, "")
-
-
-def _leaves(cls: type, prefix: str) -> Iterator[tuple[str, Quantity]]:
-    for name, path, quantity in _shape(cls, prefix):
-        if quantity is not None:
-            yield path, quantity
-        else:
-            yield from _leaves(_options(_hints(cls)[name])[0], f"{path}.")
-
-
-def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
-    for name, path, quantity in _shape(type(group), prefix):
-        value = getattr(group, name)
-        if quantity is not None:
-            yield path, value, quantity
-        elif value is not None:
-            yield from _walk(value, f"{path}.")
-
-
-_SHAPES: dict[tuple[type, str], tuple[tuple[str, str, Quantity | None], ...]] = {}
-
-
-def _shape(cls: type, prefix: str) -> tuple[tuple[str, str, Quantity | None], ...]:
-    """Name, path and quantity of each field of a group; None for a group inside it. A specification is walked often."""
-    if (cls, prefix) not in _SHAPES:
-        _SHAPES[cls, prefix] = tuple(
-            (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
-            for name, hint in _hints(cls).items()
-        )
-    return _SHAPES[cls, prefix]
+    for path, place in _every_place().items():
+        assert place.quantity is not None
+        yield path, place.quantity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchbridge.meaning import memory
+from batchbridge.kit import memory
 from batchbridge.meaning.spec import Spec
 
 _Draw = Callable[[Sequence[str], Sequence[Sequence[str]]], str]

@@ -12,21 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, get_origin
 
+from batchbridge.meaning.critic_run import critics_field, run_of_critic
+from batchbridge.meaning.fields import options
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.meaning.spec import LossTerm, Spec, field_type, walk
-from batchbridge.rules.critic_rules import critic_too
+from batchbridge.rules import remainders
 from batchbridge.rules.nearest_numbers import nearest_numbers
+from batchbridge.rules.violation import Violation
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Provenance
-
-
-class Violation(NamedTuple):
-    """One broken rule: what is wrong, with its numbers and units; the canonical fields it is about; ways out."""
-
-    message: str
-    fields: tuple[str, ...]
-    fixes: tuple[Fix, ...] = ()
 
 
 class Rule(NamedTuple):
@@ -37,6 +32,8 @@ class Rule(NamedTuple):
     severity: Severity
     phase: Phase
     violations: Callable[[Spec, int | None], Iterator[Violation]]
+    critics: bool = False
+    """Whether it holds for the critic's optimizer steps, too."""
 
 
 def check(
@@ -52,11 +49,22 @@ def check(
         found = [
             _finding(rule, violation, spec, origins)
             for rule in rules
-            for violation in rule.violations(spec, dataset_size)
+            for violation in _violations(rule, spec, dataset_size)
         ]
         if found:
             return tuple(found)
     return ()
+
+
+def _violations(rule: Rule, spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    policys = list(rule.violations(spec, dataset_size))
+    yield from policys
+    if rule.critics and spec.critic is not None:
+        said = {violation.message for violation in policys}
+        for violation in rule.violations(run_of_critic(spec), dataset_size):
+            if violation.message not in said:
+                fields = tuple(map(critics_field, violation.fields))
+                yield violation._replace(message=f"critic: {violation.message}", fields=fields)
 
 
 def _finding(rule: Rule, violation: Violation, spec: Spec, provenance: Mapping[str, Provenance]) -> Finding:
@@ -103,8 +111,8 @@ def _is_plainly_right(spec: Spec) -> bool:
 @cache
 def _takes(path: str) -> frozenset[object]:
     """The types and the words that a field takes; of lists of names the empty one."""
-    hint, found = field_type(path), set[object]()
-    for option in (hint,) if get_origin(hint) in (Literal, tuple) else get_args(hint) or (hint,):
+    found = set[object]()
+    for option in options(field_type(path)):
         if get_origin(option) is Literal:
             found |= {choice for choice in get_args(option) if isinstance(choice, str)}
         elif get_origin(option) is tuple:
@@ -226,93 +234,6 @@ def _trains_something(spec: Spec, dataset_size: int | None) -> Iterator[Violatio
             "nothing is trained",
             ("rollout.prompts_per_rollout", "order.last_rollout"),
             (Fix(f"at most {dataset_size} prompts per rollout"), Fix(f"at least {prompts} prompts in the dataset")),
-        )
-
-
-def _prompts_left_over(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    prompts = spec.rollout.prompts_per_rollout
-    if dataset_size is None or prompts is None or dataset_size < prompts or spec.order.last_rollout != "drop":
-        return
-    if rest := dataset_size % prompts:
-        yield Violation(
-            f"{rest} of {dataset_size} prompts are dropped in every epoch: rollouts take {prompts} prompts each",
-            ("rollout.prompts_per_rollout",),
-            (Fix(f"{dataset_size - rest} or {dataset_size - rest + prompts} prompts in the dataset"),),
-        )
-
-
-def _prompts_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    prompts = spec.rollout.prompts_per_rollout
-    if dataset_size is None or prompts is None or spec.order.last_rollout != "error":
-        return
-    if rest := dataset_size % prompts:
-        yield Violation(
-            f"{dataset_size} prompts leave {rest} over: rollouts take {prompts} each, and remainders are refused",
-            ("rollout.prompts_per_rollout", "order.last_rollout"),
-            (Fix(f"{dataset_size - rest} or {dataset_size - rest + prompts} prompts in the dataset"),),
-        )
-
-
-def _completions_left_over(spec: Spec) -> Iterator[tuple[int, Violation]]:
-    """Completions that do not fill a step at the end of each stretch that steps may not leave. Source: I3."""
-    step, per_rollout = spec.optimizer_step, spec.completions_per_rollout
-    per_step, passes = step.completions_per_step, step.passes_per_rollout
-    stretches = {"none": ("pass over a rollout", 1), "rollout": ("rollout with its passes", passes)}
-    if per_rollout is None or per_step is None or not passes or step.step_may_span not in stretches:
-        return
-    what, times = stretches[step.step_may_span]
-    completions = per_rollout * times
-    if rest := completions % per_step:
-        fields = (
-            "rollout.prompts_per_rollout",
-            "rollout.completions_per_prompt",
-            "optimizer_step.completions_per_step",
-            "order.last_optimizer_step",
-        )
-        message = f"each {what} has {completions} completions: steps of {per_step} leave {rest} over"
-        if completions < per_step:
-            message = f"each {what} has {completions} completions, which never fill a step of {per_step}"
-        yield rest, Violation(message, fields)
-
-
-def _remainder_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    for _, violation in _completions_left_over(spec):
-        if spec.order.last_optimizer_step == "error":
-            yield violation._replace(message=f"{violation.message}; remainders are refused")
-
-
-def _remainder_changes_run(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    for rest, violation in _completions_left_over(spec):
-        if spec.order.last_optimizer_step == "drop":
-            yield violation._replace(message=f"{violation.message}; they are generated and never trained on")
-        elif spec.order.last_optimizer_step in ("short", "pad"):
-            consequence = f"a step of {rest} completions moves the weights as far as a full one"
-            yield violation._replace(message=f"{violation.message}; {consequence}")
-
-
-def _equal_shares(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    # A warning: the canonical plan pads, natively many frameworks assert; their adapters say so in their own rules. I4.
-    size, replicas = spec.optimizer_step.completions_per_step, spec.topology.data_parallel_size
-    if size is not None and replicas.denominator == 1 and size % replicas:
-        below, above = size - size % replicas, size - size % replicas + replicas
-        yield Violation(
-            f"{size} completions per optimizer step cannot be shared out evenly to {replicas} replicas",
-            ("optimizer_step.completions_per_step", "topology.world_size"),
-            (Fix(" or ".join(str(near) for near in (below, above) if near) + " completions per optimizer step"),),
-        )
-
-
-def _whole_micro_batches(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    size, micro = spec.optimizer_step.completions_per_step, spec.micro_batch.completions_per_device
-    replicas = spec.topology.data_parallel_size
-    if size is None or micro is None or replicas.denominator != 1 or size % replicas:
-        return
-    share = size // int(replicas)
-    if share % micro:
-        yield Violation(
-            f"{share} completions per device and optimizer step are no multiple of the micro-batch of {micro}: the "
-            "last micro-batch is smaller",
-            ("optimizer_step.completions_per_step", "micro_batch.completions_per_device", "topology.world_size"),
         )
 
 
@@ -510,27 +431,23 @@ RULES = (
     Rule("BB102", "replicas are whole", "error", "worker_start", _whole_replicas),
     Rule("BB103", "exactly one size of an optimizer step", "error", "config", _one_step_size),
     Rule("BB104", "the run has a length", "error", "config", _a_horizon),
-    Rule(
-        "BB105", "a micro-batch is counted in completions or in tokens", "error", "config", critic_too(_one_micro_batch)
-    ),
-    Rule("BB106", "a constant denominator is given", "error", "config", critic_too(_constant_given)),
+    Rule("BB105", "a micro-batch is counted in completions or in tokens", "error", "config", _one_micro_batch, True),
+    Rule("BB106", "a constant denominator is given", "error", "config", _constant_given, True),
     Rule("BB107", "a token budget holds the longest completion", "error", "optimizer_step", _hard_budget),
-    Rule(
-        "BB108", "remainders of completions are not refused", "error", "optimizer_step", critic_too(_remainder_refused)
-    ),
-    Rule("BB109", "remainders of prompts are not refused", "error", "construction", _prompts_refused),
+    Rule("BB108", "remainders of completions are not refused", "error", "optimizer_step", remainders.refused, True),
+    Rule("BB109", "remainders of prompts are not refused", "error", "construction", remainders.refused_prompts),
     Rule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
     Rule("BB111", "words do not contradict each other", "error", "config", _words_agree),
     Rule("BB120", "the run trains something", "warning", "never", _trains_something),
-    Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", critic_too(_equal_shares)),
-    Rule("BB122", "micro-batches are whole", "warning", "never", critic_too(_whole_micro_batches)),
-    Rule("BB123", "no completion is left over", "warning", "never", critic_too(_remainder_changes_run)),
-    Rule("BB124", "no prompt is left over", "warning", "never", _prompts_left_over),
-    Rule("BB125", "denominators are counted over the optimizer step", "warning", "never", critic_too(_scope)),
+    Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", remainders.odd_shares, True),
+    Rule("BB122", "micro-batches are whole", "warning", "never", remainders.uneven_micro_batches, True),
+    Rule("BB123", "no completion is left over", "warning", "never", remainders.changed_by_rest, True),
+    Rule("BB124", "no prompt is left over", "warning", "never", remainders.prompts_left_over),
+    Rule("BB125", "denominators are counted over the optimizer step", "warning", "never", _scope, True),
     Rule("BB126", "the ratio can move", "warning", "never", _ratio_is_one),
     Rule("BB127", "groups can be compared", "warning", "never", _group_of_one),
     Rule("BB128", "a soft token budget holds the longest completion", "warning", "optimizer_step", _soft_budget),
-    Rule("BB129", "a constant denominator is used", "warning", "never", critic_too(_constant_unused)),
+    Rule("BB129", "a constant denominator is used", "warning", "never", _constant_unused, True),
     Rule("BB130", "a KL penalty has a place", "warning", "never", _kl_without_place),
     Rule("BB140", "membership is known in advance", "note", "never", _open_membership),
     Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from batchbridge.kit import model_size
-from batchbridge.meaning import memory
+from batchbridge.kit import memory
 from batchbridge.meaning.spec import Topology
 
 SIZES = {
