@@ -49,7 +49,7 @@ def options(hint: Any) -> tuple[Any, ...]:
 def walk(group: Any, prefix: str = "") -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field of a specification as (dotted path, value, quantity), in schema order; a group that may be
     missing, and is, has none."""
-    for name, path, quantity, kind, _ in places(type(group), prefix):
+    for name, path, quantity, kind, _ in places(type(group), prefix):  # type: ignore[arg-type]  # classes are hashable
         value = getattr(group, name)
         if quantity is not None:
             yield path, value, quantity
@@ -84,7 +84,7 @@ def built(group: type[_T], data: Any, path: str = "") -> _T:
     """A group from a mapping of plain values. Raises `ValueError` for unknown, missing or wrong ones."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
-    known = {place.name: place for place in places(group, f"{path}." if path else "")}
+    known = {place.name: place for place in places(group, f"{path}." if path else "")}  # type: ignore[arg-type]  # classes are hashable
     if unknown := sorted(set(data) - set(known), key=str):
         raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
     values = {name: _coerced(known[name].options, value, known[name].path) for name, value in data.items()}
