@@ -94,6 +94,19 @@ def test_the_digest_of_a_run_with_a_critic_has_its_engine(importable: None, fram
     }
 
 
+def test_a_module_and_its_companions_have_one_digest(tmp_path: Path) -> None:
+    digests = importlib.import_module("digests")
+    helper, user = "def helper(x):\n    return 2 * x\n", "def f(x):\n    return helper(x)\n"
+    (whole := tmp_path / "whole").mkdir()
+    (whole / "runtime.py").write_text(f"{user}\n\n{helper}")
+    (parted := tmp_path / "parted").mkdir()
+    (parted / "runtime.py").write_text(f"from parted.refusals import helper\n\n\n{user}")
+    (parted / "refusals.py").write_text(helper)
+    assert digests.digest_of(whole / "runtime.py") == digests.digest_of(parted / "runtime.py")
+    (parted / "refusals.py").write_text(helper.replace("2", "3"))
+    assert digests.digest_of(whole / "runtime.py") != digests.digest_of(parted / "runtime.py")
+
+
 def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     digests = importlib.import_module("digests")
     plain = digests.digest("def f(x):\n    return x + 1\n")
@@ -117,6 +130,17 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     asking = "from kit import on\n\n\ndef far(x):\n    return on(x)\n\n\nREFUSALS = (Refusal('a', far, near),)\n"
     assert digests.digest(run) == digests.digest(run + asking.replace("Refusal", "tuple")), "it decides what starts"
     assert digests.digest(run) != digests.digest(run.replace("return x", "return 2 * x") + asking)
+    ordered = "def f(x):\n    return _g(x)\n\n\ndef _g(x):\n    return x\n"
+    turned = "def g(x):\n    return x\n\n\ndef f(x):\n    return g(x)\n"
+    assert digests.digest(ordered) == digests.digest(turned), "the order and an underscore decide nothing"
+    assert digests.digest(ordered) != digests.digest(turned.replace("return g", "return h"))
+    assert digests.digest("class A:\n    x: int\n    y: int\n") != digests.digest("class A:\n    y: int\n    x: int\n")
+    both = "class A:\n    def f(self):\n        return self.g()\n\n    def g(self):\n        return 1\n"
+    base = "class B:\n    def g(self):\n        return 1\n"
+    user = "from here import B\n\n\nclass A(B):\n    def f(self):\n        return self.g()\n"
+    assert digests.digest(both) == digests.digest(base, user), "a base of its own is a part of the class"
+    assert digests.digest(both) != digests.digest(base.replace("1", "2"), user)
+    assert digests.digest(both) != digests.digest(base, f"{user}\n\nb = B()\n"), "the base is used by itself"
     recorded = {"batchbridge.meaning.plan": plain}
     assert digests.changed(recorded, recorded) == []
     now = {"batchbridge.meaning.plan": "other", "batchbridge_trl.rows": plain}

@@ -234,7 +234,7 @@ def acting_code(kind: str) -> dict[str, str]:
     code: dict[str, str] = {**digests.digests("easyr1"), **digests.measuring("easyr1")}
     for name in SCRIPTS[kind]:
         file = Path(__file__).parent / "native" / f"{name}.py"
-        code[f"native.{name}"] = digests.digest(file.read_text(encoding="utf-8"))
+        code[f"native.{name}"] = digests.digest_of(file)
     return code
 
 

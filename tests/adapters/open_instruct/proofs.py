@@ -258,11 +258,11 @@ def code(*scripts: str) -> dict[str, str]:
     import batchbridge_open_instruct as adapter
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
-    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
+    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest_of"]
     scripts += tuple(other for name in scripts for other in BUILDS_ON.get(name, ()))
     modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
     files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
-    return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
+    return {f"{file.parent.name}/{file.name}": digest(file) for file in files}
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:

@@ -101,10 +101,10 @@ def code(record: str) -> dict[str, str]:
     import batchbridge_openrlhf as adapter
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
-    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
+    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest_of"]
     parts = (*PARTS, *ALSO.get(record, ()))
     files = [package / f"{name}.py" for name in parts] + [here / name for name in SCRIPTS[record]]
-    return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
+    return {f"{file.parent.name}/{file.name}": digest(file) for file in files}
 
 
 def keep(file: str, *path: str, value: Any) -> None:

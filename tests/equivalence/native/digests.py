@@ -3,9 +3,10 @@ with `--filtered` those of a run with a group filter, with `--critic` those of o
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
-layout, the modules that names come from (`a.b.f` of an `import a.b` is `f`), classes of exceptions, `__repr__` and
-`_repr_html_`, and the table of refusals with what it alone asks are no part of a digest: they decide nothing of what a
-run trains. Standard library only, and nothing of a framework or an adapter is imported.
+layout, the order of definitions, the modules that names come from (`a.b.f` of an `import a.b` is `f`), which file of a
+part they stand in (see `COMPANIONS`), whether a name of a module begins with an underscore, classes of exceptions,
+`__repr__` and `_repr_html_`, and the table of refusals with what it alone asks are no part of a digest: they decide
+nothing of what a run trains. Standard library only, and nothing of a framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -43,6 +45,8 @@ FILTERED = {"verl": ("candidates_v1",)}
 """What acts beside them where a group filter decides which prompts fill a rollout; so does the core's plan of them."""
 CRITICS = ("critic", "critic_engine", "advantages")
 """What acts beside them where a critic is trained; so does the core's run of it."""
+COMPANIONS = {"runtime": ("refusals",), "plan": ("stream",), "engine": ("engine_parts",)}
+"""Module -> others of its folder that hold parts of it, where they are there: one digest is of all."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
 
@@ -64,13 +68,13 @@ def files(framework: str, *, filtered: bool = False, critic: bool = False) -> di
 def digests(framework: str, *, filtered: bool = False, critic: bool = False) -> dict[str, str]:
     """Module -> digest; see `files`."""
     found = files(framework, filtered=filtered, critic=critic)
-    return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
+    return {name: digest_of(file) for name, file in found.items()}
 
 
 def packed() -> dict[str, str]:
     """Module -> digest, of what acts in passes of packed rows alone; for records of what was measured in them."""
     core = _folder("batchbridge")
-    return {f"batchbridge.{name}": digest((core / file).read_text(encoding="utf-8")) for name, file in PACKED.items()}
+    return {f"batchbridge.{name}": digest_of(core / file) for name, file in PACKED.items()}
 
 
 def measuring(framework: str) -> dict[str, str]:
@@ -79,30 +83,72 @@ def measuring(framework: str) -> dict[str, str]:
     found = {f"batchbridge.{name}": core / file for name, file in MEASURING.items()}
     for part in OF_MEASURING:
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in adapter.glob(f"{part}.py")}
-    return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
+    return {name: digest_of(file) for name, file in found.items()}
 
 
 BEFORE_A_RUN = ("REFUSALS", "started", "assumes", "would_use")
 """Tables, and arguments of a `Runtime`, that decide whether a run starts and what is said before it does."""
 
 
+def digest_of(file: Path) -> str:
+    """Of a module's code, with its companions'."""
+    every = [file, *(file.with_stem(name) for name in COMPANIONS.get(file.stem, ()))]
+    return digest(*(one.read_text(encoding="utf-8") for one in every if one.is_file()))
+
+
 @functools.cache
-def digest(text: str) -> str:
-    """Of a module's code."""
-    plain = _Plain(ast.parse(text))
-    tree, asked = _of_the_run(plain.tree)
-    elsewhere = set(plain.names)
+def digest(*texts: str) -> str:
+    """Of the code of a module, or of several that are one."""
+    plain = [_Plain(ast.parse(text)) for text in texts]
+    whole = ast.Module([node for one in plain for node in one.tree.body], [])
+    _without_underscores(whole)
+    tree, asked = _of_the_run(whole)
+    own = {name for node in tree.body for name in _binds(node)}
+    elsewhere = {name for one in plain for name in one.names}
     """Names of what may as well stand in another module: what is imported, and exceptions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            elsewhere |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) not in asked}
+            named = {alias.asname or alias.name: ast.unparse(alias) for alias in node.names}
+            elsewhere |= {text for name, text in named.items() if name not in asked | own | {*BEFORE_A_RUN}}
         elif isinstance(node, ast.ClassDef) and _is_exception(node):
             elsewhere.add(node.name)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
             node.body = [one for one in node.body if not _decides_nothing(one)] or [ast.Pass()]
-    code = "\n".join([*sorted(elsewhere), ast.unparse(tree)])
+    _with_their_bases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body.sort(key=lambda one: ast.unparse(one) if isinstance(one, ast.FunctionDef) else "")
+    code = "\n".join([*sorted(elsewhere), *sorted(map(ast.unparse, tree.body))])
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
+
+
+def _without_underscores(tree: ast.Module) -> None:
+    """Makes names of a module, its own and imported ones, public where nothing else has the public name."""
+    imported = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    every = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    known = {*(name for node in tree.body for name in _binds(node)), *(one.asname or one.name for one in imported)}
+    public = {name: name[1:] for name in known if re.match("_[A-Za-z]", name) and name[1:] not in known | every}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = public.get(node.id, node.id)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.name = public.get(node.name, node.name)
+    for alias in imported:
+        alias.name, alias.asname = public.get(alias.name, alias.name), alias.asname and public.get(alias.asname)
+
+
+def _with_their_bases(tree: ast.Module) -> None:
+    """Puts a class that is only another one's base into that one."""
+    for base in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+        users = [node for node in tree.body if node is not base and base.name in _names(node)]
+        user = users[0] if len(users) == 1 else None
+        if not isinstance(user, ast.ClassDef) or [ast.unparse(one) for one in user.bases] != [base.name]:
+            continue
+        if not any(base.name in _names(one) for one in user.body):
+            tree.body.remove(base)
+            user.bases, user.body = base.bases, [*base.body, *user.body]
 
 
 class _Plain(ast.NodeTransformer):
