@@ -8,8 +8,9 @@ from typing import Any
 from batchbridge import CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow
-from batchbridge_openrlhf.engine import IDENTITY, EngineLayer, install, remove
+from batchbridge_openrlhf.engine import EngineLayer, install, remove
 from batchbridge_openrlhf.observe import Observer
+from batchbridge_openrlhf.turns import IDENTITY
 from batchbridge_openrlhf.weights import BORN, NAME, UNKNOWN, against, announce, born, everywhere, settle
 
 # ---- where prompts are drawn

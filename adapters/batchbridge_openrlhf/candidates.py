@@ -20,8 +20,8 @@ from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.workers import Orders
 from batchbridge_openrlhf.answers import mark, prompt_tokens
 from batchbridge_openrlhf.driver import Driver, require_group
-from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.observe import Telling
+from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
 class CandidateDriver(Driver):

@@ -20,8 +20,9 @@ import torch
 from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.patches import Patches
-from batchbridge_openrlhf.engine import VALUE_CLIP, EngineLayer, facts_of
+from batchbridge_openrlhf.engine import VALUE_CLIP, EngineLayer
 from batchbridge_openrlhf.probe import Probe
+from batchbridge_openrlhf.turns import facts_of
 from batchbridge_openrlhf.watching import Given, Watch
 
 _EDGE = 1e-4

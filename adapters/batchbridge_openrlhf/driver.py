@@ -23,8 +23,8 @@ from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.kit.workers_ray import install_everywhere
 from batchbridge_openrlhf.answers import mark, prompt_tokens
 from batchbridge_openrlhf.critic import critics_orders, in_critic
-from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.sampling import SeededEngines, reach, release
+from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
 class Driver:

@@ -18,84 +18,27 @@ import dataclasses
 import functools
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import CandidatePlan, Length, Normaliser, Row, StepPlan, proven
+from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow
 from batchbridge_openrlhf.answers import ANSWERED, is_as_answered
 from batchbridge_openrlhf.images import hold_all_or_none, shown
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.rings import Rings, hold_cutting, hold_gathering
+from batchbridge_openrlhf.turns import IDENTITY, NO_FACTS, NO_TOKEN, NOBODY, Beside, Held, Step, Turn, facts_of
 
 if TYPE_CHECKING:
     from batchbridge_openrlhf.probe import Probe
-    from batchbridge_openrlhf.watching import Given, Watch
+    from batchbridge_openrlhf.watching import Watch
 
-IDENTITY = "batchbridge"
-"""Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
-_NOBODY = (-1,) * 5
-"""The identity of a filler row."""
-NO_TOKEN = 1e-9
-"""Tokens that a micro-batch without any reports: upstream divides its metrics by them."""
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
 VALUE_CLIP = "loss.clip_eps"
 """A setting of a critic's loss."""
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What every rank knows of one completion in somebody's replay buffer. prompt: see `identify`. index: its place
-    there. answered: whether its tokens, mask and images are those of the engine's answer, see
-    `answers`."""
-
-    rollout: int
-    prompt: int
-    position: int
-    sample: int
-    prompt_tokens: int
-    all_tokens: int
-    tokens: int
-    index: int
-    answered: bool = True
-    sees: bool = False
-    """Whether its prompt has images."""
-
-    @property
-    def row(self) -> tuple[int, int]:
-        return self.position, self.sample
-
-    @property
-    def length(self) -> Length:
-        return Length(self.prompt_tokens, self.all_tokens - self.prompt_tokens)
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """One step as it will run: its plan, its denominators, and how many micro-batches; none where it has no token.
-    silent: this rank's rows of such a step, by their places in the buffer."""
-
-    step: StepPlan
-    normaliser: Normaliser
-    micro_batches: int
-    silent: tuple[int, ...] = ()
-
-
-def identify(experience: Any, *, rollout: int, prompt: int, position: int, sample: int, prompt_tokens: int) -> Any:
-    """Marks an experience of one completion before it is appended to a replay buffer, and returns it.
-
-    rollout: from 0 over the run. prompt: index in the dataset, or the candidate's number where a `CandidatePlan` is
-    followed. position: the prompt's place in its rollout, as the plan has it. sample: the completion's number in its
-    group. prompt_tokens: tokens before the response.
-    """
-    import torch
-
-    experience.info[IDENTITY] = torch.tensor([[rollout, prompt, position, sample, prompt_tokens]])
-    return experience
 
 
 def install(trainer: Any, orders: Orders, kind: type[EngineLayer] | None = None) -> Receipt:
@@ -150,10 +93,10 @@ class EngineLayer:
             "openrlhf", orders, rank=self._rings.mine, world_size=self._rings.count, gather=self._rings.said
         )
         self._plan = self._recorder.plan
-        self._turns: deque[_Turn] = deque()
+        self._turns: deque[Turn] = deque()
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
-        self._looked_at: _Step | None = None
+        self._looked_at: Step | None = None
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
@@ -263,7 +206,7 @@ class EngineLayer:
             setattr(buffer, f"dynamic_{name}", [])
         micro, term = self._orders.spec.micro_batch, self._orders.spec.loss.policy
         for step in steps_of_rollout(plan, rollout):
-            shares: list[list[_Held]] = [[] for _ in held]
+            shares: list[list[Held]] = [[] for _ in held]
             for position in step.positions:
                 owner, row = where[divmod(position, group)]
                 shares[owner].append(row)
@@ -277,7 +220,7 @@ class EngineLayer:
             )
             mine = cuts[rank] if normaliser.tokens else []
             silent = () if mine else tuple(row.index for row in shares[rank])
-            self._turns.append(_Turn(step, normaliser, len(mine), silent))
+            self._turns.append(Turn(step, normaliser, len(mine), silent))
             for name, values in self._layout_of(normaliser, len(mine)).items():
                 getattr(buffer, name).extend(values)
             for members in mine:
@@ -295,7 +238,7 @@ class EngineLayer:
             "dynamic_optimizer_step": [int(turn == micro_batches - 1) for turn in range(micro_batches)],
         }
 
-    def _held(self, item: Any, index: int) -> _Held:
+    def _held(self, item: Any, index: int) -> Held:
         if IDENTITY not in item.info:
             reason = "an experience without BatchBridge's identity reached the replay buffer; see `identify`"
             raise CannotAttach({"unplanned_batch": reason})
@@ -303,9 +246,9 @@ class EngineLayer:
         tokens = int(item.action_mask.sum())
         whole = is_as_answered(item)
         named = rollout, prompt, position, sample
-        return _Held(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
+        return Held(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
 
-    def _one_rollout(self, held: Sequence[Sequence[_Held]]) -> int:
+    def _one_rollout(self, held: Sequence[Sequence[Held]]) -> int:
         rollouts = {row.rollout for share in held for row in share}
         if not rollouts:
             said = "a model is to train, and no rank holds a completion for it"
@@ -314,7 +257,7 @@ class EngineLayer:
             raise CannotAttach({"rollout": f"the replay buffers hold rollouts {sorted(rollouts)}; one at a time"})
         return rollouts.pop()
 
-    def _expect(self, rollout: int, held: Sequence[Sequence[_Held]]) -> dict[tuple[int, int], tuple[int, _Held]]:
+    def _expect(self, rollout: int, held: Sequence[Sequence[Held]]) -> dict[tuple[int, int], tuple[int, Held]]:
         """Row -> (rank, what it holds). Raises `BatchDrift` unless exactly the plan's completions are there."""
         plan = self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
@@ -347,7 +290,7 @@ class EngineLayer:
             raise BatchDrift(planned.generated_at_step, "membership", f"rollout {rollout} came {said}: {where}")
         return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
 
-    def _filler(self, held: Sequence[Sequence[_Held]]) -> int:
+    def _filler(self, held: Sequence[Sequence[Held]]) -> int:
         """The place of a row that weighs nothing: the shortest completion with an empty mask, at the buffer's end.
         Collective where a rank holds nothing."""
         import torch
@@ -359,7 +302,7 @@ class EngineLayer:
             model = next(part for (part,) in self._rings.gather([model]) if part is not None)
         filler = copy.copy(model)
         filler.action_mask = torch.zeros_like(filler.action_mask)
-        filler.info = {**filler.info, IDENTITY: torch.tensor(_NOBODY)}
+        filler.info = {**filler.info, IDENTITY: torch.tensor(NOBODY)}
         buffer.items.append(filler)
         return len(buffer.items) - 1
 
@@ -387,7 +330,7 @@ class EngineLayer:
         experience = self._native_collate(batch)
         for name in (IDENTITY, ANSWERED):
             experience.info.pop(name, None)
-        experience.batchbridge = _Beside(items, given)
+        experience.batchbridge = Beside(items, given)
         return experience
 
     def _training_step(self, experience: Any, *given: Any) -> Any:
@@ -395,17 +338,17 @@ class EngineLayer:
         if self._enforces:
             self._skip_empty()
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
-        beside: _Beside = experience.batchbridge
-        identities = [tuple(int(value) for value in item.info.get(IDENTITY, _NOBODY)) for item in beside.items]
+        beside: Beside = experience.batchbridge
+        identities = [tuple(int(value) for value in item.info.get(IDENTITY, NOBODY)) for item in beside.items]
         self._parts.append(
             [
-                None if identity == _NOBODY else self._row(item, identity)
+                None if identity == NOBODY else self._row(item, identity)
                 for item, identity in zip(beside.items, identities, strict=True)
             ]
         )
         with self._watch.expecting(beside.given):
             status = self._native_training_step(experience, *given)
-        real = sum(identity != _NOBODY for identity in identities)
+        real = sum(identity != NOBODY for identity in identities)
         return self._finite(status, real) if self._enforces else status
 
     @staticmethod
@@ -433,7 +376,7 @@ class EngineLayer:
             (prompt,) = self._plan.candidates(prompt, prompt + 1)
         seen = (rollout, position, sample)
         self._seen[seen] += 1
-        self._facts.append(self._told(item, prompt_tokens) if self._orders.ledger is not None else _NO_FACTS)
+        self._facts.append(self._told(item, prompt_tokens) if self._orders.ledger is not None else NO_FACTS)
         return TrainedRow(
             rollout,
             prompt,
@@ -465,10 +408,10 @@ class EngineLayer:
             self._name_passes(turn.step)
         self._recorder.compare(step, self._rows, self._measure(turn))
         self._ticks = turn is None or turn.step.lr_tick
-        self._looked_at = _Step(step, turn, float(self._schedule.get_last_lr()[0]))
+        self._looked_at = Step(step, turn, float(self._schedule.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
 
-    def _measure(self, turn: _Turn | None) -> list[str]:
+    def _measure(self, turn: Turn | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
         from batchbridge import LostGradient
         from batchbridge_openrlhf.watching import OtherInputs
@@ -496,7 +439,7 @@ class EngineLayer:
                         row.weight *= share
         return objections + self._rings.differences(self._rows)
 
-    def _normaliser(self, turn: _Turn | None) -> Normaliser:
+    def _normaliser(self, turn: Turn | None) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""
         if turn is not None:
             return turn.normaliser
@@ -531,7 +474,7 @@ class EngineLayer:
             self._name_passes(turn.step)
             self._recorder.compare(turn.step.index, self._rows)
             rate = float(self._schedule.get_last_lr()[0])
-            self._write(_Step(turn.step.index, turn, rate), None, skipped=True)
+            self._write(Step(turn.step.index, turn, rate), None, skipped=True)
 
     # ---- facts
 
@@ -539,7 +482,7 @@ class EngineLayer:
     def _accumulation(self) -> int:
         return int(self._engine.gradient_accumulation_steps())
 
-    def _write(self, done: _Step, norm: float | None, *, skipped: bool) -> None:
+    def _write(self, done: Step, norm: float | None, *, skipped: bool) -> None:
         rows = self._rows
         for rollout in {row.rollout for row in rows}:
             self._first_step_on.setdefault(rollout, done.index)
@@ -555,43 +498,3 @@ class EngineLayer:
             skips_tick=True,
         )
         self._forget()
-
-
-_NO_FACTS: Mapping[str, Any] = dict.fromkeys(
-    ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
-)
-
-
-@dataclass(frozen=True)
-class _Step:
-    """An optimizer step that was held against the plan and is now applied. turn: None in a native run."""
-
-    index: int
-    turn: _Turn | None
-    learning_rate: float
-
-
-class _Beside:
-    """What rides with a micro-batch's experience; upstream would move plain tensors and lists to a device.
-
-    items: the experiences of one completion each. given: what they are meant to train.
-    """
-
-    def __init__(self, items: Sequence[Any], given: Given) -> None:
-        self.items, self.given = items, given
-
-
-def facts_of(
-    item: Any, prompt_tokens: int, *, trained: str = "advantages", old: str = "action_log_probs"
-) -> dict[str, Any]:
-    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`. trained, old: columns
-    of what its tokens are trained towards, and of what was before."""
-    ids, reward = item.sequences.tolist(), item.info.get("reward")
-    # The mask and the log-probabilities are about the token after each position.
-    return facts(
-        prompt=ids[:prompt_tokens],
-        completion=ids[prompt_tokens:],
-        trained=getattr(item, trained)[item.action_mask.bool()].tolist(),
-        old_logprobs=getattr(item, old)[prompt_tokens - 1 :].float().tolist(),
-        reward=None if reward is None else float(reward),
-    )

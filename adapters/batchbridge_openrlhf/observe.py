@@ -19,7 +19,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.driver import install_in, trained
-from batchbridge_openrlhf.engine import IDENTITY, identify
+from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
 class Observer:

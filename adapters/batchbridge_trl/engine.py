@@ -23,15 +23,7 @@ import torch
 from accelerate.utils import gather_object
 
 from batchbridge import BatchDrift, CannotAttach, Plan, read
-from batchbridge.kit import (
-    Advantage,
-    Normaliser,
-    Request,
-    Row,
-    StepPlan,
-    group_advantages,
-    walk,
-)
+from batchbridge.kit import Advantage, Normaliser, Request, Row, StepPlan, group_advantages, walk
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict

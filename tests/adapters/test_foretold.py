@@ -116,7 +116,7 @@ def openrlhf(reading: Reading) -> Any:
 
 
 def open_instruct(reading: Reading) -> Any:
-    from batchbridge_open_instruct.runtime import View
+    from batchbridge_open_instruct.refusals import View
 
     args, spec = Group(said(reading)), reading.spec
     assert spec is not None

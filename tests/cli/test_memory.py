@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchbridge.cli.main import main
-from batchbridge.kit import model_size
-from batchbridge.kit import memory
+from batchbridge.kit import memory, model_size
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.render import memory as render
 

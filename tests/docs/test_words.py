@@ -56,7 +56,7 @@ def spoken(framework: str) -> Iterator[tuple[str, str]]:
         yield from (
             (text.name, said) for said in (text.rule, text.meaning, text.source, *(a.question for a in text.asks))
         )
-    for refusal in importlib.import_module(f"batchbridge_{framework}.runtime").REFUSALS:
+    for refusal in importlib.import_module(f"batchbridge_{framework}.refusals").REFUSALS:
         yield from ((refusal.name, said) for said in (refusal.reason, refusal.remedy))
 
 

@@ -14,7 +14,7 @@ import pytest
 from batchbridge.errors import CannotAttach
 from batchbridge.reports import check
 from batchbridge_easyr1.images import processed, require
-from batchbridge_easyr1.runtime import MODEL, REFUSALS
+from batchbridge_easyr1.refusals import MODEL, REFUSALS
 
 HERE = Path(__file__).parent
 VERSION, COMMIT = "0.3.3.dev0", "b44b311b669bf1fd1aa2fc36f2251482ba33cb16"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchbridge.reports import check
-from batchbridge_easyr1.runtime import MODEL
+from batchbridge_easyr1.refusals import MODEL
 
 HERE = Path(__file__).parent
 VERSION, COMMIT = "0.3.3.dev0", "b44b311b669bf1fd1aa2fc36f2251482ba33cb16"

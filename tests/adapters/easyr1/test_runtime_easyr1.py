@@ -16,7 +16,7 @@ from batchbridge.kit.refusals import refuse
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.reading.read import read
-from batchbridge_easyr1 import runtime, sampling
+from batchbridge_easyr1 import refusals, runtime, sampling
 from batchbridge_easyr1.clock import Ticks
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader, Driver
@@ -67,7 +67,7 @@ def request_of(spec: Spec | None = None, *more: str, allow: frozenset[str] = fro
 
 def refused(trainer: Any, request: Request) -> set[str]:
     try:
-        refuse(runtime.REFUSALS, trainer, request)
+        refuse(refusals.REFUSALS, trainer, request)
     except CannotAttach as error:
         return set(error.reasons)
     return set()
@@ -90,7 +90,7 @@ def test_what_the_trainer_has_is_refused_by_name(name: str, changed: dict[str, A
 
 def test_gae_is_refused_with_the_reason_that_it_cannot_run() -> None:
     with pytest.raises(CannotAttach, match="gae cannot run in any version of EasyR1"):
-        refuse(runtime.REFUSALS, trainer_of(use_critic=True), request_of())
+        refuse(refusals.REFUSALS, trainer_of(use_critic=True), request_of())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_lora_beside_a_frozen_tower_and_videos_alone_can_be_allowed(monkeypatch:
     trainer.processor = type("Qwen2_5_VLProcessor", (), {})()
     assert refused(trainer, request_of()) == {"lora"}
     assert refused(trainer, request_of(allow=frozenset({"lora"}))) == set()
-    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["videos", "lora", "lora_rollouts"]
+    assert [refusal.name for refusal in refusals.REFUSALS if refusal.allowable] == ["videos", "lora", "lora_rollouts"]
 
 
 def test_a_data_set_with_videos_is_refused_for_qwen3_vl_and_can_be_allowed() -> None:
@@ -234,7 +234,7 @@ def test_the_older_version_has_one_loss() -> None:
 
 @pytest.mark.parametrize("name", ["default", "gspo", "gspo_token", "cispo", "sapo"])
 def test_every_surrogate_has_the_native_name_that_was_read(name: str) -> None:
-    assert runtime.loss_type(reading_of(f"worker.actor.loss_type={name}").spec) == name
+    assert refusals.loss_type(reading_of(f"worker.actor.loss_type={name}").spec) == name
 
 
 def test_a_requested_objective_becomes_the_actors_settings() -> None:
@@ -294,7 +294,7 @@ LONGEST = 1024
 def no_budget(asked: MicroBatch, *more: str, **attributes: Any) -> str | None:
     """What the refusal by that name says."""
     request, trainer = request_of(reading_of(*more).spec.replace(micro_batch=asked), *more), trainer_of(**attributes)
-    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
+    (refusal,) = (one for one in refusals.REFUSALS if one.name == "tokens_per_device")
     return refusal.why(trainer, request) if refusal.applies(trainer, request) else None
 
 
@@ -337,7 +337,7 @@ def test_a_release_without_budgets_is_handed_none() -> None:
     trainer = trainer_of()
     del trainer.config.worker.actor.dynamic_batching
     asked = reading_of().spec.replace(micro_batch=MicroBatch(tokens_per_device=2 * LONGEST))
-    assert "before 0.3.2 EasyR1 cuts by no budget" in (runtime._no_budget(trainer, request_of(asked)) or "")
+    assert "before 0.3.2 EasyR1 cuts by no budget" in (refusals._no_budget(trainer, request_of(asked)) or "")
 
 
 def test_actor_and_reference_get_the_budget_and_unwrapping_restores_them() -> None:
@@ -347,7 +347,7 @@ def test_actor_and_reference_get_the_budget_and_unwrapping_restores_them() -> No
     before = [dict(vars(config)) for config in (worker.actor, worker.ref)]
     asked = MicroBatch(tokens_per_device=3 * LONGEST, forward_tokens_per_device=6 * LONGEST)
     request, patches = request_of(reading_of().spec.replace(micro_batch=asked)), Patches()
-    runtime.configure(worker, runtime._budget(request)[0], patches)
+    runtime.configure(worker, refusals.budget(request)[0], patches)
     assert list(vars(worker.actor).values()) == [3, 6, True]
     assert list(vars(worker.ref).values()) == [6, True]
     assert len(patches.changes) == 5

@@ -19,7 +19,7 @@ from batchbridge.meaning.spec import (
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_r1.config import OpenR1Adapter
-from batchbridge_trl.runtime import REFUSALS
+from batchbridge_trl.refusals import REFUSALS
 
 RECIPE = {
     "dataset_prompt_column": "problem",

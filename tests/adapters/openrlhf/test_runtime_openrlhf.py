@@ -19,7 +19,7 @@ from batchbridge.kit.workers import Orders, Receipt, orders_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import Loss, LossTerm
 from batchbridge.reading.read import read_source
-from batchbridge_openrlhf import runtime
+from batchbridge_openrlhf import refusals, runtime
 from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.candidates import CandidateDriver
 from batchbridge_openrlhf.config import OpenRlhfAdapter
@@ -86,7 +86,7 @@ def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **ch
 
 
 def refused(args: Any, request: Request) -> set[str]:
-    return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(args, request)}
+    return {refusal.name for refusal in refusals.REFUSALS if refusal.applies(args, request)}
 
 
 GAE = {"algo.advantage.estimator": "gae"}

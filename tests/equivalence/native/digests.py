@@ -45,7 +45,7 @@ FILTERED = {"verl": ("candidates_v1",)}
 """What acts beside them where a group filter decides which prompts fill a rollout; so does the core's plan of them."""
 CRITICS = ("critic", "critic_engine", "advantages")
 """What acts beside them where a critic is trained; so does the core's run of it."""
-COMPANIONS = {"runtime": ("refusals",), "plan": ("stream",), "engine": ("engine_parts",)}
+COMPANIONS = {"runtime": ("refusals",), "plan": ("stream",), "engine": ("turns",)}
 """Module -> others of its folder that hold parts of it, where they are there: one digest is of all."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 
@@ -119,7 +119,7 @@ def digest(*texts: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             node.body.sort(key=lambda one: ast.unparse(one) if isinstance(one, ast.FunctionDef) else "")
-    code = "\n".join([*sorted(elsewhere), *sorted(map(ast.unparse, tree.body))])
+    code = "\n".join([*sorted(elsewhere), *sorted({ast.unparse(node) for node in tree.body})])
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
 
 
@@ -148,7 +148,12 @@ def _with_their_bases(tree: ast.Module) -> None:
             continue
         if not any(base.name in _names(one) for one in user.body):
             tree.body.remove(base)
-            user.bases, user.body = base.bases, [*base.body, *user.body]
+            said = [] if base.bases or base.decorator_list else [one for one in base.body if _says_a_type(one)]
+            user.bases, user.body = base.bases, [*(one for one in base.body if one not in said), *user.body]
+
+
+def _says_a_type(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and node.value is None
 
 
 class _Plain(ast.NodeTransformer):

@@ -28,7 +28,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge_on_cpu.openrlhf.workers import save_policy
-from batchbridge_openrlhf.engine import IDENTITY
+from batchbridge_openrlhf.turns import IDENTITY
 
 PENALISED = {"algo.kl.use_loss": True, "algo.kl.estimator": "k2"}
 BY_SEQUENCE = {"actor.loss_agg_mode": "seq-mean-token-mean"} if NEW else {}

@@ -32,7 +32,7 @@ from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_tokenizer
 from batchbridge_on_cpu.openrlhf.workers import full_gradient, full_parameters, plain_critic, save_critic, save_policy
 from batchbridge_openrlhf.critic import critics_spec
-from batchbridge_openrlhf.engine import IDENTITY
+from batchbridge_openrlhf.turns import IDENTITY
 
 GAMMA, LAMBDA = 0.95, 0.9
 CRITIC: dict[str, Any] = {

@@ -42,7 +42,8 @@ from batchbridge_on_cpu.openrlhf.workers import (
 )
 from batchbridge_openrlhf.critic import critics_orders
 from batchbridge_openrlhf.critic_engine import CriticLayer
-from batchbridge_openrlhf.engine import IDENTITY, install, remove
+from batchbridge_openrlhf.engine import install, remove
+from batchbridge_openrlhf.turns import IDENTITY
 
 CRITIC = {
     "critic.adam.lr": 0.0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from batchbridge_openrlhf.engine import IDENTITY
+from batchbridge_openrlhf.turns import IDENTITY
 
 
 def wider(bench: Any) -> None:

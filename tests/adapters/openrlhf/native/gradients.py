@@ -52,7 +52,8 @@ from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge_openrlhf.engine import IDENTITY, KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.turns import IDENTITY
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
 SPLITS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batchbridge_trl.runtime import REFUSALS
+from batchbridge_trl.refusals import REFUSALS
 
 PAGE = Path(__file__).parents[4] / "docs" / "trl.md"
 HEAD = "| name | why | can be allowed |\n|---|---|---|\n"

@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from batchbridge.kit import model_size
-from batchbridge.kit import memory
+from batchbridge.kit import memory, model_size
 from batchbridge.meaning.spec import Topology
 
 SIZES = {

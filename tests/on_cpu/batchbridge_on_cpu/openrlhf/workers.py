@@ -21,8 +21,8 @@ cpu.start()
 import torch  # noqa: E402 - the hooks come first
 
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer  # noqa: E402
-from batchbridge_openrlhf.engine import identify  # noqa: E402
 from batchbridge_openrlhf.settings import defaults_of, options_of  # noqa: E402
+from batchbridge_openrlhf.turns import identify  # noqa: E402
 
 if TYPE_CHECKING:
     from batchbridge.testing.oracle import Sample
