@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from batchbridge import Adapter
 
 
+batchbridge_frameworks = ("open_r1",)
+"""So that commands on other frameworks need not ask the hook below. Read by `batchbridge.contract.plugins`."""
+
+
 @hookimpl
 def batchbridge_adapters() -> list[type[Adapter]]:
     """The adapter of framework `open_r1`."""

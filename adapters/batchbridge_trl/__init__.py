@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from batchbridge import Adapter
 
 
+batchbridge_frameworks = ("trl",)
+"""So that commands on other frameworks need not ask the hook below. Read by `batchbridge.contract.plugins`."""
+
+
 @hookimpl
 def batchbridge_adapters() -> list[type[Adapter]]:
     """The adapter of framework `trl`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,13 +180,104 @@ def test_one_module_under_two_names_is_registered_once_and_reported(
     assert list(survey.adapters) == ["one"]
 
 
-def test_own_plugins_each_bring_an_adapter_or_rules() -> None:
+NAMED = """
+    {source}
+
+    batchbridge_frameworks = {frameworks}
+    del batchbridge_adapters
+
+    @hookimpl
+    def batchbridge_adapters():
+        import builtins
+        builtins.asked = [*getattr(builtins, "asked", ()), __name__]
+        {body}
+"""
+
+
+@pytest.fixture
+def named(adapter_source: Source, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Makes a plugin module that names its frameworks beforehand and leaves a trace when it is asked."""
+    monkeypatch.setattr(builtins, "asked", [], raising=False)
+
+    def source(frameworks: tuple[str, ...], framework: str, body: str = "return [SomeAdapter]") -> str:
+        return NAMED.format(source=adapter_source(framework), frameworks=frameworks, body=body)
+
+    return source
+
+
+def test_a_plugin_that_names_its_frameworks_is_asked_when_one_is_needed(
+    install: Install, load: Load, adapter_source: Source, named: Source
+) -> None:
+    install("late", named(("lately",), "lately"), module="late_plugin")
+    install("good", adapter_source("goodly"), module="good_plugin")
+    registry = load()
+    assert list(registry.survey(("goodly",)).adapters) == ["goodly"]
+    assert builtins.asked == []  # type: ignore[attr-defined]  # see NAMED
+    one = registry.survey(("lately",)).adapters["lately"]
+    assert list(registry.survey().adapters) == ["goodly", "lately"]
+    assert registry.survey(()).adapters["lately"] is one
+    assert builtins.asked == ["late_plugin"]  # type: ignore[attr-defined]
+    assert registry.survey().problems == ()
+
+
+def test_listing_the_adapters_asks_every_plugin(install: Install, load: Load, named: Source) -> None:
+    install("late", named(("lately",), "lately"), module="late_plugin")
+    shown = plugins._OnUse(load())
+    assert "other" not in shown
+    assert builtins.asked == []  # type: ignore[attr-defined]
+    assert list(shown) == ["lately"]
+    assert len(shown) == 1
+
+
+def test_a_late_plugin_that_fails_is_a_problem_once_it_is_asked(install: Install, load: Load, named: Source) -> None:
+    install("late", named(("lately",), "lately", body="raise ValueError('boom')"), module="late_plugin")
+    registry = load()
+    assert registry.survey(("goodly",)).problems == ()
+    survey = registry.survey(("lately",))
+    assert list(survey.adapters) == []
+    assert only(survey.problems).message.startswith(
+        "plugin late_plugin (late 1.0): hook batchbridge_adapters failed: ValueError: boom (late_plugin.py:"
+    )
+
+
+def test_a_framework_that_two_claim_is_refused_whoever_is_needed(
+    install: Install, load: Load, adapter_source: Source, named: Source
+) -> None:
+    install("late", named(("same",), "same"), module="late_plugin")
+    install("good", adapter_source("same"), module="good_plugin")
+    survey = load().survey(("other",))
+    assert only(survey.problems).code == "BB033"
+    assert list(survey.adapters) == []
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "said"),
+    [
+        (("another",), "batchbridge_frameworks does not name lately"),
+        (("lately", "more"), "batchbridge_frameworks names more, and it brings no adapter of that name"),
+    ],
+)
+def test_a_plugin_that_brings_other_frameworks_than_it_names_is_reported(
+    install: Install, load: Load, named: Source, frameworks: tuple[str, ...], said: str
+) -> None:
+    install("late", named(frameworks, "lately"), module="late_plugin")
+    problem = only(load().survey().problems)
+    assert problem.code == "BB034"
+    assert said in problem.message
+
+
+def test_what_is_no_tuple_of_names_is_no_promise(install: Install, load: Load, named: Source) -> None:
+    install("late", named(["lately"], "lately"), module="late_plugin")
+    assert list(load().survey(()).adapters) == ["lately"]
+
+
+def test_own_plugins_name_their_frameworks() -> None:
     # The history of old versions brings rules, and no adapter.
-    own = [one for one in plugins.manager().get_plugins() if one.__name__.startswith("batchbridge_")]
-    bring = {one.__name__: len(one.batchbridge_adapters()) for one in own if hasattr(one, "batchbridge_adapters")}
-    assert len(bring) >= 6
-    assert set(bring.values()) == {1}
-    assert [one.__name__ for one in own if one.__name__ not in bring] == ["batchbridge_history"]
+    own = [one for one in plugins.manager().get_plugins() if hasattr(one, "batchbridge_adapters")]
+    own = [one for one in own if one.__name__.startswith("batchbridge_")]
+    assert len(own) >= 6
+    for module in own:
+        assert module.batchbridge_frameworks == tuple(cls.framework for cls in module.batchbridge_adapters())
 
 
 def test_adapters_are_the_same_objects_until_plugins_change() -> None:
@@ -230,17 +322,13 @@ def test_loading_the_installed_plugins_imports_no_framework() -> None:
 
 
 @pytest.mark.skipif("trl" not in plugins.adapters(), reason="the TRL adapter is not installed")
-def test_reading_loads_every_adapter_and_no_shell_reader_runtime_or_rules_of_another() -> None:
+def test_reading_for_one_framework_imports_no_other_adapter_and_no_shell() -> None:
     code = (
         "import sys, batchbridge; "
         "print(batchbridge.read({'seed': 1}, framework='trl', version='1.16.0', world_size=8).framework); "
-        "print(*sorted(name for name in sys.modules if name.startswith(('batchbridge_', 'bashread'))))"
+        "print(*sorted(name for name in sys.modules if name.endswith('.config') or name == 'bashread'))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     read, imported = result.stdout.splitlines()
     assert read == "trl"
-    names = imported.split()
-    assert {type(adapter).__module__ for adapter in plugins.adapters().values()} <= {*names}
-    assert "bashread" not in names
-    assert not [name for name in names if name.endswith((".runtime", ".engine"))]
-    assert [name for name in names if name.endswith(".rules")] == ["batchbridge_trl.rules"]
+    assert [name for name in imported.split() if name.startswith("batchbridge")] == ["batchbridge_trl.config"]

@@ -35,6 +35,8 @@ PLUGIN = '''\
 
 from batchbridge import hookimpl
 
+batchbridge_frameworks = ("{name}",)
+
 
 @hookimpl
 def batchbridge_adapters():

@@ -3,6 +3,9 @@
 A broken plugin never takes the others down and never passes unseen: every trap of plugin loading becomes a finding
 that names the plugin and its distribution (`problems()`), and every hook is called plugin by plugin (`call`), so that
 one implementation that raises loses nobody else's results. Nothing here imports a framework.
+
+A plugin that says beforehand which frameworks its adapters are of (`FRAMEWORKS`) is asked for them when one of these
+is first needed, so that a command on one framework does not import the adapters of all.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ if TYPE_CHECKING:
 
 GROUP = "batchbridge"
 
+FRAMEWORKS = "batchbridge_frameworks"
+"""A plugin's attribute: the names of the frameworks whose adapters its `batchbridge_adapters` returns."""
+
+_ADAPTERS = "batchbridge_adapters"
+
 
 def manager() -> pluggy.PluginManager:
     """The one plugin manager of this process; installed plugins are loaded on the first call."""
@@ -39,13 +47,17 @@ def manager() -> pluggy.PluginManager:
 
 
 def adapters() -> Mapping[str, Adapter]:
-    """Every usable adapter by framework name, sorted. Those with a clashing name, or that fail, are in `problems()`."""
-    return _installed().survey().adapters
+    """Every usable adapter by framework name, sorted. Those with a clashing name, or that fail, are in `problems()`.
+
+    An adapter is loaded when it is looked up, and all of them when they are counted or listed.
+    """
+    return _OnUse(_installed())
 
 
 def named(name: str) -> str | None:
     """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
-    return {_plain(known): known for known in adapters()}.get(_plain(name))
+    found = {_plain(known): known for known in _installed().names()}.get(_plain(name))
+    return found if found is not None and found in adapters() else None
 
 
 def _plain(name: str) -> str:
@@ -53,13 +65,16 @@ def _plain(name: str) -> str:
 
 
 def problems() -> tuple[Finding, ...]:
-    """What is wrong with the plugins of this process, installed or registered by hand."""
-    return _installed().survey().problems
+    """What is wrong with the plugins of this process, installed or registered by hand.
+
+    Not yet among them: what is wrong with adapters that nobody has looked up. `list(adapters())` looks all of them up.
+    """
+    return _installed().survey(()).problems
 
 
 def provider(framework: str) -> str:
     """Who provides an adapter: `plugin trl (batchbridge 0.1.0)`."""
-    return _installed().survey().providers[framework]
+    return _installed().survey((framework,)).providers[framework]
 
 
 def rows(adapter: Adapter) -> list[RuleRow]:
@@ -79,13 +94,39 @@ def call(hook: str, **arguments: Any) -> tuple[list[tuple[str, Any]], list[Findi
     return _installed().call(hook, arguments)
 
 
+class _OnUse(Mapping[str, Adapter]):
+    """The adapters of a registry as `adapters` describes them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __getitem__(self, framework: str) -> Adapter:
+        return self._registry.survey((framework,)).adapters[framework]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry.survey().adapters)
+
+    def __len__(self) -> int:
+        return len(self._registry.survey().adapters)
+
+
 @dataclass(frozen=True)
 class Survey:
-    """What the plugins amount to: usable adapters, who provides each, and all problems."""
+    """What the plugins that were asked amount to: usable adapters, who provides each, and all problems."""
 
     adapters: Mapping[str, Adapter]
     providers: Mapping[str, str]
     problems: tuple[Finding, ...]
+
+
+@dataclass
+class _Answer:
+    """What one plugin's `batchbridge_adapters` came to. adapters: framework, who provides it, the adapter. failures: of
+    the hook. unusable: what it brought and is no adapter."""
+
+    adapters: list[tuple[str, str, Adapter]] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+    unusable: list[Finding] = field(default_factory=list)
 
 
 @dataclass
@@ -96,17 +137,31 @@ class Registry:
     distributions: dict[str, str] = field(default_factory=dict)
     problems: list[Finding] = field(default_factory=list)
     _registered: list[tuple[str, Any]] = field(default_factory=list)
-    """The plugins that the next one is about."""
+    """The plugins that the next three are about."""
+    _known: set[str] = field(default_factory=set)
+    """Frameworks whose plugins were asked: a survey on these says nothing new."""
+    _answers: dict[str, _Answer] = field(default_factory=dict)
+    """By plugin, of those that were asked for adapters."""
     _surveyed: Survey | None = None
 
     def who(self, name: str) -> str:
         """A plugin for a person: its name and its distribution."""
         return f"plugin {name} ({self.distributions.get(name, 'registered in this process')})"
 
+    def names(self) -> set[str]:
+        """Frameworks of the plugins: as far as these name them beforehand, without asking for their adapters."""
+        said = [_said(plugin) or () for _, plugin in self.manager.list_name_plugin()]
+        return {*self.survey(()).adapters, *(framework for names in said for framework in names)}
+
     def call(self, hook: str, arguments: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Finding]]:
         """See the module's `call`."""
+        return self._called(hook, reversed(getattr(self.manager.hook, hook).get_hookimpls()), arguments)
+
+    def _called(
+        self, hook: str, implementations: Iterable[pluggy.HookImpl], arguments: Mapping[str, Any]
+    ) -> tuple[list[tuple[str, Any]], list[Finding]]:
         results, failures = [], []
-        for implementation in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+        for implementation in implementations:
             who = self.who(implementation.plugin_name)
             if implementation.hookwrapper or implementation.wrapper:
                 continue  # reported by the survey
@@ -121,26 +176,72 @@ class Registry:
                     results.append((who, result))
         return results, failures
 
-    def survey(self) -> Survey:
-        """The adapters of the plugins registered now, and their problems. An adapter stays the same object until the
-        plugins change."""
+    def survey(self, needed: Iterable[str] | None = None) -> Survey:
+        """The adapters of the plugins registered now, and their problems: of all plugins, or of those that were asked
+        before, that name no frameworks beforehand, or that name one of `needed`. An adapter stays the same object
+        until the plugins change.
+        """
         registered = self.manager.list_name_plugin()
         if self._surveyed is None or not _same(self._registered, registered):
-            self._registered, self._surveyed = registered, self._survey()
+            self._registered, self._answers, self._known, self._surveyed = registered, {}, set(), None
+        elif needed is not None and self._known.issuperset(needed):
+            return self._surveyed
+        hooks: dict[str, list[pluggy.HookImpl]] = {}
+        for one in reversed(getattr(self.manager.hook, _ADAPTERS).get_hookimpls()):
+            hooks.setdefault(one.plugin_name, []).append(one)
+        said = {name: _said(ones[0].plugin) for name, ones in hooks.items()}
+        every = {framework for names in said.values() for framework in names or ()}
+        self._known |= every if needed is None else {*needed}
+        self._ask(hooks, said, [name for name, names in said.items() if names is None or self._known & {*names}])
+        # A name that several claim is refused, whoever is needed: all who claim it are asked.
+        claims = [framework for answer in self._answers.values() for framework, _, _ in answer.adapters]
+        claims += [framework for name, names in said.items() if name not in self._answers for framework in names or ()]
+        twice = {framework for framework in claims if claims.count(framework) > 1}
+        self._ask(hooks, said, [name for name, names in said.items() if twice & {*(names or ())}])
+        if self._surveyed is None:
+            self._surveyed = self._survey(hooks)
         return self._surveyed
 
-    def _survey(self) -> Survey:
-        answers, problems = self.call("batchbridge_adapters", {})
-        found: dict[str, list[tuple[str, Adapter]]] = {}
-        for who, classes in answers:
+    def _ask(
+        self,
+        hooks: Mapping[str, list[pluggy.HookImpl]],
+        said: Mapping[str, tuple[str, ...] | None],
+        plugins: Iterable[str],
+    ) -> None:
+        for name in plugins:
+            if name not in self._answers:
+                self._answers[name] = self._answer(self.who(name), hooks[name], said[name])
+                self._surveyed = None
+
+    def _answer(self, who: str, hooks: Iterable[pluggy.HookImpl], said: tuple[str, ...] | None) -> _Answer:
+        """What one plugin's hooks return, and what is wrong with it. said: what it named beforehand."""
+        answer = _Answer()
+        results, answer.failures = self._called(_ADAPTERS, hooks, {})
+        for _, classes in results:
             for cls in classes if isinstance(classes, tuple) else (classes,):
                 try:
-                    framework, adapter = _framework_of(cls), cls()
+                    framework = _framework_of(cls)
+                    if said is not None and framework not in said:
+                        raise TypeError(f"{FRAMEWORKS} does not name {framework}")
+                    answer.adapters.append((framework, who, cls()))
                 except Exception as error:
                     message = f"{who}: adapter {_spell(cls)} is unusable: {describe(error)}"
-                    problems.append(_broken("BB034", message))
-                else:
-                    found.setdefault(framework, []).append((who, adapter))
+                    answer.unusable.append(_broken("BB034", message))
+        if said is not None and not answer.failures and not answer.unusable:
+            for framework in sorted({*said} - {framework for framework, _, _ in answer.adapters}):
+                message = f"{who}: {FRAMEWORKS} names {framework}, and it brings no adapter of that name"
+                answer.unusable.append(_broken("BB034", message))
+        return answer
+
+    def _survey(self, hooks: Iterable[str]) -> Survey:
+        """What the answers so far amount to, in the order of `hooks`."""
+        answers = [self._answers[name] for name in hooks if name in self._answers]
+        problems = [one for answer in answers for one in answer.failures]
+        problems += [one for answer in answers for one in answer.unusable]
+        found: dict[str, list[tuple[str, Adapter]]] = {}
+        for answer in answers:
+            for framework, who, adapter in answer.adapters:
+                found.setdefault(framework, []).append((who, adapter))
         for framework, claims in sorted(found.items()):
             if len(claims) > 1:
                 names = " and ".join(f"{_spell(type(adapter))} of {who}" for who, adapter in claims)
@@ -215,6 +316,12 @@ def _same(some: list[tuple[str, Any]], others: list[tuple[str, Any]]) -> bool:
     return len(some) == len(others) and all(
         name == other_name and plugin is other for (name, plugin), (other_name, other) in zip(some, others, strict=True)
     )
+
+
+def _said(plugin: object) -> tuple[str, ...] | None:
+    """The frameworks that a plugin names beforehand; None where it names none, or in no way that can be relied on."""
+    names = getattr(plugin, FRAMEWORKS, None)
+    return names if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names) else None
 
 
 def _framework_of(cls: Any) -> str:

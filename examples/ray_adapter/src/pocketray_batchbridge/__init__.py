@@ -2,6 +2,8 @@
 
 from batchbridge import hookimpl
 
+batchbridge_frameworks = ("pocketray",)  # commands on other frameworks need not ask the hook below
+
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on

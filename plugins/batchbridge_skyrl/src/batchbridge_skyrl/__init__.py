@@ -2,6 +2,8 @@
 
 from batchbridge import hookimpl
 
+batchbridge_frameworks = ("skyrl",)
+
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
