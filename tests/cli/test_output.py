@@ -12,7 +12,7 @@ import pytest
 
 import batchbridge
 from batchbridge.contract import plugins
-from batchbridge.kit import proven
+from batchbridge.kit import fingerprints, proven
 from batchbridge.render.json import plain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -153,7 +153,7 @@ def test_adapters_grades_the_installed_code_without_importing_it(
     (made / "__init__.py").write_text("raise ImportError\n\n\ndef step():\n    return 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     package = proven.Package("framework_of_cli_tests", None, control={"__init__.py": ("step",)})
-    (digest,) = package.digests(made).values()
+    (digest,) = fingerprints.of_package(package, made).values()
     for label, expected in (
         ("", "refused (framework_of_cli_tests unrecorded); control flow that is not known: "),
         ("v1", "proven: framework_of_cli_tests v1"),

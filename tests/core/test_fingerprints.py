@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.contract.fingerprints import digests
+from batchbridge.kit.fingerprints import digests
 
 TEXT = "def f():\n    return 1\n\n\nclass C:\n    def m(self):\n        return 2\n"
 FUNCTIONS = {"a.py": ("f", "C.m")}

@@ -16,7 +16,7 @@ import pytest
 
 from batchbridge.contract.evidence import Code, Evidence, Package, Record
 from batchbridge.errors import CannotAttach
-from batchbridge.kit import proven
+from batchbridge.kit import fingerprints, proven
 from batchbridge.kit.proven import UNPROVEN, evidence, evidence_here, parse, require
 
 NAME = "framework_of_proven_tests"
@@ -39,7 +39,7 @@ def recorded(folder: Path, **releases: tuple[str, str]) -> dict[str, Record]:
     """Records of releases: label to status and text."""
     functions: dict[str, dict[str, str]] = {}
     for label, (_, text) in releases.items():
-        for key, digest in PACKAGE.digests(made(folder / label, text)).items():
+        for key, digest in fingerprints.of_package(PACKAGE, made(folder / label, text)).items():
             known = functions.setdefault(key, {})
             known[digest] = f"{known.get(digest, '')} {label}".strip()
     return parse({NAME: {"labels": {label: status for label, (status, _) in releases.items()}, "functions": functions}})
@@ -279,7 +279,7 @@ def test_every_function_of_a_table_is_recorded_in_a_tested_release(framework_nam
     code: Code = importlib.import_module(f"batchbridge_{framework_name}.proven").CODE
     known = proven.records(code.home)
     for package in (*code.packages, *code.parts):
-        record, keys = known[package.record], package.digests(None)
+        record, keys = known[package.record], fingerprints.of_package(package, None)
         assert set(record.functions) == set(keys)
         for key in keys:
             recorded = {label for digest, labels in record.functions[key].items() if digest for label in labels}

@@ -27,6 +27,7 @@ from typing import Any
 from packaging.version import Version
 
 from batchbridge.contract.evidence import Code, Package
+from batchbridge.kit import fingerprints
 
 ADAPTERS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 ROOT = Path(__file__).parents[2] / "adapters"
@@ -91,7 +92,7 @@ def recorded(made: Mapping[str, Any], package: Package, label: str, folder: Path
     labels = {**made.get("labels", {}), label: status}
     order = sorted(labels, key=Version)
     functions = {}
-    for key, digest in package.digests(folder).items():
+    for key, digest in fingerprints.of_package(package, folder).items():
         known = {one: set(text.split()) - {label} for one, text in made.get("functions", {}).get(key, {}).items()}
         known.setdefault(digest, set()).add(label)
         functions[key] = {one: " ".join(sorted(having, key=order.index)) for one, having in known.items() if having}

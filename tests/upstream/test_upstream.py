@@ -18,7 +18,7 @@ import record  # noqa: E402  # found by the line above
 import upstream  # noqa: E402  # as above
 
 from batchbridge.contract.evidence import Code, Package  # noqa: E402  # as above
-from batchbridge.kit import proven  # noqa: E402  # as above
+from batchbridge.kit import fingerprints, proven  # noqa: E402  # as above
 
 STEP, LOSS = "def step():\n    return 1\n", "def loss():\n    return 2\n"
 PACKAGE = Package("toyframe", "toyframe", control={"train.py": ("step",)}, loss={"train.py": ("loss",)})
@@ -160,7 +160,7 @@ def test_every_form_of_a_release_is_unpacked_and_its_version_known(tmp_path: Pat
     file = archive(tmp_path, kind)
     assert record.version_in(file.name) == "2.0"
     folder = record.unpacked(file, "toyframe", tmp_path / "unpacked")
-    assert PACKAGE.digests(folder) == PACKAGE.digests(tmp_path / "made" / "toyframe")
+    assert fingerprints.of_package(PACKAGE, folder) == fingerprints.of_package(PACKAGE, tmp_path / "made" / "toyframe")
 
 
 def test_an_archive_without_the_package_is_refused(tmp_path: Path) -> None:

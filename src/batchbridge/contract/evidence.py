@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from batchbridge.contract.fingerprints import Functions, digests
 from batchbridge.frozen import dataclass
 
 NAMED = 4
 """Functions that a message names."""
-
-
+Functions = Mapping[str, Sequence[str]]
+"""File of a package -> functions in it, methods as `Class.method`."""
 Grade = Literal["proven", "measured", "refused"]
-
-
 Status = Literal["tested", "read", "seen"]
-
-
 KNOWN: tuple[Status, ...] = ("tested", "read")
 """Statuses of releases whose code is known."""
 
@@ -57,13 +51,6 @@ class Package:
         """Control flow and loss together."""
         files = [*self.control, *self.loss]
         return {file: (*self.control.get(file, ()), *self.loss.get(file, ())) for file in files}
-
-    def digests(self, folder: Path | None, known: Mapping[str, Container[str]] | None = None) -> dict[str, str]:
-        """`file: function` -> digest, empty where it is missing; known: those on record; see
-        `batchbridge.contract.fingerprints`."""
-        if folder is None:
-            return {f"{file}: {name}": "" for file, names in self.functions.items() for name in names}
-        return digests(folder, self.functions, known or {})
 
     def decides_control(self, key: str) -> bool:
         """Whether `file: function` is part of the control flow."""

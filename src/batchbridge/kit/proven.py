@@ -1,7 +1,7 @@
 """Which code a running trainer consists of, told by its functions' text: a version number is only a label.
 
 An adapter lists, for every package involved, the functions of the *control flow*, which its patches replace or rely on,
-and those of the *loss* (`Code`). Its `proven.json` records their digests (`batchbridge.contract.fingerprints`) in
+and those of the *loss* (`Code`). Its `proven.json` records their digests (`batchbridge.kit.fingerprints`) in
 releases:
 
 - `tested`: the native tests run on this release;
@@ -31,7 +31,7 @@ from typing import Any
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.evidence import Code, Evidence, Grade, Package, Record, named
 from batchbridge.errors import CannotAttach
-from batchbridge.kit import versions
+from batchbridge.kit import fingerprints, versions
 
 UNPROVEN = "unproven_code"
 """The name by which `wrap(..., allow=...)` accepts control flow that is not known."""
@@ -83,7 +83,7 @@ def evidence(
     labels: dict[str, str | None] = {}
     for package in code.packages:
         record = known.get(package.record, Record({}, {}))
-        found = package.digests(folders.get(package.name), record.functions)
+        found = fingerprints.of_package(package, folders.get(package.name), record.functions)
         missing = frozenset(key for key, digest in found.items() if not digest)
         misses_as_known = record.lacks_as_known(missing)
         for key, digest in found.items():
@@ -191,7 +191,7 @@ def foreign_functions(
     found = []
     for package in code.packages:
         folder = folders.get(package.name)
-        for key, digest in package.digests(folder).items() if folder is not None else ():
+        for key, digest in fingerprints.of_package(package, folder).items() if folder is not None else ():
             file, _, name = key.partition(": ")
             module = _loaded(package.name, file, folder) if folder is not None else None
             if module is None or folder is None:

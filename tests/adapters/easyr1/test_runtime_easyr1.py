@@ -144,7 +144,7 @@ def test_an_adaptive_kl_coefficient_is_refused() -> None:
 
 
 def test_lora_beside_a_frozen_tower_and_videos_alone_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "installed", lambda name: "0.20.0")
+    monkeypatch.setattr(refusals, "installed", lambda name: "0.20.0")
     trainer = trainer_of()
     trainer.config.worker.actor.model.lora.rank = 8
     assert refused(trainer, request_of()) == set()
@@ -172,7 +172,7 @@ def test_a_data_set_with_videos_is_refused_for_qwen3_vl_and_can_be_allowed() -> 
 def test_lora_is_refused_beside_a_peft_with_which_vllm_is_sent_no_adapter(
     monkeypatch: pytest.MonkeyPatch, peft: str, rank: int, names: set[str]
 ) -> None:
-    monkeypatch.setattr(runtime, "installed", lambda name: peft)
+    monkeypatch.setattr(refusals, "installed", lambda name: peft)
     trainer = trainer_of()
     trainer.config.worker.actor.model.lora.rank = rank
     assert refused(trainer, request_of()) == names

@@ -1,7 +1,6 @@
 """Digests of functions as they stand in a package's files, so that code is told by its text and not by a version.
 
 A function's digest is that of its text, decorators included, comments and blank lines aside. Nothing is imported.
-Standard library only.
 """
 
 from __future__ import annotations
@@ -13,9 +12,19 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-Functions = Mapping[str, Sequence[str]]
-"""File of a package -> functions in it, methods as `Class.method`."""
+from batchbridge.contract.evidence import Functions, Package
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def of_package(
+    package: Package, folder: Path | None, known: Mapping[str, Container[str]] | None = None
+) -> dict[str, str]:
+    """The digests of a package's functions, empty where one is missing; see `digests`. folder: None where the package
+    is not there."""
+    if folder is None:
+        return {f"{file}: {name}": "" for file, names in package.functions.items() for name in names}
+    return digests(folder, package.functions, known or {})
 
 
 def digests(
