@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 from batchbridge_trl.world import KEY as WORLD
 
+MICRO, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+GENERATIONS, PASSES = "num_generations", "num_iterations"
+BATCH, STEPS = "generation_batch_size", "steps_per_generation"
+
 
 class Sizes(NamedTuple):
     """The integers as given. Units: `micro` completions per device and micro-batch; `accumulation` micro-batches per
@@ -31,24 +35,46 @@ class Sizes(NamedTuple):
             return self.rewritten_accumulation
         return self.accumulation
 
+    @property
+    def micro_step(self) -> int:
+        """Completions of a micro-batch, over all devices."""
+        return self.micro * self.world
+
+    @property
+    def batch_alone(self) -> int | None:
+        """The rollout's size where generation_batch_size says it, and steps_per_generation does not as well."""
+        return self.generation_batch if self.steps_per_generation is None else None
+
+    @property
+    def says_both(self) -> bool:
+        """Whether two settings that exclude each other say the rollout's size."""
+        return self.generation_batch is not None and self.steps_per_generation is not None
+
+    @property
+    def steps(self) -> tuple[str, int]:
+        """The setting that says a rollout's micro-batches where generation_batch_size does not, and its value."""
+        if self.steps_per_generation is None:
+            return ACCUMULATION, self.accumulation
+        return STEPS, self.steps_per_generation
+
+    @property
+    def completions(self) -> int:
+        """Completions of a rollout as GRPOConfig computes them, whatever their sign."""
+        return self.micro_step * self.steps[1] if self.generation_batch is None else self.generation_batch
+
+    def product(self, key: str, steps: int) -> str:
+        """The completions of so many micro-batches, which setting `key` says, in words."""
+        return f"{MICRO} {self.micro} x {WORLD} {self.world} x {key} {steps}"
+
     def resolve(self) -> Rollout | None:
         """What `GRPOConfig.__post_init__` (trl 0.18.0 to 1.16.0) fills in; None where it raises, or where a size is not
         positive. Before 0.18 a rollout feeds one optimizer step, as it does where neither setting is given."""
-        if self.generation_batch is not None and self.steps_per_generation is not None:
+        if self.says_both or min(self.micro, self.accumulation, self.generations, self.world, self.window) < 1:
             return None
-        if min(self.micro, self.accumulation, self.generations, self.world, self.window) < 1:
+        steps, rest = divmod(self.completions, self.micro_step)
+        if rest or steps < 1 or self.completions % self.generations:
             return None
-        per_micro_step = self.micro * self.world
-        if self.generation_batch is not None:
-            steps, rest = divmod(self.generation_batch, per_micro_step)
-            if rest:
-                return None
-        else:
-            steps = self.accumulation if self.steps_per_generation is None else self.steps_per_generation
-        completions = per_micro_step * steps
-        if steps < 1 or completions % self.generations:
-            return None
-        return Rollout(steps, completions, completions // self.generations)
+        return Rollout(steps, self.completions, self.completions // self.generations)
 
 
 class Rollout(NamedTuple):
@@ -60,13 +86,13 @@ class Rollout(NamedTuple):
 
 
 FIELDS = {
-    "micro": "per_device_train_batch_size",
-    "accumulation": "gradient_accumulation_steps",
-    "generations": "num_generations",
+    "micro": MICRO,
+    "accumulation": ACCUMULATION,
+    "generations": GENERATIONS,
     "world": WORLD,
-    "iterations": "num_iterations",
-    "generation_batch": "generation_batch_size",
-    "steps_per_generation": "steps_per_generation",
+    "iterations": PASSES,
+    "generation_batch": BATCH,
+    "steps_per_generation": STEPS,
 }
 """Field of `Sizes` -> native key."""
 

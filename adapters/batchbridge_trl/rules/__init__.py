@@ -11,18 +11,14 @@ from dataclasses import replace
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_trl.rules.facts import Facts, Rule, facts_of
-from batchbridge_trl.rules.ignored import IGNORED
-from batchbridge_trl.rules.later import LATER
-from batchbridge_trl.rules.rollouts import ROLLOUTS
-from batchbridge_trl.rules.steps import STEPS_AND_WEIGHTS
-from batchbridge_trl.rules.validated import VALIDATED
+from batchbridge_trl.rules import ignored, later, rollouts, steps, validated
+from batchbridge_trl.rules.facts import Facts, facts_of
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.tables import settings_of
 
-__all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of"]
+__all__ = ["RULES", "Facts", "check", "defects", "facts_of"]
 
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *ROLLOUTS, *STEPS_AND_WEIGHTS, *IGNORED)
+RULES = (*validated.RULES, *later.RULES, *rollouts.RULES, *steps.RULES, *ignored.RULES)
 """Every rule and known defect."""
 MANY_SETTINGS = "BB-TRL-075"
 """The rule about any of many settings: it points at those that somebody set."""

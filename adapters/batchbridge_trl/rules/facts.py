@@ -6,24 +6,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import Reading
-from batchbridge.kit import rule_table
 from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
-from batchbridge_trl.sizes import FIELDS, Rollout, Sizes
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS, Rollout, Sizes
 from batchbridge_trl.starting import Start
 from batchbridge_trl.world import KEY as WORLD
 
-MICRO, ACCUMULATION = FIELDS["micro"], FIELDS["accumulation"]
-GENERATIONS, PASSES = FIELDS["generations"], FIELDS["iterations"]
-BATCH, STEPS = FIELDS["generation_batch"], FIELDS["steps_per_generation"]
 EVAL_MICRO, EVAL_GENERATIONS = "per_device_eval_batch_size", "num_generations_eval"
 SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
 
 # In the rows' sources.
 POST_INIT = "GRPOConfig.__post_init__"
 ALL = "trl 0.18.0 to 1.16.0"
-INIT = "GRPOTrainer.__init__"
+INIT, LOSS = "GRPOTrainer.__init__", "GRPOTrainer._compute_loss"
+SCORES = "GRPOTrainer._generate_and_score_completions"
 ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
 
 
@@ -42,15 +39,6 @@ class Facts(NamedTuple):
     def from_object(self) -> bool:
         """Whether the settings are those of a constructed config."""
         return self.start is None
-
-    @property
-    def generation_batch(self) -> int:
-        """Completions per rollout as GRPOConfig computes them, whatever their sign."""
-        s = self.sizes
-        if s.generation_batch is not None:
-            return s.generation_batch
-        steps = s.accumulation if s.steps_per_generation is None else s.steps_per_generation
-        return s.micro * s.world * steps
 
     @property
     def micro_steps_per_rollout(self) -> int:
@@ -87,13 +75,15 @@ class Facts(NamedTuple):
         return bool(self.native["eval_strategy"] != "no")
 
     @property
+    def evaluation_completions(self) -> int:
+        """Completions of a batch of an evaluation, over all devices."""
+        return int(self.native[EVAL_MICRO] * self.sizes.world)
+
+    @property
     def evaluation_generations(self) -> int:
         """Completions per prompt of an evaluation. 0.26.0 has a setting for them, and its check does not look at it."""
         own = None if holds("==0.26.0", self.version) else self.native[EVAL_GENERATIONS]
         return own or self.sizes.generations
-
-
-Rule = rule_table.Rule[Facts]
 
 
 def facts_of(reading: Reading) -> Facts | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, Variable, nearest_numbers, neighbours
-from batchbridge_trl.rules.facts import ACCUMULATION, BATCH, EVAL_GENERATIONS, EVAL_MICRO, STEPS, Facts
+from batchbridge_trl.rules.facts import EVAL_GENERATIONS, EVAL_MICRO, Facts
 from batchbridge_trl.settings import holds
-from batchbridge_trl.sizes import FIELDS
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, STEPS
 
 
 def setting(key: str, value: Any) -> Callable[[Facts], tuple[Fix, ...]]:

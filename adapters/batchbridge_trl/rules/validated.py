@@ -5,67 +5,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_trl.rules.facts import (
-    ALL,
-    ARGUMENTS,
-    BATCH,
-    EVAL_GENERATIONS,
-    EVAL_MICRO,
-    GENERATIONS,
-    MICRO,
-    POST_INIT,
-    SIZES,
-    STEPS,
-    Facts,
-    Rule,
-)
+from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_GENERATIONS, EVAL_MICRO, POST_INIT, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
-from batchbridge_trl.rules.groups import (
-    DIVISIBLE,
-    at_least_two,
-    evaluation_groups_among_divisors,
-    exclusive,
-    groups_among_divisors,
-    whole_evaluation_groups,
-    whole_groups,
-)
+from batchbridge_trl.settings import holds
+from batchbridge_trl.sizes import BATCH, GENERATIONS, MICRO, STEPS
 from batchbridge_trl.world import KEY as WORLD
 
+DIVISIBLE = "must be evenly divisible by the number of generations per prompt"
+AT_LEAST_TWO = "ValueError: GRPO requires at least 2 generations per prompt"
+_ARGUMENTS = f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args"
 
+RULES = Rules[Facts]()
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-010", "logging_steps", fixes=setting("logging_steps", 1))
+@says("ValueError: logging strategy steps requires non-zero --logging_steps", _ARGUMENTS)
 def _zero_logging(facts: Facts) -> str | None:
     steps = facts.native["logging_strategy"] in ("steps", None)
     return "logging_steps = 0 with logging_strategy steps" if steps and facts.native["logging_steps"] == 0 else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-011", "fp16", "bf16", fixes=setting("fp16", False))
+@says("ValueError: At most one of fp16 and bf16 can be True, but not both", _ARGUMENTS)
 def _both_precisions(facts: Facts) -> str | None:
     return "fp16 and bf16 are both on" if facts.native["fp16"] and facts.native["bf16"] else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-027", "warmup_ratio", fixes=setting("warmup_ratio", 0.1), versions="<0.29")
+@says(
+    "ValueError: warmup_ratio must lie in range [0,1]", "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__"
+)
 def _share_of_warmup(facts: Facts) -> str | None:
     share = facts.native["warmup_ratio"]
     return None if 0 <= share <= 1 else f"warmup_ratio = {share}: must lie in [0, 1]"
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0), versions="<0.29")
+@says(
+    "ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
+    "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
+)
+@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0), versions=">=0.29")
+@says("ValueError: Expected value warmup_steps >= 0", "transformers 5.23.0 TrainingArguments._validate_args")
 def _negative_warmup(facts: Facts) -> str | None:
     warmup = facts.native["warmup_steps"]
     return f"warmup_steps = {warmup}: must be at least 0" if warmup < 0 else None
 
 
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-013",
+    "dataloader_prefetch_factor",
+    "dataloader_num_workers",
+    fixes=setting("dataloader_prefetch_factor", None),
+)
+@says("ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0", _ARGUMENTS)
 def _prefetch_without_workers(facts: Facts) -> str | None:
-    workers, factor = facts.native["dataloader_num_workers"], facts.native["dataloader_prefetch_factor"]
-    return (
-        "dataloader_prefetch_factor needs dataloader_num_workers above 0"
-        if workers == 0 and factor is not None
-        else None
-    )
+    unfit = facts.native["dataloader_num_workers"] == 0 and facts.native["dataloader_prefetch_factor"] is not None
+    return "dataloader_prefetch_factor needs dataloader_num_workers above 0" if unfit else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-028", "lr_scheduler_type", fixes=setting("lr_scheduler_type", "linear"), versions="<0.29")
+@says("ValueError: 'greedy' is not a valid SchedulerType", "transformers 4.57.6 SchedulerType")
 def _greedy_schedule(facts: Facts) -> str | None:
     greedy = facts.native["lr_scheduler_type"] == "greedy"
     return "lr_scheduler_type = greedy came with transformers 5" if greedy else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-014", "parallelism_config", fixes=setting("parallelism_config", None), versions=">=1.4")
+@says("ValueError: GRPOTrainer does not support sequence-dim parallelism", f"trl 1.4.0 to 1.16.0 {POST_INIT}")
 def _sequence_parallel(facts: Facts) -> str | None:
     config = facts.native["parallelism_config"]
     if not isinstance(config, Mapping):
@@ -75,58 +84,189 @@ def _sequence_parallel(facts: Facts) -> str | None:
     return f"parallelism_config: {' and '.join(over)}: GRPO cannot share one sequence among devices" if over else None
 
 
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-015",
+    "log_completions_hub_repo",
+    "log_completions",
+    fixes=setting("log_completions", True),
+    versions=">=0.28",
+)
+@says("ValueError: log_completions_hub_repo is set, but log_completions is False", f"trl 0.28.0 to 1.16.0 {POST_INIT}")
 def _upload_without_log(facts: Facts) -> str | None:
     repository, logged = facts.native["log_completions_hub_repo"], facts.native["log_completions"]
     return "log_completions_hub_repo needs log_completions" if repository is not None and not logged else None
 
 
+@RULES.add(
+    IN_CONFIG, "BB-TRL-016", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False), versions=">=1.9"
+)
+@says("ValueError: auto_find_batch_size is not supported by GRPO", f"trl 1.9.0 to 1.16.0 {POST_INIT}")
 def _auto_find(facts: Facts) -> str | None:
     return "auto_find_batch_size shrinks batches, which breaks groups" if facts.native["auto_find_batch_size"] else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes, versions=">=0.18")
+@says("ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured", f"{ALL} {POST_INIT}")
+def _exclusive(facts: Facts) -> str | None:
+    batch, steps = facts.sizes.generation_batch, facts.sizes.steps_per_generation
+    said = f"{BATCH} = {batch} and {STEPS} = {steps} are both given; one follows from the other"
+    return said if facts.sizes.says_both else None
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, fixes=size_fixes, versions=">=0.18,<0.20")
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
 def _zero_micro_batch(facts: Facts) -> str | None:
-    return f"{MICRO} x {WORLD} = 0" if facts.sizes.micro * facts.sizes.world == 0 and not exclusive(facts) else None
+    return f"{MICRO} x {WORLD} = 0" if facts.sizes.micro_step == 0 and not facts.sizes.says_both else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, BATCH, fixes=size_fixes, versions=">=0.20")
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
 def _zero_micro_step(facts: Facts) -> str | None:
-    s = facts.sizes
-    if s.generation_batch is None or s.steps_per_generation is not None or s.micro * s.world != 0:
-        return None
-    return f"{MICRO} x {WORLD} = 0 while {BATCH} is given"
+    divides = facts.sizes.batch_alone is not None
+    return f"{MICRO} x {WORLD} = 0 while {BATCH} is given" if divides and facts.sizes.micro_step == 0 else None
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes, versions=">=0.18,<0.19.1")
+@says(
+    "ValueError: generation_batch_size must be divisible by the global batch size",
+    f"trl 0.18.0 to 0.19.0 {POST_INIT}: gbs % mb * processes, which tests gbs % mb",
+)
 def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
-    s = facts.sizes
-    if s.generation_batch is None or s.steps_per_generation is not None or not s.micro:
+    batch, micro = facts.sizes.batch_alone, facts.sizes.micro
+    if batch is None or not micro or batch % micro == 0:
         return None
-    if s.generation_batch % s.micro == 0:
-        return None
-    return f"{BATCH} = {s.generation_batch} (completions per rollout) is no multiple of {MICRO} {s.micro}"
+    return f"{BATCH} = {batch} (completions per rollout) is no multiple of {MICRO} {micro}"
 
 
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes, versions=">=0.19.1")
+@says(
+    "ValueError: generation_batch_size must be divisible by the global batch size", f"trl 0.19.1 to 1.16.0 {POST_INIT}"
+)
 def _rollout_of_whole_micro_steps(facts: Facts) -> str | None:
+    s, batch = facts.sizes, facts.sizes.batch_alone
+    if batch is None or not s.micro_step or batch % s.micro_step == 0:
+        return None
+    product = f"{MICRO} {s.micro} x {WORLD} {s.world} = {s.micro_step}"
+    return f"{BATCH} = {batch} (completions per rollout) is no multiple of {product}"
+
+
+def at_least_two(facts: Facts) -> str | None:
+    """A group of fewer than 2 completions, which has no deviation."""
+    count = facts.sizes.generations
+    zero_divides = count == 0 and holds(">=0.20", facts.version)
+    return f"{GENERATIONS} = {count}: a group needs at least 2 completions" if count < 2 and not zero_divides else None
+
+
+# Before 0.20 it is looked at before the groups, and then behind them.
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, versions=">=0.18,<0.20")(
+    says(AT_LEAST_TWO, f"trl 0.18.0 to 0.19.1 {POST_INIT}")(at_least_two)
+)
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, versions=">=0.18,<0.20")
+@says(f"ValueError: The effective train batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
+def groups_among_divisors(facts: Facts) -> str | None:
+    """Rollouts that do not hold whole groups, as 0.17 to 0.19 look for them."""
     s = facts.sizes
-    per_micro_step = s.micro * s.world
-    if s.generation_batch is None or s.steps_per_generation is not None or not per_micro_step:
+    if s.generations < 2 or s.says_both or among_divisors(s.generations, s.completions):
         return None
-    if s.generation_batch % per_micro_step == 0:
-        return None
-    return (
-        f"{BATCH} = {s.generation_batch} (completions per rollout) is no multiple of {MICRO} {s.micro} x {WORLD} "
-        f"{s.world} = {per_micro_step}"
-    )
+    return _broken_groups(facts)
 
 
+def among_divisors(generations: int, completions: int) -> bool:
+    """Whether `generations` is among the divisors of `completions` from 2 on, as the versions before 0.20 list them."""
+    return 2 <= generations <= completions and completions % generations == 0
+
+
+def _broken_groups(facts: Facts) -> str:
+    s = facts.sizes
+    product = f"{s.product(*s.steps)} = {s.completions}" if s.generation_batch is None else f"{BATCH} = {s.completions}"
+    said = f"{product} (completions per rollout) is no multiple of {GENERATIONS} = {s.generations}"
+    return f"{said} (completions per prompt)"
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, versions=">=0.18,<0.20")
+@says(f"ValueError: The global eval batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
+def evaluation_groups_among_divisors(facts: Facts) -> str | None:
+    """Evaluation batches that do not hold whole groups, as the versions before 0.20 look for them."""
+    generations, completions = facts.sizes.generations, facts.evaluation_completions
+    if not facts.evaluates or among_divisors(generations, completions):
+        return None
+    return _broken_evaluation(facts, generations)
+
+
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-020",
+    *(EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
+    fixes=evaluation_fixes,
+    versions=">=0.22",
+)
+@says(
+    "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
+    f"trl 0.22.0 to 1.16.0 {POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
+)
+def whole_evaluation_groups(facts: Facts) -> str | None:
+    """Evaluation batches that do not hold whole groups, since 0.20."""
+    generations = facts.evaluation_generations
+    if not facts.evaluates or generations == 0 or facts.evaluation_completions % generations == 0:
+        return None
+    return _broken_evaluation(facts, generations)
+
+
+def _broken_evaluation(facts: Facts, generations: int) -> str:
+    product = f"{EVAL_MICRO} {facts.native[EVAL_MICRO]} x {WORLD} {facts.sizes.world} = {facts.evaluation_completions}"
+    return f"evaluation: {product} completions are no multiple of {generations} completions per prompt"
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-024", GENERATIONS, fixes=size_fixes, versions=">=0.20")
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
 def _zero_generations(facts: Facts) -> str | None:
+    zero = facts.sizes.generations == 0 and not facts.sizes.says_both
+    return f"{GENERATIONS} = 0 (completions per prompt)" if zero else None
+
+
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, versions=">=0.20")
+@says("ValueError: generation_batch_size must be divisible by num_generations", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
+def _whole_groups(facts: Facts) -> str | None:
     s = facts.sizes
-    return f"{GENERATIONS} = 0 (completions per prompt)" if s.generations == 0 and not exclusive(facts) else None
+    return None if s.says_both or s.generations == 0 or s.completions % s.generations == 0 else _broken_groups(facts)
 
 
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, versions=">=0.20")(
+    says(AT_LEAST_TWO, f"trl 0.20.0 to 1.16.0 {POST_INIT}")(at_least_two)
+)
+
+
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-026",
+    "delta",
+    "use_liger_loss",
+    "use_liger_kernel",
+    fixes=setting("delta", None),
+    versions=">=0.18,<1.4",
+)
+@says("ValueError: Liger loss does not support two-sided GRPO loss yet", f"trl 0.18.0 to 1.3.0 {POST_INIT}")
 def _delta_with_liger(facts: Facts) -> str | None:
     delta = facts.native["delta"]
     return f"delta = {delta}: Liger's kernel has no second clipping" if facts.liger and delta is not None else None
 
 
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-023",
+    "vllm_importance_sampling_clip_min",
+    "vllm_importance_sampling_clip_max",
+    "vllm_importance_sampling_cap",
+    fixes=setting("vllm_importance_sampling_clip_min", None),
+    versions=">=1.6",
+)
+@says(
+    "ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
+    f"trl 1.6.0 to 1.16.0 {POST_INIT}",
+)
 def _correction_bounds(facts: Facts) -> str | None:
     native = facts.native
     cap = native["vllm_importance_sampling_cap"]
@@ -137,235 +277,22 @@ def _correction_bounds(facts: Facts) -> str | None:
     return f"vllm_importance_sampling_clip_min = {low} must be below the upper bound {high}"
 
 
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-025",
+    "vllm_importance_sampling_mode",
+    "vllm_importance_sampling_clip_min",
+    "vllm_importance_sampling_clip_max",
+    fixes=setting("vllm_importance_sampling_clip_max", 3.0),
+    versions=">=1.6",
+)
+@says(
+    "ValueError: At least one of vllm_importance_sampling_clip_min or ..._clip_max must be set",
+    f"trl 1.6.0 to 1.16.0 {POST_INIT}",
+)
 def _truncation_without_bounds(facts: Facts) -> str | None:
     native, mode = facts.native, facts.native["vllm_importance_sampling_mode"]
     bounds = [native[f"vllm_importance_sampling_{name}"] for name in ("cap", "clip_min", "clip_max")]
     if not native["vllm_importance_sampling_correction"] or mode not in ("token_truncate", "sequence_truncate"):
         return None
     return None if any(bound is not None for bound in bounds) else f"{mode} needs a lower or an upper bound"
-
-
-VALIDATED: tuple[Rule, ...] = (
-    IN_CONFIG(
-        "BB-TRL-010",
-        _zero_logging,
-        ("logging_steps",),
-        "ValueError: logging strategy steps requires non-zero --logging_steps",
-        f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
-        setting("logging_steps", 1),
-    ),
-    IN_CONFIG(
-        "BB-TRL-011",
-        _both_precisions,
-        ("fp16", "bf16"),
-        "ValueError: At most one of fp16 and bf16 can be True, but not both",
-        f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
-        setting("fp16", False),
-    ),
-    IN_CONFIG(
-        "BB-TRL-027",
-        _share_of_warmup,
-        ("warmup_ratio",),
-        "ValueError: warmup_ratio must lie in range [0,1]",
-        "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
-        setting("warmup_ratio", 0.1),
-        "<0.29",
-    ),
-    IN_CONFIG(
-        "BB-TRL-012",
-        _negative_warmup,
-        ("warmup_steps",),
-        "ValueError: Expected value warmup_steps >= 0",
-        "transformers 5.23.0 TrainingArguments._validate_args",
-        setting("warmup_steps", 0),
-        ">=0.29",
-    ),
-    IN_CONFIG(
-        "BB-TRL-012",
-        _negative_warmup,
-        ("warmup_steps",),
-        "ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
-        "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
-        setting("warmup_steps", 0),
-        "<0.29",
-    ),
-    IN_CONFIG(
-        "BB-TRL-013",
-        _prefetch_without_workers,
-        ("dataloader_prefetch_factor", "dataloader_num_workers"),
-        "ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0",
-        f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
-        setting("dataloader_prefetch_factor", None),
-    ),
-    IN_CONFIG(
-        "BB-TRL-028",
-        _greedy_schedule,
-        ("lr_scheduler_type",),
-        "ValueError: 'greedy' is not a valid SchedulerType",
-        "transformers 4.57.6 SchedulerType",
-        setting("lr_scheduler_type", "linear"),
-        "<0.29",
-    ),
-    IN_CONFIG(
-        "BB-TRL-014",
-        _sequence_parallel,
-        ("parallelism_config",),
-        "ValueError: GRPOTrainer does not support sequence-dim parallelism",
-        f"trl 1.4.0 to 1.16.0 {POST_INIT}",
-        setting("parallelism_config", None),
-        ">=1.4",
-    ),
-    IN_CONFIG(
-        "BB-TRL-015",
-        _upload_without_log,
-        ("log_completions_hub_repo", "log_completions"),
-        "ValueError: log_completions_hub_repo is set, but log_completions is False",
-        f"trl 0.28.0 to 1.16.0 {POST_INIT}",
-        setting("log_completions", True),
-        ">=0.28",
-    ),
-    IN_CONFIG(
-        "BB-TRL-016",
-        _auto_find,
-        ("auto_find_batch_size",),
-        "ValueError: auto_find_batch_size is not supported by GRPO",
-        f"trl 1.9.0 to 1.16.0 {POST_INIT}",
-        setting("auto_find_batch_size", False),
-        ">=1.9",
-    ),
-    IN_CONFIG(
-        "BB-TRL-017",
-        exclusive,
-        (BATCH, STEPS),
-        "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
-        f"{ALL} {POST_INIT}",
-        size_fixes,
-        ">=0.18",
-    ),
-    IN_CONFIG(
-        "BB-TRL-018",
-        _zero_micro_batch,
-        (MICRO, WORLD),
-        "ZeroDivisionError: integer modulo by zero",
-        f"trl 0.18.0 to 0.19.1 {POST_INIT}",
-        size_fixes,
-        ">=0.18,<0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-018",
-        _zero_micro_step,
-        (MICRO, WORLD, BATCH),
-        "ZeroDivisionError: integer modulo by zero",
-        f"trl 0.20.0 to 1.16.0 {POST_INIT}",
-        size_fixes,
-        ">=0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-019",
-        _rollout_of_whole_micro_batches,
-        (BATCH, MICRO),
-        "ValueError: generation_batch_size must be divisible by the global batch size",
-        f"trl 0.18.0 to 0.19.0 {POST_INIT}: gbs % mb * processes, which tests gbs % mb",
-        size_fixes,
-        ">=0.18,<0.19.1",
-    ),
-    IN_CONFIG(
-        "BB-TRL-019",
-        _rollout_of_whole_micro_steps,
-        (BATCH, MICRO, WORLD),
-        "ValueError: generation_batch_size must be divisible by the global batch size",
-        f"trl 0.19.1 to 1.16.0 {POST_INIT}",
-        size_fixes,
-        ">=0.19.1",
-    ),
-    IN_CONFIG(
-        "BB-TRL-022",
-        at_least_two,
-        (GENERATIONS,),
-        "ValueError: GRPO requires at least 2 generations per prompt",
-        f"trl 0.18.0 to 0.19.1 {POST_INIT}",
-        size_fixes,
-        ">=0.18,<0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-021",
-        groups_among_divisors,
-        SIZES,
-        f"ValueError: The effective train batch size {DIVISIBLE}",
-        f"trl 0.18.0 to 0.19.1 {POST_INIT}",
-        size_fixes,
-        ">=0.18,<0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-020",
-        evaluation_groups_among_divisors,
-        (EVAL_MICRO, WORLD, GENERATIONS),
-        f"ValueError: The global eval batch size {DIVISIBLE}",
-        f"trl 0.18.0 to 0.19.1 {POST_INIT}",
-        evaluation_fixes,
-        ">=0.18,<0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-020",
-        whole_evaluation_groups,
-        (EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
-        "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
-        f"trl 0.22.0 to 1.16.0 {POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
-        evaluation_fixes,
-        ">=0.22",
-    ),
-    IN_CONFIG(
-        "BB-TRL-024",
-        _zero_generations,
-        (GENERATIONS,),
-        "ZeroDivisionError: integer modulo by zero",
-        f"trl 0.20.0 to 1.16.0 {POST_INIT}",
-        size_fixes,
-        ">=0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-021",
-        whole_groups,
-        SIZES,
-        "ValueError: generation_batch_size must be divisible by num_generations",
-        f"trl 0.20.0 to 1.16.0 {POST_INIT}",
-        size_fixes,
-        ">=0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-022",
-        at_least_two,
-        (GENERATIONS,),
-        "ValueError: GRPO requires at least 2 generations per prompt",
-        f"trl 0.20.0 to 1.16.0 {POST_INIT}",
-        size_fixes,
-        ">=0.20",
-    ),
-    IN_CONFIG(
-        "BB-TRL-026",
-        _delta_with_liger,
-        ("delta", "use_liger_loss", "use_liger_kernel"),
-        "ValueError: Liger loss does not support two-sided GRPO loss yet",
-        f"trl 0.18.0 to 1.3.0 {POST_INIT}",
-        setting("delta", None),
-        ">=0.18,<1.4",
-    ),
-    IN_CONFIG(
-        "BB-TRL-023",
-        _correction_bounds,
-        ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"),
-        "ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
-        f"trl 1.6.0 to 1.16.0 {POST_INIT}",
-        setting("vllm_importance_sampling_clip_min", None),
-        ">=1.6",
-    ),
-    IN_CONFIG(
-        "BB-TRL-025",
-        _truncation_without_bounds,
-        ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"),
-        "ValueError: At least one of vllm_importance_sampling_clip_min or ..._clip_max must be set",
-        f"trl 1.6.0 to 1.16.0 {POST_INIT}",
-        setting("vllm_importance_sampling_clip_max", 3.0),
-        ">=1.6",
-    ),
-)

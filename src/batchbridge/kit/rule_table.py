@@ -90,6 +90,48 @@ STANDING = Make("note", "never", standing=True)
 OPEN = Make("error", "never", undecided=True)
 
 
+class Said(NamedTuple, Generic[F]):
+    """A test with what the framework says or does where it is broken, and where that was read."""
+
+    test: Callable[[F], str | None]
+    native: str
+    source: str
+
+
+def says(native: str, source: str) -> Callable[[Callable[[F], str | None]], Said[F]]:
+    """The lower decorator of a test in `Rules`."""
+    return lambda test: Said(test, native, source)
+
+
+class Rules(list[Rule[F]]):
+    """Rows in the order in which their tests are written, each row above its test.
+
+        RULES = Rules[Facts]()
+
+        @RULES.add(SILENT, "BB-TOY-020", "seed", versions=">=2")
+        @says("the generator is never seeded", "toy 2.0 train.py, main")
+        def _unread_seed(facts: Facts) -> str | None: ...
+
+    A test may have several rows, for several ranges of versions: the lowest comes first.
+    """
+
+    def add(
+        self,
+        make: Make,
+        code: str,
+        *keys: str,
+        fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
+        versions: str = "",
+    ) -> Callable[[Said[F]], Callable[[F], str | None]]:
+        """The upper decorator of a test; see `Rule`."""
+
+        def row(said: Said[F]) -> Callable[[F], str | None]:
+            self.append(make(code, said.test, keys, said.native, said.source, fixes, versions))
+            return said.test
+
+        return row
+
+
 def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Rule[Mapping[str, Any]]]:
     """Rows from data such as a JSON file: settings whose values do not go together.
 
