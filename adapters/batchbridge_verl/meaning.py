@@ -22,13 +22,12 @@ from batchbridge_verl.run import (
     MICRO,
     MINI,
     NODES,
-    PARALLEL,
     STRATEGY,
     THRESHOLD,
     TRAINER_MODE,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ALONE, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, ALONE, PARALLEL, ROLLOUT, holds
 from batchbridge_verl.terms import (
     AGGREGATIONS,
     BETAS,

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge.kit.records import dataclass
-from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
@@ -22,23 +22,6 @@ FORWARD_BUDGET = f"{ROLLOUT}log_prob_max_token_len_per_gpu"
 FULLY_ASYNC, REQUIRED = "fully_async", "async_training.require_batches"
 
 FSDP_CONTEXT = f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size"
-PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
-    # engine: keys of tensor, pipeline, context (sequence) parallel size
-    "fsdp": (None, None, f"{ACTOR}ulysses_sequence_parallel_size"),
-    "megatron": (
-        f"{ACTOR}megatron.tensor_model_parallel_size",
-        f"{ACTOR}megatron.pipeline_model_parallel_size",
-        f"{ACTOR}megatron.context_parallel_size",
-    ),
-    "veomni": (None, None, f"{ACTOR}veomni.ulysses_parallel_size"),
-    "torchtitan": (
-        f"{ACTOR}torchtitan.tensor_parallel_size",
-        f"{ACTOR}torchtitan.pipeline_parallel_size",
-        f"{ACTOR}torchtitan.context_parallel_size",
-    ),
-}
-"""Source: verl 0.4.0 to 0.9.1 composed configurations."""
-
 CRITIC_WARMUP = "trainer.critic_warmup"
 """The rollout, counted from 1, from which on the policy trains."""
 _SIZES = (GROUP, MINI, EPOCHS)
@@ -134,10 +117,7 @@ class Run:
         engine_workers = not self.legacy and holds(">=0.8.0", self.version)
         keys = {
             "fsdp": (f"{CRITIC}{'fsdp.' if engine_workers else ''}ulysses_sequence_parallel_size",),
-            "megatron": tuple(
-                f"{CRITIC}megatron.{name}"
-                for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-            ),
+            "megatron": megatron_sizes(CRITIC),
         }.get(self.engine)
         if keys is None or min(self[key] for key in keys) < 1:
             return None

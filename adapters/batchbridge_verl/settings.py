@@ -8,12 +8,13 @@ that verl need not be installed. `SETTINGS` lists what is read, with its kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.key_table import Key
+from batchbridge.kit.kinds import Kind
 from batchbridge.kit.omegaconf_kinds import (
     ANY,
     BOOL,
@@ -54,19 +55,37 @@ PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
 """Shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
 
 
+def megatron_sizes(role: str) -> tuple[str, str, str]:
+    """The keys of Megatron's tensor, pipeline and context parallel sizes, of the actor or the critic."""
+    tensor, pipeline, context = (f"{role}megatron.{name}" for name in ("tensor_model", "pipeline_model", "context"))
+    return f"{tensor}_parallel_size", f"{pipeline}_parallel_size", f"{context}_parallel_size"
+
+
+PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
+    # engine: keys of tensor, pipeline, context (sequence) parallel size
+    "fsdp": (None, None, f"{ACTOR}ulysses_sequence_parallel_size"),
+    "megatron": megatron_sizes(ACTOR),
+    "veomni": (None, None, f"{ACTOR}veomni.ulysses_parallel_size"),
+    "torchtitan": (
+        f"{ACTOR}torchtitan.tensor_parallel_size",
+        f"{ACTOR}torchtitan.pipeline_parallel_size",
+        f"{ACTOR}torchtitan.context_parallel_size",
+    ),
+}
+"""Source: verl 0.4.0 to 0.9.1 composed configurations."""
+
+
+def _alike(group: str, kind: Kind, default: Any, *names: str) -> Iterator[Key]:
+    """Settings of one group that differ in their names alone."""
+    return (Key(f"{group}{name}", kind, default) for name in names)
+
+
 SHUFFLES = {True: "epoch_permutation", False: "none"}
 SETTINGS = (
     # in the order in which they are written
     Key("trainer.nnodes", INT, 1),
     Key("trainer.n_gpus_per_node", INT, 8),
-    Key(f"{ACTOR}ulysses_sequence_parallel_size", INT, 1),
-    Key(f"{ACTOR}megatron.tensor_model_parallel_size", INT, 1),
-    Key(f"{ACTOR}megatron.pipeline_model_parallel_size", INT, 1),
-    Key(f"{ACTOR}megatron.context_parallel_size", INT, 1),
-    Key(f"{ACTOR}veomni.ulysses_parallel_size", INT, 1),
-    Key(f"{ACTOR}torchtitan.tensor_parallel_size", INT, 1),
-    Key(f"{ACTOR}torchtitan.pipeline_parallel_size", INT, 1),
-    Key(f"{ACTOR}torchtitan.context_parallel_size", INT, 1),
+    *_alike("", INT, 1, *(key for keys in PARALLEL.values() for key in keys if key is not None)),
     Key("actor_rollout_ref.model.use_remove_padding", BOOL, False),
     Key(f"{ROLLOUT}name", TEXT, "vllm"),
     Key(f"{ROLLOUT}tensor_model_parallel_size", INT, 2),
@@ -76,8 +95,7 @@ SETTINGS = (
     Key("trainer.v1.trainer_mode", TEXT, "sync"),
     Key("trainer.v1.sampler.max_off_policy_threshold", OPTIONAL_INT),
     Key(f"{ACTOR}ppo_epochs", INT, 1, "optimizer_step.passes_per_rollout"),
-    Key(f"{ACTOR}shuffle", BOOL, False),
-    Key(f"{ACTOR}use_dynamic_bsz", BOOL, False),
+    *_alike(ACTOR, BOOL, False, "shuffle", "use_dynamic_bsz"),
     Key(f"{ACTOR}ppo_max_token_len_per_gpu", INT, 16384),
     Key(f"{ROLLOUT}log_prob_max_token_len_per_gpu", INT, 16384),
     Key(f"{ACTOR}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
@@ -97,33 +115,28 @@ SETTINGS = (
     Key("algorithm.adv_estimator", TEXT, "gae"),
     Key("algorithm.norm_adv_by_std_in_grpo", BOOL, True),
     Key(SQUARES, BOOL, False),
-    Key("algorithm.gamma", FLOAT, 1.0),
-    Key("algorithm.lam", FLOAT, 1.0),
+    *_alike("algorithm.", FLOAT, 1.0, "gamma", "lam"),
     Key(f"{CRITIC}enable", OPTIONAL_BOOL),
     Key(f"{CRITIC}ppo_mini_batch_size", INT, 256),
     Key(f"{CRITIC}ppo_epochs", INT, 1),
-    Key(f"{CRITIC}shuffle", BOOL, False),
-    Key(f"{CRITIC}use_dynamic_bsz", BOOL, False),
+    *_alike(CRITIC, BOOL, False, "shuffle", "use_dynamic_bsz"),
     Key(f"{CRITIC}ppo_max_token_len_per_gpu", INT, 32768),
     Key(f"{CRITIC}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
     Key(f"{CRITIC}loss_agg_mode", TEXT, "token-mean"),
     Key(f"{CRITIC}loss_scale_factor", OPTIONAL_INT),
     Key(f"{CRITIC}cliprange_value", FLOAT, 0.5),
     Key(f"{CRITIC}optim.lr", FLOAT, 1e-05),
-    Key(f"{CRITIC}grad_clip", FLOAT, 1.0),
-    Key(f"{CRITIC}optim.clip_grad", FLOAT, 1.0),
+    *_alike(CRITIC, FLOAT, 1.0, "grad_clip", "optim.clip_grad"),
     Key("trainer.critic_warmup", INT, 0),
     Key(f"{ACTOR}policy_loss.loss_mode", TEXT, "vanilla"),
-    Key(f"{ACTOR}clip_ratio_low", OPTIONAL_FLOAT, 0.2),
-    Key(f"{ACTOR}clip_ratio_high", OPTIONAL_FLOAT, 0.2),
+    *_alike(f"{ACTOR}clip_ratio_", OPTIONAL_FLOAT, 0.2, "low", "high"),
     Key(f"{ACTOR}clip_ratio_c", FLOAT, 3.0),
     Key("distillation.enabled", BOOL, False),
     Key("distillation.distillation_loss.loss_mode", TEXT, "k3"),
     Key("distillation.distillation_loss.use_task_rewards", BOOL, True),
     Key("distillation.distillation_loss.use_policy_gradient", BOOL, False),
     Key("distillation.distillation_loss.policy_loss_mode", TEXT, "vanilla"),
-    Key("distillation.distillation_loss.clip_ratio_low", FLOAT, 0.2),
-    Key("distillation.distillation_loss.clip_ratio_high", FLOAT, 0.2),
+    *_alike("distillation.distillation_loss.clip_ratio_", FLOAT, 0.2, "low", "high"),
     Key("algorithm.rollout_correction.bypass_mode", BOOL, False),
     Key("algorithm.rollout_correction.loss_type", OPTIONAL_TEXT),
     Key("algorithm.rollout_correction.rollout_is", OPTIONAL_TEXT),
@@ -144,29 +157,21 @@ SETTINGS = (
     Key(f"{ROLLOUT}temperature", FLOAT, 1.0, "carried.temperature"),
     Key(f"{ROLLOUT}top_p", FLOAT, 1.0, "carried.top_p"),
     Key(f"{ROLLOUT}top_k", INT, -1, "carried.top_k"),
-    Key(f"{ACTOR}grad_clip", FLOAT, 1.0),
-    Key(f"{ACTOR}optim.clip_grad", FLOAT, 1.0),
+    *_alike(ACTOR, FLOAT, 1.0, "grad_clip", "optim.clip_grad"),
     Key(f"{ACTOR}optim.optimizer_impl", TEXT, "torch.optim"),
     Key(f"{ACTOR}optim.optimizer", TEXT, "AdamW"),
     Key(f"{ACTOR}optim.name", OPTIONAL_TEXT),
-    Key(f"{ACTOR}optim.override_optimizer_config.adam_beta1", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.override_optimizer_config.adam_beta2", OPTIONAL_FLOAT),
+    *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_beta1", "adam_beta2"),
     Key(f"{ACTOR}optim.betas", LIST, [0.9, 0.999]),
     Key(f"{ACTOR}optim.eps", FLOAT, 1e-08),
-    Key(f"{ACTOR}optim.override_optimizer_config.adam_eps", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.override_optimizer_config.eps", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.warmup_style", OPTIONAL_TEXT),
-    Key(f"{ACTOR}optim.lr_decay_style", OPTIONAL_TEXT),
-    Key(f"{ACTOR}optim.decay_type", OPTIONAL_TEXT),
-    Key(f"{ACTOR}optim.lr_scheduler_type", OPTIONAL_TEXT),
+    *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_eps", "eps"),
+    *_alike(f"{ACTOR}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_decay_style", "decay_type", "lr_scheduler_type"),
     Key(f"{ACTOR}optim.min_lr_ratio", OPTIONAL_FLOAT),
     Key(f"{ACTOR}optim.num_cycles", FLOAT, 0.5),
     Key(f"{ACTOR}optim.lr_warmup_steps_ratio", FLOAT, 0.0),
     Key(f"{ACTOR}optim.lr_warmup_steps", OPTIONAL_INT, -1),
     Key(f"{ACTOR}megatron.dtype", TEXT, "bfloat16"),
-    Key(f"{ACTOR}fsdp_config.mixed_precision.param_dtype", OPTIONAL_TEXT),
-    Key(f"{ACTOR}fsdp_config.mixed_precision.reduce_dtype", OPTIONAL_TEXT),
-    Key(f"{ACTOR}fsdp_config.mixed_precision.buffer_dtype", OPTIONAL_TEXT),
+    *_alike(f"{ACTOR}fsdp_config.mixed_precision.", OPTIONAL_TEXT, None, "param_dtype", "reduce_dtype", "buffer_dtype"),
     # what is not written
     Key("trainer.balance_batch", BOOL, True),
     Key("trainer.v1.sampler.max_off_policy_strategy", TEXT, "drop"),
@@ -178,24 +183,19 @@ SETTINGS = (
     Key(f"{ACTOR}strategy", TEXT, "fsdp"),
     Key(PREFIX_GROUPER, BOOL, False),
     Key("actor_rollout_ref.model.use_fused_kernels", BOOL, False),
-    Key(f"{ACTOR}ppo_micro_batch_size", OPTIONAL_INT),
-    Key(f"{ACTOR}data_loader_seed", OPTIONAL_INT),
+    *_alike(ACTOR, OPTIONAL_INT, None, "ppo_micro_batch_size", "data_loader_seed"),
     Key(f"{ACTOR}clip_ratio", FLOAT, 0.2),
     Key(f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size", INT, 1),
     Key(f"{ACTOR}fsdp_config.dtype", TEXT, "bfloat16"),
     Key(f"{ACTOR}megatron.router_replay.mode", TEXT, "disabled"),
     Key(f"{ACTOR}optim.grad_clip", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.override_optimizer_config.lr", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.override_optimizer_config.weight_decay", OPTIONAL_FLOAT),
+    *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
     Key(f"{ACTOR}optim.override_optimizer_config.betas", OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
-    Key(f"{ROLLOUT}data_parallel_size", INT, 1),
-    Key(f"{ROLLOUT}pipeline_model_parallel_size", INT, 1),
-    Key(f"{ROLLOUT}expert_parallel_size", INT, 1),
+    *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
     Key(f"{ROLLOUT}val_kwargs.do_sample", BOOL, False),
     Key(f"{ROLLOUT}multi_turn.enable", BOOL, False),
-    Key(f"{ROLLOUT}multi_turn.tool_config_path", OPTIONAL_TEXT),
-    Key(f"{ROLLOUT}multi_turn.interaction_config_path", OPTIONAL_TEXT),
+    *_alike(f"{ROLLOUT}multi_turn.", OPTIONAL_TEXT, None, "tool_config_path", "interaction_config_path"),
     Key(f"{ROLLOUT}log_prob_micro_batch_size", OPTIONAL_INT),
     Key(f"{ROLLOUT}log_prob_use_dynamic_bsz", BOOL, False),
     Key(f"{REFERENCE}log_prob_micro_batch_size", OPTIONAL_INT),
@@ -205,22 +205,15 @@ SETTINGS = (
     Key("algorithm.filter_groups.max_num_gen_batches", INT, 0),
     Key(f"{CRITIC}strategy", TEXT, "fsdp"),
     Key(f"{CRITIC}ppo_micro_batch_size", OPTIONAL_INT),
-    Key(f"{CRITIC}ulysses_sequence_parallel_size", INT, 1),
-    Key(f"{CRITIC}fsdp.ulysses_sequence_parallel_size", INT, 1),
-    Key(f"{CRITIC}megatron.tensor_model_parallel_size", INT, 1),
-    Key(f"{CRITIC}megatron.pipeline_model_parallel_size", INT, 1),
-    Key(f"{CRITIC}megatron.context_parallel_size", INT, 1),
+    *_alike(CRITIC, INT, 1, "ulysses_sequence_parallel_size", "fsdp.ulysses_sequence_parallel_size"),
+    *_alike("", INT, 1, *megatron_sizes(CRITIC)),
     Key(f"{CRITIC}megatron.dtype", TEXT, "bfloat16"),
-    Key(f"{CRITIC}optim.grad_clip", OPTIONAL_FLOAT),
-    Key(f"{CRITIC}optim.override_optimizer_config.lr", OPTIONAL_FLOAT),
-    Key(f"{CRITIC}optim.warmup_style", OPTIONAL_TEXT),
-    Key(f"{CRITIC}optim.lr_scheduler_type", OPTIONAL_TEXT),
+    *_alike(f"{CRITIC}optim.", OPTIONAL_FLOAT, None, "grad_clip", "override_optimizer_config.lr"),
+    *_alike(f"{CRITIC}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_scheduler_type"),
     Key(f"{CRITIC}model.use_remove_padding", BOOL, False),
     Key("reward_model.enable", OPTIONAL_BOOL, False),
-    Key("reward_model.use_dynamic_bsz", BOOL, False),
-    Key("reward_model.use_reward_loop", BOOL, False),
-    Key("reward_model.micro_batch_size", OPTIONAL_INT),
-    Key("reward_model.micro_batch_size_per_gpu", OPTIONAL_INT),
+    *_alike("reward_model.", BOOL, False, "use_dynamic_bsz", "use_reward_loop"),
+    *_alike("reward_model.micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
 )
 """What is read, and what holds where a version's configuration has no such key (`default`). What one key decides alone
 has its canonical field beside it."""
@@ -235,9 +228,7 @@ READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {
     f"{ACTOR}optim.betas": ("fsdp", ""),
     f"{ACTOR}optim.grad_clip": (None, ">=0.6.0"),
     f"{CRITIC}optim.grad_clip": (None, ">=0.6.0"),
-    f"{ACTOR}fsdp_config.mixed_precision.param_dtype": ("fsdp", ""),
-    f"{ACTOR}fsdp_config.mixed_precision.reduce_dtype": ("fsdp", ""),
-    f"{ACTOR}fsdp_config.mixed_precision.buffer_dtype": ("fsdp", ""),
+    **{f"{ACTOR}fsdp_config.mixed_precision.{part}_dtype": ("fsdp", "") for part in ("param", "reduce", "buffer")},
 }
 """Keys that are read where the composed configuration has none, and that take a `+` on a command line. Source: verl
 0.4.0 to 0.9.1 ray_trainer.py and main_ppo.create_rl_sampler (`data_config.get`); fsdp_workers.py and

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit import Ask, ErrorText, Numbers
 from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
 
+_PROMPTS = "data.train_batch_size"
 _MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _SAMPLES = Ask(name="n", question="rollout.n (completions per prompt)")
+_MINI_PROMPTS = Ask(name="mini", question="ppo_mini_batch_size (prompts)")
+_MICRO_COMPLETIONS = Ask(name="micro", question="ppo_micro_batch_size_per_gpu (completions)")
+_text = partial(ErrorText, framework="verl", versions=">=0.4")
+
+
+def _whole(key: str, unit: int, n: Numbers, prompts: int) -> Iterator[Fix]:
+    """The numbers of prompts nearest to `prompts` whose completions are a multiple of `unit`."""
+    return setting(key, *multiples(smallest_factor(unit, n["n"]), prompts))
 
 
 def _step(n: Numbers) -> Iterator[Fix]:
     """`mini` is in completions here: prompts x rollout.n."""
-    unit = smallest_factor(n["replicas"], n["n"])
-    yield from setting(_MINI, *multiples(unit, n["mini"] // n["n"]))
+    return _whole(_MINI, n["replicas"], n, n["mini"] // n["n"])
 
 
 def _micro(n: Numbers) -> Iterator[Fix]:
     share, rest = divmod(n["mini"] * n["n"], n["devices"])
     if share and not rest:
         yield from setting(_MICRO, *divisors(share, n["micro"]))
-    yield from setting(_MINI, *multiples(smallest_factor(n["micro"] * n["devices"], n["n"]), n["mini"]))
-
-
-def _token_budget(n: Numbers) -> Iterator[Fix]:
-    yield from setting("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", n["length"])
+    yield from _whole(_MINI, n["micro"] * n["devices"], n, n["mini"])
 
 
 def _one_per_row(n: Numbers) -> Iterator[Fix]:
@@ -37,38 +42,28 @@ def _one_per_row(n: Numbers) -> Iterator[Fix]:
 
 
 def _parallel(n: Numbers) -> Iterator[Fix]:
-    unit = n["tensor"] * n["context"]
-    yield from (Fix(f"{count} devices") for count in multiples(unit, n["devices"]))
+    return (Fix(f"{count} devices") for count in multiples(n["tensor"] * n["context"], n["devices"]))
 
 
 def _chunks(n: Numbers) -> Iterator[Fix]:
     rows, parts = n["rows"], n["parts"]
     yield from (Fix(f"{size} rows") for size in multiples(parts, rows))
     if n.get("n"):
-        yield from setting("data.train_batch_size", *multiples(smallest_factor(parts, n["n"]), rows // n["n"]))
+        yield from _whole(_PROMPTS, parts, n, rows // n["n"])
     yield from (Fix(f"{count} workers") for count in divisors(rows, parts))
-
-
-def _mini_batch_above_zero(n: Numbers) -> Iterator[Fix]:
-    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", -(-n["devices"] // n["n"]))
 
 
 def _mini_of_micro(n: Numbers) -> Iterator[Fix]:
     mini, micro = n["mini"], n["micro"]
-    yield from setting("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", *(divisors(mini, micro) if mini else []))
+    yield from setting(_MICRO, *(divisors(mini, micro) if mini else []))
     if "devices" in n and "n" in n:
-        unit = smallest_factor(micro * n["devices"], n["n"])
-        yield from setting(
-            "actor_rollout_ref.actor.ppo_mini_batch_size", *multiples(unit, mini * n["devices"] // n["n"])
-        )
+        yield from _whole(_MINI, micro * n["devices"], n, mini * n["devices"] // n["n"])
 
 
 def _minimal_batch(n: Numbers) -> Iterator[Fix]:
     yield from (Fix(f"train_batch_size x n = {size} (completions)") for size in multiples(n["minimal"], n["real"]))
     if n.get("n"):
-        yield from setting(
-            "data.train_batch_size", *multiples(smallest_factor(n["minimal"], n["n"]), n["real"] // n["n"])
-        )
+        yield from _whole(_PROMPTS, n["minimal"], n, n["real"] // n["n"])
 
 
 def _engine_devices(n: Numbers) -> Iterator[Fix]:
@@ -78,14 +73,13 @@ def _engine_devices(n: Numbers) -> Iterator[Fix]:
 
 
 def _prompts_at_least(n: Numbers) -> Iterator[Fix]:
-    yield Fix(f"data.train_batch_size = {n['mini']}", {"data.train_batch_size": n["mini"]})
-    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", *divisors(n["prompts"], n["prompts"]))
+    yield from setting(_PROMPTS, n["mini"])
+    yield from setting(_MINI, *divisors(n["prompts"], n["prompts"]))
 
 
 TEXTS: tuple[ErrorText, ...] = (
-    ErrorText(
+    _text(
         name="verl-equal-chunks",
-        framework="verl",
         versions="all, and its relatives (EasyR1, TinyZero, Logic-RL)",
         pattern=pattern(r"only support equal chunk\. Got size of DataProto # and chunk #", "rows", "parts"),
         rule="the rows of a batch (prompts x rollout.n completions, or what is left of them) are a multiple of the "
@@ -97,21 +91,19 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_chunks,
         asks=(_SAMPLES,),
     ),
-    ErrorText(
+    _text(
         name="verl-mini-batch-zero",
-        framework="verl",
         versions="<0.8",
         pattern=pattern(r"ppo_mini_batch_size # should be larger than 0 after normalization", "mini"),
         rule="ppo_mini_batch_size (prompts) x rollout.n is at least the data-parallel size",
         meaning="the mini-batch is shared out to the devices with integer division, and nothing is left for each",
         phase="worker_start",
         source="PRIME-RL/TTRL issue 43; verl 0.4.0 to 0.7.1 fsdp_workers.py",
-        neighbours=_mini_batch_above_zero,
+        neighbours=lambda n: setting(_MINI, -(-n["devices"] // n["n"])),
         asks=(_DEVICES, _SAMPLES),
     ),
-    ErrorText(
+    _text(
         name="verl-mini-of-micro",
-        framework="verl",
         versions="<0.8",
         pattern=pattern(
             r"normalized ppo_mini_batch_size #(?: should be|:? must be)? divisible by ppo_micro_batch_size_per_gpu #",
@@ -127,10 +119,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_mini_of_micro,
         asks=(_DEVICES, _SAMPLES),
     ),
-    ErrorText(
+    _text(
         name="verl-mini-above-rollout",
-        framework="verl",
-        versions=">=0.4",
         pattern=pattern(
             r"train_batch_size >= (?:self\.)?config\.actor_rollout_ref\.actor\.ppo_mini_batch_size"
             r"|train_batch_size \(#\) must be >= (?:actor\.)?ppo_mini_batch_size \(#\)",
@@ -142,15 +132,10 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="config",
         source="open-proof-corpus issue 2; verl validate_config (an assertion before 0.6.0, then a ValueError)",
         neighbours=_prompts_at_least,
-        asks=(
-            Ask(name="prompts", question="data.train_batch_size (prompts)"),
-            Ask(name="mini", question="ppo_mini_batch_size (prompts)"),
-        ),
+        asks=(Ask(name="prompts", question="data.train_batch_size (prompts)"), _MINI_PROMPTS),
     ),
-    ErrorText(
+    _text(
         name="verl-minimal-batch",
-        framework="verl",
-        versions=">=0.4",
         pattern=pattern(
             r"real_train_batch_size \(#\) must be divisible by minimal possible batch size \(#\)", "real", "minimal"
         ),
@@ -161,10 +146,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_minimal_batch,
         asks=(_SAMPLES,),
     ),
-    ErrorText(
+    _text(
         name="verl-engine-devices",
-        framework="verl",
-        versions=">=0.4",
         pattern=pattern(
             r"rollout world_size: # is not divisible by (?:infer_tp|infer_world_size): #", "world", "tensor"
         ),
@@ -174,9 +157,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="volcengine/verl issues 1191 and 1785",
         neighbours=_engine_devices,
     ),
-    ErrorText(
+    _text(
         name="verl-micro-batch-chunks",
-        framework="verl",
         versions="with the HF rollout",
         pattern=pattern(r"len\(batch_lst\) \(#\) != chunks \(#\)", "rows", "parts"),
         rule="the rows of a device are a multiple of the rollout's micro-batches",
@@ -185,9 +167,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="volcengine/verl issue 3933",
         neighbours=lambda n: (Fix(f"{size} chunks") for size in divisors(n["rows"], n["parts"])),
     ),
-    ErrorText(
+    _text(
         name="verl-step-of-replicas",
-        framework="verl",
         versions=">=0.8",
         pattern=pattern(r"mini_batch_size=#,? (?:and )?self\.engine\.get_data_parallel_size\(\)=#", "mini", "replicas"),
         rule="ppo_mini_batch_size (prompts) x rollout.n (completions of an optimizer step) is a multiple of the "
@@ -198,9 +179,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_step,
         asks=(_SAMPLES,),
     ),
-    ErrorText(
+    _text(
         name="verl-micro-of-share",
-        framework="verl",
         versions=">=0.8",
         pattern=r"data size must be divisible by micro_batch_size_per_gpu",
         rule="ppo_mini_batch_size x rollout.n / data-parallel size (completions per device) is a multiple of "
@@ -209,17 +189,10 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="optimizer_step",
         source="verl 0.9.1 workers/engine/utils.py:124",
         neighbours=_micro,
-        asks=(
-            Ask(name="mini", question="ppo_mini_batch_size (prompts)"),
-            Ask(name="micro", question="ppo_micro_batch_size_per_gpu (completions)"),
-            _SAMPLES,
-            Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)"),
-        ),
+        asks=(_MINI_PROMPTS, _MICRO_COMPLETIONS, _SAMPLES, _DEVICES),
     ),
-    ErrorText(
+    _text(
         name="verl-no-micro-batch",
-        framework="verl",
-        versions=">=0.4",
         pattern=r"\[(?:actor|critic|reward_model|actor_rollout_ref\.\w{1,20})\] Please set at least one of",
         rule="each of actor, rollout, reference and critic has a micro-batch in completions per device, or dynamic "
         "batches in tokens",
@@ -231,10 +204,8 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("set use_dynamic_bsz (log_prob_use_dynamic_bsz for the rollout and the reference) to True"),
         ),
     ),
-    ErrorText(
+    _text(
         name="verl-devices-of-parallel-sizes",
-        framework="verl",
-        versions=">=0.4",
         pattern=pattern(
             r"n_gpus \(#\) must be divisible by model_parallel_size \(#\) times context_parallel_size \(#\)",
             "devices",
@@ -247,10 +218,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="verl validate_config, Megatron",
         neighbours=_parallel,
     ),
-    ErrorText(
+    _text(
         name="verl-unknown-key",
-        framework="verl",
-        versions=">=0.4",
         pattern=r"Could not override '[^']{1,200}'(?:.{0,400}? is not in struct)?|Key '[\w.]{1,100}' is not in struct",
         rule="every key of the command stands in this version's configuration, or begins with +",
         meaning="the key is misspelt, or of another version or engine; +KEY=VALUE adds a key, which verl then reads "
@@ -262,10 +231,8 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("+KEY=VALUE, if something of yours reads it"),
         ),
     ),
-    ErrorText(
+    _text(
         name="verl-present-key",
-        framework="verl",
-        versions=">=0.4",
         pattern=r"Could not append to config\. An item is already at",
         rule="a key that begins with + is not in the configuration yet",
         meaning="this version has the key itself, so that nothing need be added",
@@ -273,9 +240,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-008",
         neighbours=lambda n: (Fix("KEY=VALUE, without +"), Fix("++KEY=VALUE, which adds or overrides")),
     ),
-    ErrorText(
+    _text(
         name="verl-no-such-field",
-        framework="verl",
         versions=">=0.6",
         pattern=r"(?:InstantiationException:.{0,300}?|\w{0,40}(?:Actor|Critic)Config\.__init__\(\) )"
         r"got an unexpected keyword argument '\w{1,100}'",
@@ -285,9 +251,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="verl utils/config.py omega_conf_to_dataclass, BB-VERL-080",
         neighbours=lambda n: (Fix("leave the key out, or the nearest key: batchbridge check FILE names it"),),
     ),
-    ErrorText(
+    _text(
         name="verl-total-devices",
-        framework="verl",
         versions="before 0.4, and forks of it",
         pattern=pattern(r"real_train_batch_size \(#\) must be divisible by total n_gpus \(#\)", "real", "minimal"),
         rule="data.train_batch_size x rollout.n (completions) is a multiple of all devices",
@@ -298,9 +263,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_minimal_batch,
         asks=(_SAMPLES,),
     ),
-    ErrorText(
+    _text(
         name="verl-token-budget",
-        framework="verl",
         versions=">=0.2",
         pattern=pattern(
             r"max_token_len must be greater than the sequence length"
@@ -313,12 +277,11 @@ TEXTS: tuple[ErrorText, ...] = (
         meaning="a micro-batch sized in tokens must hold the longest sequence",
         phase="optimizer_step",
         source="verl utils/seqlen_balancing.py rearrange_micro_batches, BB-VERL-056",
-        neighbours=_token_budget,
+        neighbours=lambda n: setting("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", n["length"]),
         asks=(Ask(name="length", question="data.max_prompt_length + data.max_response_length (tokens)"),),
     ),
-    ErrorText(
+    _text(
         name="verl-rows-of-a-column",
-        framework="verl",
         versions=">=0.1",
         pattern=pattern(r"key [\w.]{1,100} length # is not equal to batch size #", "column", "rows"),
         rule="each column of a DataProto has one value for each row of the batch",

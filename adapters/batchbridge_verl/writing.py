@@ -22,7 +22,6 @@ from batchbridge_verl.run import (
     MICRO,
     MINI,
     NODES,
-    PARALLEL,
     THRESHOLD,
     TRAINER_MODE,
 )
@@ -32,6 +31,7 @@ from batchbridge_verl.settings import (
     BY_KEY,
     ENGINE,
     NEWEST,
+    PARALLEL,
     REFERENCE,
     ROLLOUT,
     SQUARES,

@@ -24,11 +24,10 @@ from batchbridge_verl.run import (
     GROUP,
     MICRO,
     MINI,
-    PARALLEL,
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ROLLOUT, SQUARES, holds
+from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")

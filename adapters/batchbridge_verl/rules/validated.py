@@ -24,8 +24,8 @@ from batchbridge_verl.rules.row import (
     setting,
     shared,
 )
-from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PARALLEL, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, REFERENCE, ROLLOUT, holds
+from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR, REFERENCE, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS
 
 _CONFIG = "verl 0.6.0 to 0.9.1 workers/config"
@@ -35,6 +35,7 @@ SCHEDULES = ("constant", "cosine")
 MEGATRON_DTYPES = ("bfloat16", "float16")
 REPLAY_MODES = ("disabled", "R2", "R3")
 _ULYSSES = f"{ACTOR}ulysses_sequence_parallel_size"
+_MEGATRON = megatron_sizes(ACTOR)
 
 
 # ---- sizes
@@ -83,8 +84,7 @@ def _minimal(run: Run) -> int | None:
 def _division_by_zero(run: Run) -> str | None:
     megatron = run.engine == "megatron" and _sized(run)
     if megatron and not _product(run):
-        named = {key: run[key] for key in PARALLEL["megatron"] if key is not None}
-        return f"{', '.join(f'{key} = {size}' for key, size in named.items() if not size)}: must be at least 1"
+        return f"{', '.join(f'{key} = {run[key]}' for key in _MEGATRON if not run[key])}: must be at least 1"
     if _minimal(run) != 0:
         return None
     if run.world == 0:
@@ -266,7 +266,7 @@ def _cold_validation(run: Run) -> str | None:
 
 VALIDATE = "verl 0.4.0 to 0.5.0 RayPPOTrainer._validate_config; 0.6.0 to 0.9.1 utils/config.py validate_config"
 ACTOR_CONFIG = f"{_CONFIG}/actor.py ActorConfig"
-_MEGATRON = tuple(key for key in PARALLEL["megatron"] if key)
+
 
 SIZES = (
     IN_CONFIG("BB-VERL-010", _division_by_zero, (*_MEGATRON, MICRO, *DEVICES), "ZeroDivisionError", VALIDATE),
