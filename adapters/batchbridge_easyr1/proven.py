@@ -7,6 +7,7 @@ beside this file records the tags v0.3.0, v0.3.1 and v0.3.2, and commit b44b311;
 from __future__ import annotations
 
 from batchbridge.kit import Code, Package
+from batchbridge.kit.proven import methods
 
 CODE = Code(
     framework="easyr1",
@@ -18,42 +19,28 @@ CODE = Code(
             title="EasyR1",
             marker="trainer/data_loader.py",
             control={
-                "workers/actor/dp_actor.py": (
-                    "DataParallelPPOActor._optimizer_step",
-                    "DataParallelPPOActor.compute_log_prob",
-                    "DataParallelPPOActor.update_policy",
+                "workers/actor/dp_actor.py": methods(
+                    "DataParallelPPOActor", "_optimizer_step", "compute_log_prob", "update_policy"
                 ),
                 "workers/fsdp_workers.py": (
-                    "FSDPWorker._process_multi_modal_inputs",
-                    "FSDPWorker.compute_log_probs",
-                    "FSDPWorker.compute_ref_log_probs",
-                    "FSDPWorker.generate_sequences",
-                    "FSDPWorker.init_model",
-                    "FSDPWorker.update_actor",
+                    *methods("FSDPWorker", "_process_multi_modal_inputs", "compute_log_probs", "compute_ref_log_probs"),
+                    *methods("FSDPWorker", "generate_sequences", "init_model", "update_actor"),
                 ),
                 "trainer/ray_trainer.py": (
-                    "RayPPOTrainer._balance_batch",
-                    "RayPPOTrainer._load_checkpoint",
-                    "RayPPOTrainer._make_batch_data",
-                    "RayPPOTrainer._save_checkpoint",
-                    "RayPPOTrainer.fit",
-                    "RayPPOTrainer.init_workers",
+                    *methods("RayPPOTrainer", "_balance_batch", "_load_checkpoint", "_make_batch_data"),
+                    *methods("RayPPOTrainer", "_save_checkpoint", "fit", "init_workers"),
                     "apply_kl_penalty",
                     "compute_advantage",
                 ),
                 "utils/seqlen_balancing.py": ("prepare_dynamic_batch", "rearrange_micro_batches"),
-                "workers/sharding_manager/fsdp_ulysses.py": (
-                    "FSDPUlyssesShardingManager.postprocess_data",
-                    "FSDPUlyssesShardingManager.preprocess_data",
+                "workers/sharding_manager/fsdp_ulysses.py": methods(
+                    "FSDPUlyssesShardingManager", "postprocess_data", "preprocess_data"
                 ),
                 # What multiplies a gradient below the log-probabilities, where nothing is measured.
                 "utils/ulysses.py": ("Gather.backward", "Gather.forward", "gather_outputs_and_unpad"),
                 "workers/rollout/vllm_rollout_spmd.py": ("vLLMRollout.generate_sequences",),
                 "protocol.py": (
-                    "DataProto.chunk",
-                    "DataProto.concat",
-                    "DataProto.index_select",
-                    "DataProto.split",
+                    *methods("DataProto", "chunk", "concat", "index_select", "split"),
                     "all_gather_data_proto",
                 ),
             },

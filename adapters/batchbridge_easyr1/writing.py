@@ -7,7 +7,6 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
-from batchbridge.kit.schedules import schedule_parts
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
@@ -61,21 +60,16 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, carried, horizon = spec.rollout, spec.optimizer_step, spec.carried, spec.horizon
     values = written_by(settings_of(NEWEST).values(), spec, problems)
-    if problems.need(
-        spec.topology.world_size >= 1,
-        f"topology.world_size = {spec.topology.world_size}: at least 1",
-        "topology.world_size",
-    ):
+    if problems.fits(spec.topology.world_size >= 1, "topology.world_size", "at least 1"):
         values[NODES], values[GPUS] = nodes_and_gpus(spec.topology.world_size)
     values[f"{ROLLOUT}tensor_parallel_size"] = 1
     problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
-    group, completions = rollout.completions_per_prompt, step.completions_per_step
-    if problems.given(completions, "optimizer_step.completions_per_step") and problems.need(
-        group > 0 and (completions or 0) % group == 0,
-        f"optimizer_step.completions_per_step = {completions}: easyr1 counts whole groups of {group}",
-        "optimizer_step.completions_per_step",
+    group, completions = rollout.completions_per_prompt, step.completions_per_step or 0
+    path, whole = "optimizer_step.completions_per_step", group > 0 and completions % group == 0
+    if problems.given(step.completions_per_step, path) and problems.fits(
+        whole, path, f"easyr1 counts whole groups of {group}"
     ):
-        values[BATCH] = (completions or 0) // group
+        values[BATCH] = completions // group
     values[FILTER] = rollout.group_filter == "replace_zero_variance"
     if values[FILTER]:
         values[FILTER_LOW], values[FILTER_HIGH] = ALIKE
@@ -88,37 +82,27 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     if carried.lr_schedule is not None:
         _write_schedule(carried.lr_schedule, values, problems)
     values |= micro_batch_settings(spec, problems)
-    names = [name for name, row in ESTIMATORS.items() if row[:2] == (spec.advantage.baseline, spec.advantage.scale)]
-    if problems.need(
-        bool(names),
-        f"advantage.baseline = {spec.advantage.baseline} with scale = {spec.advantage.scale}: easyr1 has none such",
-        "advantage.baseline",
-    ):
+    baseline, scale = spec.advantage.baseline, spec.advantage.scale
+    names = [name for name, row in ESTIMATORS.items() if row[:2] == (baseline, scale)]
+    none_such = f"advantage.baseline = {baseline} with scale = {scale}: easyr1 has none such"
+    if problems.need(bool(names), none_such, "advantage.baseline"):
         values[ESTIMATOR] = names[0]
     _write_objective(spec, values, problems)
     problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed")
-    problems.need(
-        horizon.optimizer_steps is None,
-        "horizon.optimizer_steps: easyr1 counts rollouts or epochs",
-        "horizon.optimizer_steps",
-    )
+    counts = "horizon.optimizer_steps: easyr1 counts rollouts or epochs"
+    problems.need(horizon.optimizer_steps is None, counts, "horizon.optimizer_steps")
     if horizon.epochs is not None:
         values["trainer.total_epochs"] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
     return values
 
 
 def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> None:
-    try:
-        name, arguments = schedule_parts(text)
-    except ValueError as error:
-        problems.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule")
+    if (parts := problems.schedule(text)) is None:
         return
+    name, arguments = parts
     known = name in ("constant", "cosine", "cosine_with_min_lr") and set(arguments) <= {"min_lr_rate"}
-    if problems.need(
-        known,
-        f"carried.lr_schedule = {text}: easyr1 has constant, and cosine with min_lr_rate or none",
-        "carried.lr_schedule",
-    ):
+    has = "easyr1 has constant, and cosine with min_lr_rate or none"
+    if problems.fits(known, "carried.lr_schedule", has):
         values[f"{ACTOR}optim.lr_scheduler_type"] = "constant" if name == "constant" else "cosine"
         if arguments:
             values[f"{ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
@@ -161,11 +145,7 @@ _SURROGATES = dict.fromkeys(row[0] for row in LOSS_TYPES.values())
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     types = {name: row[1] for name, row in LOSS_TYPES.items() if row[0] == (objective.surrogate or "ppo")}
-    if problems.need(
-        bool(types),
-        f"objective.surrogate = {objective.surrogate}: easyr1 has {', '.join(_SURROGATES)}",
-        "objective.surrogate",
-    ):
+    if problems.fits(bool(types), "objective.surrogate", f"easyr1 has {', '.join(_SURROGATES)}"):
         fitting = [name for name, level in types.items() if level == objective.ratio_level]
         values[LOSS_TYPE] = [*fitting, *types][0]
     place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")

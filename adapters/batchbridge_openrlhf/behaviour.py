@@ -6,11 +6,13 @@ run is decided only where one optimizer step holds a whole episode on one replic
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
-from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit import DenominatorScope, NativeStep
+from batchbridge.kit.native_steps import dealt_steps
 from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
@@ -61,12 +63,13 @@ def behaviour(facts: Facts) -> Behaviour | None:
         return None
     s = facts.sizes
     row = _denominator(facts)
-    unseeded = holds(UNSEEDED, s.version)
+    seed = facts.name("train.seed")
+    by = f"keyed by {seed} and the episode"
+    if holds(UNSEEDED, s.version):
+        by = f"from a random state that nothing seeds, {seed} neither: another order on every launch"
     last = "dropped" if s.drops_tail else "a short rollout"
     mixed = "permuted in every pass, all replicas by the same positions, then " if _shuffled(facts) else ""
-    share = "a contiguous block"
-    if s.dynamic and holds(">=0.8.6", s.version):
-        share = "a share, dealt out by length,"
+    share = "a share, dealt out by length," if s.dynamic else "a contiguous block"
     cut = (
         "cut into length-balanced micro-batches under the token budget; completions beyond the last full step are "
         "dropped"
@@ -76,15 +79,8 @@ def behaviour(facts: Facts) -> Behaviour | None:
     )
     return Behaviour(
         order=(
-            "a permutation per episode "
-            + (
-                f"from a random state that nothing seeds, {facts.name('train.seed')} neither: another order on every "
-                "launch"
-                if unseeded
-                else f"keyed by {facts.name('train.seed')} and the episode"
-            )
-            + f"; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is {last}; inside a rollout "
-            "groups stand in the order in which the engines finish them"
+            f"a permutation per episode {by}; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is "
+            f"{last}; inside a rollout groups stand in the order in which the engines finish them"
         ),
         membership=(
             f"each of {s.replicas} replicas takes {share} of the rollout's completions, {mixed}{cut}; "
@@ -124,38 +120,24 @@ def native_steps(
 def _steps(facts: Facts, prompts: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
     """One step per pass: everything at once, on replica 0."""
     s = facts.sizes
-    members = [(prompt, sample) for prompt in range(prompts) for sample in range(s.group)]
-    total = sum(tokens[member] for member in members)
-    counted = sum(tokens[member] > 0 for member in members)
     by_sequence = sequence_mean(facts.settings, s.version)
-    for index in range(s.episodes * s.passes):
-        rows = []
-        for prompt, sample in members:
-            length = tokens[prompt, sample]
-            weight: Fraction | None = Fraction(0)
-            if length:
-                weight = Fraction(1, counted * length) if by_sequence else Fraction(1, total)
-            if by_sequence and counted < len(members) and holds("<0.10.3", s.version):
-                weight = None  # masked_mean divides 0 by 0 there, and the step is not a number
-            rows.append(
-                NativeRow(
-                    rollout=index // s.passes,
-                    pass_index=index % s.passes,
-                    prompt=prompt,
-                    sample=sample,
-                    rank=0,
-                    micro_batch=0,
-                    weight=weight,
-                )
-            )
-        yield NativeStep(index=index, rows=tuple(rows))
+    counted = sum(tokens[prompt, sample] > 0 for prompt in range(prompts) for sample in range(s.group))
+    # masked_mean divides 0 by 0 there, and the step is not a number
+    undefined = by_sequence and counted < prompts * s.group and holds("<0.10.3", s.version)
+
+    def weight(length: int, total: int, lengths: list[int]) -> Fraction | None:
+        if undefined:
+            return None
+        return Fraction(1, counted * length if by_sequence else total) if length else Fraction(0)
+
+    episodes = itertools.repeat(range(prompts), s.episodes)
+    return dealt_steps(episodes, tokens, group=s.group, passes=s.passes, deal=lambda rows: [[(0, rows)]], weight=weight)
 
 
 def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
     """What the options do not decide. `prompts` of an episode, where they are known."""
     s = facts.sizes
-    whole = prompts is not None and prompts <= s.prompts_per_rollout
-    one_step = whole and prompts is not None and prompts * s.group == s.train
+    one_step = prompts is not None and prompts <= s.prompts_per_rollout and prompts * s.group == s.train
     one_micro_batch = s.world == 1 and not s.dynamic and s.micro == s.train
     if not (one_step and one_micro_batch):
         if holds(UNSEEDED, s.version):

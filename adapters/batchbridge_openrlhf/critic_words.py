@@ -63,51 +63,33 @@ def write_critic(spec: Spec, version: str, values: dict[str, Any], problems: Pro
     if critic is None:
         return
     rate, norm = _carried(values.get("critic.optim"), version)
-    said = {
-        "completions_per_step": (critic.completions_per_step, (None, step.completions_per_step)),
-        "passes_per_rollout": (critic.passes_per_rollout, (step.passes_per_rollout,)),
-        "completions_per_device": (critic.completions_per_device, (None, spec.micro_batch.completions_per_device)),
-        "tokens_per_device": (critic.tokens_per_device, (None, spec.micro_batch.tokens_per_device)),
+    policys = {
+        "critic.completions_per_step": (None, step.completions_per_step),
+        "critic.passes_per_rollout": (step.passes_per_rollout,),
+        "critic.completions_per_device": (None, spec.micro_batch.completions_per_device),
+        "critic.tokens_per_device": (None, spec.micro_batch.tokens_per_device),
     }
-    for name, (value, allowed) in said.items():
-        problems.need(
-            value in allowed,
-            f"critic.{name} = {value}: openrlhf's critic has the policy's, {allowed[-1]}",
-            f"critic.{name}",
-        )
-    problems.need(
-        critic.aggregation == "token_mean",
-        f"critic.aggregation = {critic.aggregation}: openrlhf averages the value loss over tokens",
-        "critic.aggregation",
-    )
+    for path, allowed in policys.items():
+        problems.fits(spec.values[path] in allowed, path, f"openrlhf's critic has the policy's, {allowed[-1]}")
+    by_token = critic.aggregation == "token_mean"
+    problems.fits(by_token, "critic.aggregation", "openrlhf averages the value loss over tokens")
     problems.need(
         spec.advantage.baseline == "value",
         f"critic: openrlhf trains one for gae alone, and advantage.baseline is {spec.advantage.baseline}",
         "advantage.baseline",
     )
-    problems.need(
-        not critic.warmup_rollouts,
-        f"critic.warmup_rollouts = {critic.warmup_rollouts}: openrlhf keeps these rollouts, and trains the policy on "
-        "them later",
-        "critic.warmup_rollouts",
-    )
-    if problems.need(
-        critic.value_clip is not None,
-        "critic.value_clip is off: openrlhf always clips values",
-        "critic.value_clip",
-    ):
+    kept = "openrlhf keeps these rollouts, and trains the policy on them later"
+    problems.fits(not critic.warmup_rollouts, "critic.warmup_rollouts", kept)
+    always = "critic.value_clip is off: openrlhf always clips values"
+    if problems.need(critic.value_clip is not None, always, "critic.value_clip"):
         values["critic.value_clip"] = critic.value_clip
     values |= {"algo.advantage.gamma": critic.gamma, "algo.advantage.lambd": critic.gae_lambda}
     if critic.learning_rate is not None:
         values[rate] = critic.learning_rate
     if critic.max_gradient_norm is not None:
         own = norm == "critic.max_norm" or critic.max_gradient_norm == spec.carried.max_gradient_norm
-        if problems.need(
-            own,
-            f"critic.max_gradient_norm = {critic.max_gradient_norm}: openrlhf before 0.10.2 clips both models' "
-            "gradients at one bound",
-            "critic.max_gradient_norm",
-        ):
+        one = "openrlhf before 0.10.2 clips both models' gradients at one bound"
+        if problems.fits(own, "critic.max_gradient_norm", one):
             values[norm] = critic.max_gradient_norm
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from batchbridge import Reading
 from batchbridge.kit import SharedSetting
 from batchbridge.kit.shared_settings import as_count, as_flag, as_text, from_hub, never, rollouts, whole_rollouts
+from batchbridge_openrlhf.settings import names_of
 
 
 def _data(value: Any, reading: Reading) -> Any:
@@ -43,19 +44,7 @@ _NEWEST: Mapping[str, SharedSetting] = {
     "logger.wandb.run_name": SharedSetting("run_name", "", as_text),
     "actor.gradient_checkpointing_enable": SharedSetting("gradient_checkpointing", "", as_flag, _own),
 }
-_OLDER = {
-    "actor.model_name_or_path": "pretrain",
-    "data.prompt_dataset": "prompt_data",
-    "data.input_key": "input_key",
-    "reward.remote_url": "remote_rm_url",
-    "logger.wandb.key": "use_wandb",
-    "ckpt.output_dir": "save_path",
-    "ckpt.save_steps": "save_steps",
-    "ckpt.max_num": "max_ckpt_num",
-    "logger.wandb.project": "wandb_project",
-    "logger.wandb.run_name": "wandb_run_name",
-    "actor.gradient_checkpointing_enable": "gradient_checkpointing",
-}
+_OLDER = names_of("0.10.1")
 """Names before 0.10.2."""
 
 SHARED: Mapping[str, SharedSetting] = {

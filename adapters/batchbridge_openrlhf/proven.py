@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
+from batchbridge.kit.proven import methods
 from batchbridge_openrlhf.settings import OLDEST_ENFORCED
 
 ASYNCHRONOUS = "asynchronous"
@@ -21,25 +22,17 @@ CODE = Code(
             "openrlhf",
             control={
                 "trainer/ppo_trainer.py": (
-                    "BasePPOTrainer.__init__",
-                    "BasePPOTrainer.init_checkpoint_states",
-                    "BasePPOTrainer.ppo_train",
-                    "BasePPOTrainer.save_logs_and_checkpoints",
-                    "BasePPOTrainer.train_step",
-                    "PPOTrainer.__init__",
-                    "PPOTrainer.fit",
+                    *methods("BasePPOTrainer", "__init__", "init_checkpoint_states", "ppo_train"),
+                    *methods("BasePPOTrainer", "save_logs_and_checkpoints", "train_step"),
+                    *methods("PPOTrainer", "__init__", "fit"),
                 ),
                 "trainer/ppo_utils/samples_generator.py": (
-                    "SamplesGenerator._dispatch_prompts_to_vllm",
-                    "SamplesGenerator._generate_vllm",
-                    "SamplesGenerator._process_response_into_experience",
-                    "SamplesGenerator.generate_samples",
+                    *methods("SamplesGenerator", "_dispatch_prompts_to_vllm", "_generate_vllm"),
+                    *methods("SamplesGenerator", "_process_response_into_experience", "generate_samples"),
                 ),
                 "trainer/ppo_utils/experience_maker.py": (
-                    "RemoteExperienceMaker.compute_advantages_and_returns",
-                    "RemoteExperienceMaker.make_experience",
-                    "RemoteExperienceMaker.make_experience_batch",
-                    "RemoteExperienceMaker.split_rollout_samples",
+                    *methods("RemoteExperienceMaker", "compute_advantages_and_returns", "make_experience"),
+                    *methods("RemoteExperienceMaker", "make_experience_batch", "split_rollout_samples"),
                 ),
                 "trainer/ppo_utils/experience.py": (
                     "Experience.concat_experiences",
@@ -48,39 +41,24 @@ CODE = Code(
                     "split_experience_batch",
                 ),
                 "trainer/ppo_utils/replay_buffer.py": (
-                    "NaiveReplayBuffer.__getitem__",
-                    "NaiveReplayBuffer.__init__",
-                    "NaiveReplayBuffer.append",
-                    "NaiveReplayBuffer.clear",
-                    "NaiveReplayBuffer.collate_fn",
-                    "NaiveReplayBuffer.setup_dynamic_batch",
+                    *methods("NaiveReplayBuffer", "__getitem__", "__init__", "append", "clear", "collate_fn"),
+                    *methods("NaiveReplayBuffer", "setup_dynamic_batch"),
                 ),
                 "trainer/ray/ppo_actor.py": (
-                    "ActorPPOTrainer.ppo_train",
-                    "ActorPPOTrainer.training_step",
-                    "PolicyModelActor.append",
-                    "PolicyModelActor.fit",
-                    "PolicyModelActor.save_checkpoint",
+                    *methods("ActorPPOTrainer", "ppo_train", "training_step"),
+                    *methods("PolicyModelActor", "append", "fit", "save_checkpoint"),
                 ),
                 "trainer/ray/ppo_critic.py": (
-                    "CriticModelActor.append",
-                    "CriticModelActor.fit",
-                    "CriticModelActor.save_checkpoint",
-                    "CriticPPOTrainer.ppo_train",
-                    "CriticPPOTrainer.training_step",
+                    *methods("CriticModelActor", "append", "fit", "save_checkpoint"),
+                    *methods("CriticPPOTrainer", "ppo_train", "training_step"),
                 ),
                 "trainer/ray/launcher.py": (
                     "BaseModelActor.execute_batch",
                     "RayActorGroup.async_run_method_batch",
                 ),
                 "utils/deepspeed/deepspeed.py": (
-                    "DeepspeedStrategy.backward",
-                    "DeepspeedStrategy.load_ckpt",
-                    "DeepspeedStrategy.optimizer_step",
-                    "DeepspeedStrategy.save_ckpt",
-                    "DeepspeedStrategy.setup_dataloader",
-                    "DeepspeedStrategy.setup_distributed",
-                    "DeepspeedStrategy.setup_ring_attn",
+                    *methods("DeepspeedStrategy", "backward", "load_ckpt", "optimizer_step", "save_ckpt"),
+                    *methods("DeepspeedStrategy", "setup_dataloader", "setup_distributed", "setup_ring_attn"),
                 ),
             },
             loss={
@@ -106,24 +84,17 @@ CODE = Code(
             control={
                 "trainer/ppo_trainer.py": ("BasePPOTrainer.broadcast_to_vllm",),
                 "trainer/ppo_trainer_async.py": (
-                    "GenerateSamplesActor.__init__",
-                    "GenerateSamplesActor.fit",
-                    "PPOTrainerAsync.__init__",
-                    "PPOTrainerAsync.fit",
-                    "TrainingActor.__init__",
-                    "TrainingActor.broadcast_to_vllm",
-                    "TrainingActor.fit",
-                    "VLLMLock.acquire",
-                    "VLLMLock.release",
+                    *methods("GenerateSamplesActor", "__init__", "fit"),
+                    *methods("PPOTrainerAsync", "__init__", "fit"),
+                    *methods("TrainingActor", "__init__", "broadcast_to_vllm", "fit"),
+                    *methods("VLLMLock", "acquire", "release"),
                 ),
                 "trainer/ray/ppo_actor.py": (
                     "ActorPPOTrainer.broadcast_to_vllm",
                     "PolicyModelActor.broadcast_to_vllm",
                 ),
-                "trainer/ray/vllm_engine.py": (
-                    "RolloutRayActor.generate_responses",
-                    "RolloutRayActor.update_weight",
-                    "RolloutRayActor.update_weight_cuda_ipc",
+                "trainer/ray/vllm_engine.py": methods(
+                    "RolloutRayActor", "generate_responses", "update_weight", "update_weight_cuda_ipc"
                 ),
             },
             part=ASYNCHRONOUS,

@@ -122,6 +122,11 @@ ABSENT: dict[str, tuple[Any, str]] = {
 }
 """What versions without an option do in its place: identity -> value, source."""
 
+_ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+_EXPERTS = ("eager", "batched_mm", "grouped_mm", "deepgemm")
+_GATINGS = ("ratio", "binary_kl", "tv")
+_TYPE, _THRESHOLD = "algo.advantage.is_correction_type", "algo.advantage.is_correction_threshold"
+_RANGE = "algo.dynamic_filtering_range"
 OPTIONS: tuple[Option, ...] = (
     Option("ref.num_nodes", "ref_num_nodes", "int", 1),
     Option("ref.num_gpus_per_node", "ref_num_gpus_per_node", "int", 8),
@@ -144,14 +149,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization", "float", 0.95),
     Option("algo.advantage.is_correction_level", None, "str", "off", ">=0.11.2", choices=("off", "token", "seq")),
     Option("algo.advantage.is_correction_mode", None, "str", "mask", ">=0.11.2", choices=("mask", "clip")),
-    Option(
-        "algo.advantage.is_correction_gating", None, "str", "ratio", ">=0.11.2", choices=("ratio", "binary_kl", "tv")
-    ),
-    Option("algo.advantage.is_correction_threshold", "vllm_is_truncated_threshold", "float", 2.0, ">=0.8.9,<0.9.1"),
-    Option(
-        "algo.advantage.is_correction_threshold", "vllm_is_truncated_threshold", "pair", (0.5, 5.0), ">=0.9.1,<0.11.2"
-    ),
-    Option("algo.advantage.is_correction_threshold", None, "floats", (0.5, 5.0), ">=0.11.2"),
+    Option("algo.advantage.is_correction_gating", None, "str", "ratio", ">=0.11.2", _GATINGS),
+    Option(_THRESHOLD, "vllm_is_truncated_threshold", "float", 2.0, ">=0.8.9,<0.9.1"),
+    Option(_THRESHOLD, "vllm_is_truncated_threshold", "pair", (0.5, 5.0), ">=0.9.1,<0.11.2"),
+    Option(_THRESHOLD, None, "floats", (0.5, 5.0), ">=0.11.2"),
     Option("train.async_enable", "async_train", "flag", False),
     Option("train.async_queue_size", "async_queue_size", "int", 1, ">=0.9.1"),
     Option("train.partial_rollout_enable", "partial_rollout", "flag", False, ">=0.9.7"),
@@ -177,14 +178,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("ds.zpg", "zpg", "int", 1),
     Option("ds.adam_offload", "adam_offload", "flag", False),
     Option("ds.attn_implementation", "attn_implementation", "str", "flash_attention_2", ">=0.8.10"),
-    Option(
-        "ds.experts_implementation",
-        None,
-        "str",
-        None,
-        ">=0.10.2",
-        choices=("eager", "batched_mm", "grouped_mm", "deepgemm"),
-    ),
+    Option("ds.experts_implementation", None, "str", None, ">=0.10.2", _EXPERTS),
     Option("ds.use_liger_kernel", "use_liger_kernel", "flag", False),
     Option("ds.grad_accum_dtype", "grad_accum_dtype", "str", None),
     Option("ds.overlap_comm", "overlap_comm", "flag", False),
@@ -270,22 +264,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("critic.lr_warmup_ratio", None, "float", 0.03, ">=0.10.2"),
     Option("critic.min_lr_ratio", None, "float", 0.1, ">=0.10.2"),
     Option("critic.max_norm", None, "float", 1.0, ">=0.10.2"),
-    Option(
-        "algo.advantage.estimator",
-        "advantage_estimator",
-        "str",
-        "gae",
-        "<0.11.2",
-        choices=("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo"),
-    ),
-    Option(
-        "algo.advantage.estimator",
-        None,
-        "str",
-        "gae",
-        ">=0.11.2",
-        choices=("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"),
-    ),
+    Option("algo.advantage.estimator", "advantage_estimator", "str", "gae", "<0.11.2", _ESTIMATORS),
+    Option("algo.advantage.estimator", None, "str", "gae", ">=0.11.2", (*_ESTIMATORS, "flash_reinforce")),
     Option("algo.kl.use_loss", "use_kl_loss", "flag", False),
     Option("algo.advantage.no_std_norm", "no_advantage_std_norm", "flag", False),
     Option("reward.overlong_buffer_len", "overlong_buffer_len", "float", None, ">=0.8.7"),
@@ -318,10 +298,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("logger.wandb.project", "wandb_project", "str", "openrlhf_train_ppo"),
     Option("logger.wandb.run_name", "wandb_run_name", "str", None),
     Option("algo.dynamic_filtering_enable", "dynamic_filtering", "flag", False, ">=0.8.1"),
-    Option(
-        "algo.dynamic_filtering_range", "dynamic_filtering_reward_range", "texts", (0.0, 1.0), ">=0.8.1,<0.8.1.post1"
-    ),
-    Option("algo.dynamic_filtering_range", "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1.post1"),
+    Option(_RANGE, "dynamic_filtering_reward_range", "texts", (0.0, 1.0), ">=0.8.1,<0.8.1.post1"),
+    Option(_RANGE, "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1.post1"),
     Option("data.image_key", "image_key", "str", "images", ">=0.10.0"),
     Option("data.max_images_per_prompt", "max_images_per_prompt", "int", 0, ">=0.10.0"),
     Option("actor.freeze_visual_encoder", "freeze_visual_encoder", "flag", False, ">=0.10.0"),
@@ -336,22 +314,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("perf", "perf", "flag", False, "<0.10.2"),
     Option("algo.advantage.is_correction_enable", "enable_vllm_is_correction", "flag", False, ">=0.8.9,<0.11.2"),
     Option("use_icepop", "use_icepop", "flag", False, ">=0.9.1,<0.9.3"),
-    Option(
-        "algo.advantage.is_correction_type",
-        "vllm_is_correction_type",
-        "str",
-        "tis",
-        ">=0.9.3,<0.9.4",
-        choices=("tis", "icepop", "mis"),
-    ),
-    Option(
-        "algo.advantage.is_correction_type",
-        "vllm_is_correction_type",
-        "str",
-        "tis",
-        ">=0.9.4,<0.11.2",
-        choices=("tis", "icepop", "seq-mask-tis"),
-    ),
+    Option(_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.3,<0.9.4", ("tis", "icepop", "mis")),
+    Option(_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.4,<0.11.2", ("tis", "icepop", "seq-mask-tis")),
 )
 """Source of every row: `SOURCE`. The default run name, which holds the time of day, is left unset here."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import LossTerm
 from batchbridge.kit.key_table import keys_of, written_by
-from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf.critic_words import write_critic
@@ -50,8 +50,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     said = spec.values
     for path, wanted in {**{path: value for path, (value, _) in FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
-        only = f"{path} = {said[path]}: openrlhf has only {' or '.join(map(str, allowed))}"
-        problems.need(said[path] in allowed, only, path)
+        problems.fits(said[path] in allowed, path, f"openrlhf has only {' or '.join(map(str, allowed))}")
     return values
 
 
@@ -123,23 +122,13 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     ):
         problems.need(value is not None, f"{path} is open: openrlhf needs a number", path)
     if holds(UNSEEDED, version):
-        problems.need(
-            spec.order.seed is None,
-            f"order.seed = {spec.order.seed}: openrlhf orders prompts by no seed (BB-ORL-043)",
-            "order.seed",
-        )
+        problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)")
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
-    kind = rollout.group_filter
-    if kind == "replace_zero_variance":
-        values |= {FILTER: True, RANGE: ALIKE}
-    else:
-        problems.need(
-            kind == "none",
-            f"rollout.group_filter = {kind}: openrlhf has only none or replace_zero_variance, or bounds of "
-            "mean scores that the spec does not hold",
-            "rollout.group_filter",
-        )
+    filters = rollout.group_filter == "replace_zero_variance"
+    values |= {FILTER: True, RANGE: ALIKE} if filters else {}
+    only = "openrlhf has only none or replace_zero_variance, or bounds of mean scores that the spec does not hold"
+    problems.fits(filters or rollout.group_filter == "none", "rollout.group_filter", only)
     nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
     several = nodes > 1 and not rest
     values |= {
@@ -192,14 +181,10 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
 def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     policy = spec.loss.policy
     modes = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
-    gspo = spec.objective.ratio_level == "sequence"
-    if not problems.need(
-        policy.aggregation in modes,
-        f"loss.policy.aggregation = {policy.aggregation}: openrlhf has token_mean and sequence_mean",
-        "loss.policy.aggregation",
-    ):
+    known = policy.aggregation in modes
+    if not problems.fits(known, "loss.policy.aggregation", "openrlhf has token_mean and sequence_mean"):
         return
-    if not gspo:
+    if spec.objective.ratio_level != "sequence":
         values["actor.loss_agg_mode"] = modes[policy.aggregation]
     for name in ("kl", "entropy"):
         term = getattr(spec.loss, name)
@@ -228,17 +213,11 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
 
 def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
-    problems.need(
-        objective.surrogate in ("ppo", None),
-        f"objective.surrogate = {objective.surrogate}: openrlhf has ppo, with a ratio of tokens or sequences (gspo)",
-        "objective.surrogate",
-    )
+    only = "openrlhf has ppo, with a ratio of tokens or sequences (gspo)"
+    problems.fits(objective.surrogate in ("ppo", None), "objective.surrogate", only)
     low, high = objective.clip_low, objective.clip_high
-    if problems.need(
-        (low is None) == (high is None),
-        "objective.clip_low and clip_high: openrlhf needs both or none",
-        "objective.clip_low",
-    ):
+    both = "objective.clip_low and clip_high: openrlhf needs both or none"
+    if problems.need((low is None) == (high is None), both, "objective.clip_low"):
         if low is not None and low == high:
             values["actor.eps_clip"] = low
         elif low is not None:
@@ -263,35 +242,26 @@ def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         values["algo.kl.use_loss"] = placement == "loss"
     if objective.kl_estimator is not None:
         name, _, unbiased = objective.kl_estimator.partition("_")
-        if problems.need(
-            name in ("k1", "k2", "k3") and unbiased in ("", "unbiased_gradient"),
-            f"objective.kl_estimator = {objective.kl_estimator}: openrlhf has k1, k2 and k3",
-            "objective.kl_estimator",
-        ):
+        known = name in ("k1", "k2", "k3") and unbiased in ("", "unbiased_gradient")
+        if problems.fits(known, "objective.kl_estimator", "openrlhf has k1, k2 and k3"):
             values["algo.kl.estimator"] = name
             values["algo.kl.unbiased_gradient"] = bool(unbiased)
-    problems.need(
-        objective.kl_clamp in (None, KL_CLAMP),
-        f"objective.kl_clamp = {objective.kl_clamp}: openrlhf holds the estimate within {KL_CLAMP:g}",
-        "objective.kl_clamp",
-    )
+    clamp = f"openrlhf holds the estimate within {KL_CLAMP:g}"
+    problems.fits(objective.kl_clamp in (None, KL_CLAMP), "objective.kl_clamp", clamp)
 
 
 def _correction(text: str, version: str, values: dict[str, Any], problems: Problems) -> None:
+    path = "objective.sampler_correction"
     match = _CORRECTION.fullmatch(text)
     parts = {word: parts for parts, word in CORRECTION_WORDS.items()}.get(match[1]) if match else None
     try:
         bounds = tuple(0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]) if match else ()
     except ValueError:
         parts = None
-    if not problems.need(
-        parts is not None,
-        f"objective.sampler_correction = {text}: openrlhf's are {', '.join(CORRECTION_WORDS.values())} with bounds, as "
-        "in `token_truncate [0.5, 5.0]`",
-        "objective.sampler_correction",
-    ):
+    if parts is None:
+        known = ", ".join(CORRECTION_WORDS.values())
+        problems.fits(False, path, f"openrlhf's are {known} with bounds, as in `token_truncate [0.5, 5.0]`")
         return
-    assert parts is not None
     values["algo.advantage.is_correction_threshold"] = bounds
     if holds(">=0.11.2", version):
         names = ("level", "mode", "gating")
@@ -300,9 +270,7 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
     kinds = [kind for kind, old in TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))]
     if holds("<0.9.1", version):
         values["algo.advantage.is_correction_threshold"] = bounds[-1]
-    if problems.need(
-        bool(kinds), f"objective.sampler_correction = {text}: not in openrlhf {version}", "objective.sampler_correction"
-    ):
+    if problems.fits(bool(kinds), path, f"not in openrlhf {version}"):
         values["algo.advantage.is_correction_enable"] = True
         if kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version):
             values["use_icepop"] = True
@@ -327,33 +295,20 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
 
 def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     carried = spec.carried
-    problems.need(
-        not carried.warmup_steps,
-        f"carried.warmup_steps = {carried.warmup_steps}: openrlhf takes a share of the run (warmup_ratio)",
-        "carried.warmup_steps",
-    )
+    share = "openrlhf takes a share of the run (warmup_ratio)"
+    problems.fits(not carried.warmup_steps, "carried.warmup_steps", share)
     if carried.warmup_ratio is not None or carried.warmup_steps is not None:
         values["actor.lr_warmup_ratio"] = carried.warmup_ratio or 0.0
-    if carried.lr_schedule is None:
+    parts = None if carried.lr_schedule is None else problems.schedule(carried.lr_schedule)
+    if parts is None:
         return
-    try:
-        name, arguments = schedule_parts(carried.lr_schedule)
-    except ValueError as error:
-        problems.add(f"carried.lr_schedule = {carried.lr_schedule}: {error}", "carried.lr_schedule")
-        return
+    name, arguments = parts
     if name == "cosine" and holds(">=0.10.2,<0.10.4", version):
         # These hand a floor to every schedule, and cosine does not take one: BB-ORL-037.
         name, arguments = "cosine_with_min_lr", {"min_lr_rate": 0.0}
     warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
     values["actor.lr_scheduler"] = transformers_name(name, warms_up=warms_up)
     wanted = {"min_lr_rate"} if name in MIN_LR_SCHEDULES else set()
-    if (
-        problems.need(
-            set(arguments) == wanted,
-            f"carried.lr_schedule = {carried.lr_schedule}: openrlhf takes min_lr_rate with "
-            f"{' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise",
-            "carried.lr_schedule",
-        )
-        and arguments
-    ):
+    takes = f"openrlhf takes min_lr_rate with {' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise"
+    if problems.fits(set(arguments) == wanted, "carried.lr_schedule", takes) and arguments:
         values["actor.min_lr_ratio"] = arguments["min_lr_rate"]

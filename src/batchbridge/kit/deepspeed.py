@@ -9,36 +9,23 @@ from typing import Any
 from batchbridge.contract.evidence import Package
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.proven import methods
 
 ENGINE = Package(
     "deepspeed",
     "deepspeed",
     control={
         "runtime/engine.py": (
-            "DeepSpeedEngine._backward_epilogue",
-            "DeepSpeedEngine._backward_post_hook",
-            "DeepSpeedEngine._backward_prologue",
-            "DeepSpeedEngine._scale_loss_by_gas",
-            "DeepSpeedEngine._take_model_step",
-            "DeepSpeedEngine.allreduce_gradients",
-            "DeepSpeedEngine.backward",
-            "DeepSpeedEngine.forward",
-            "DeepSpeedEngine.get_global_grad_norm",
-            "DeepSpeedEngine.is_gradient_accumulation_boundary",
-            "DeepSpeedEngine.set_gradient_accumulation_boundary",
-            "DeepSpeedEngine.step",
-            "DeepSpeedEngine.was_step_applied",
-            "DeepSpeedEngine.zero_grad",
+            *methods("DeepSpeedEngine", "_backward_epilogue", "_backward_post_hook", "_backward_prologue"),
+            *methods("DeepSpeedEngine", "_scale_loss_by_gas", "_take_model_step", "allreduce_gradients", "backward"),
+            *methods("DeepSpeedEngine", "forward", "get_global_grad_norm", "is_gradient_accumulation_boundary"),
+            *methods("DeepSpeedEngine", "set_gradient_accumulation_boundary", "step", "was_step_applied", "zero_grad"),
         ),
         "runtime/zero/stage_1_and_2.py": (
-            "DeepSpeedZeroOptimizer.average_tensor",
-            "DeepSpeedZeroOptimizer.copy_grads_in_partition",
-            "DeepSpeedZeroOptimizer.get_flat_partition",
-            "DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue",
-            "DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads",
-            "DeepSpeedZeroOptimizer.reduce_ipg_grads",
-            "DeepSpeedZeroOptimizer.step",
-            "DeepSpeedZeroOptimizer.unscale_and_clip_grads",
+            *methods("DeepSpeedZeroOptimizer", "average_tensor", "copy_grads_in_partition", "get_flat_partition"),
+            *methods("DeepSpeedZeroOptimizer", "independent_gradient_partition_epilogue"),
+            *methods("DeepSpeedZeroOptimizer", "reduce_independent_p_g_buckets_and_remove_grads", "reduce_ipg_grads"),
+            *methods("DeepSpeedZeroOptimizer", "step", "unscale_and_clip_grads"),
         ),
     },
 )

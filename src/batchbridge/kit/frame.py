@@ -144,7 +144,8 @@ class FramedAdapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """See `Adapter.write`; for the newest known version where none is named."""
-        version, problems = self._readable(framework_version or self.writes or self.newest_version), Problems(self)
+        version = self._readable(framework_version or self.writes or self.newest_version)
+        problems = Problems(self, spec)
         known = f"{self.name} {version} is not known; known are {self.versions}"
         values = self.settings_for(spec, problems, version) if problems.need(self.knows(version), known) else {}
         if not problems:

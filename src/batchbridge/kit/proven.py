@@ -40,6 +40,11 @@ _DECORATORS = ("torch", "ray", "contextlib", "functools")
 """Modules whose decorators may stand around a framework's function; the framework's own may, too."""
 
 
+def methods(of: str, *names: str) -> tuple[str, ...]:
+    """Functions of the class `of`, as a `Package` names them."""
+    return tuple(f"{of}.{name}" for name in names)
+
+
 # ---- recorded releases
 
 

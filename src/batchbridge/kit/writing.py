@@ -12,6 +12,7 @@ from typing import Any
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
+from batchbridge.kit.schedules import schedule_parts
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec
 
@@ -20,11 +21,11 @@ UNKNOWN = ("objective.", "carried.", "advantage.", "critic.learning_rate", "crit
 
 
 class Problems(list[Problem]):
-    """Problems of a `CannotWrite`, gathered while `adapter` writes."""
+    """Problems of a `CannotWrite`, gathered while `adapter` writes `spec`."""
 
-    def __init__(self, adapter: Adapter | None = None) -> None:
+    def __init__(self, adapter: Adapter | None = None, spec: Spec | None = None) -> None:
         super().__init__()
-        self._adapter = adapter
+        self._adapter, self._spec = adapter, spec
 
     def add(self, reason: str, *fields: str) -> None:
         """Adds a problem of the canonical `fields`."""
@@ -35,6 +36,21 @@ class Problems(list[Problem]):
         if not holds:
             self.add(reason, *fields)
         return holds
+
+    def fits(self, holds: bool, path: str, why: str) -> bool:
+        """Adds the problem of a field with its value, `path = value: why`, unless `holds`, and gives `holds` back."""
+        if not holds:
+            assert self._spec is not None, "Problems(adapter, spec)"
+            self.add(f"{path} = {self._spec.values.get(path)}: {why}", path)
+        return holds
+
+    def schedule(self, text: str) -> tuple[str, dict[str, Any]] | None:
+        """(name, arguments) of a `carried.lr_schedule`; None, and a problem, where it is no such text."""
+        try:
+            return schedule_parts(text)
+        except ValueError as error:
+            self.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule")
+            return None
 
     def given(self, value: object, path: str) -> bool:
         """Adds a problem where a field that the framework needs is open, and says whether it is not."""
