@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Behaviour
-from batchbridge_open_instruct.rules import Facts, defects
+from batchbridge_open_instruct.rules import defects
+from batchbridge_open_instruct.rules.row import Facts
 from batchbridge_open_instruct.settings import GRPO, NEWEST, PPO, SCRIPT
 
 

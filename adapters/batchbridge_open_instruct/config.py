@@ -108,7 +108,7 @@ class OpenInstructAdapter(FramedAdapter):
         if wrong_values:
             return reading
         from batchbridge_open_instruct.behaviour import behaviour
-        from batchbridge_open_instruct.rules import Facts
+        from batchbridge_open_instruct.rules.row import Facts
 
         facts = Facts(native, places, context.dataset_size, version)
         reading = dataclasses.replace(reading, run=facts)

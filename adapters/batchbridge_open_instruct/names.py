@@ -1,34 +1,44 @@
 """Names of settings that are known and say nothing about batches, by the checkouts that have them.
 
 Source: the fields of the dataclasses that each script hands to its parser (Args or GRPOExperimentConfig,
-TokenizerConfig, DatasetConfig, ModelConfig, StreamingDataLoaderConfig, VLLMConfig, EnvsConfig).
+TokenizerConfig, DatasetConfig, ModelConfig, StreamingDataLoaderConfig, VLLMConfig, EnvsConfig). Each table: a range of
+checkouts, empty for all, to names between blanks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+NAMES: Mapping[str, str] = {
+    "": """
+        apply_verifiable_reward attn_implementation bnb_4bit_quant_type exp_name gather_whole_model
+        gradient_checkpointing ground_truths_key hf_entity hf_repo_id hf_repo_revision hf_repo_url load_in_4bit
+        load_in_8bit lora_alpha lora_dropout lora_modules_to_save lora_r lora_target_modules lora_task_type
+        model_name_or_path model_revision non_stop_penalty num_training_steps oe_eval_tasks output_dir
+        push_to_hub run_name save_freq sft_messages_key trust_remote_code try_launch_beaker_eval_jobs_on_weka
+        use_bnb_nested_quant use_cache use_peft vllm_num_engines vllm_sync_backend vllm_tensor_parallel_size
+        wandb_entity with_tracking world_size
+    """,
+    ">=2025": """
+        add_bos cache_dataset_only chat_template_name code_api_url code_apply_perf_penalty
+        code_max_execution_time code_pass_rate_reward_threshold dataset_cache_mode dataset_config_eval_hash
+        dataset_config_hash dataset_local_cache_dir dataset_mixer_eval_list dataset_mixer_eval_list_splits
+        dataset_mixer_list dataset_mixer_list_splits dataset_skip_cache dataset_transform_fn eval_priority
+        get_tokenizer_fn gs_bucket_path llm_judge_max_context_length llm_judge_max_tokens llm_judge_model
+        llm_judge_temperature llm_judge_timeout oe_eval_max_length r1_style_format_reward remap_verifier
+        single_gpu_mode stop_strings tokenizer_files_hash tokenizer_name tokenizer_name_or_path
+        tokenizer_revision try_auto_save_to_beaker use_fast use_slow_tokenizer verification_reward
+        vllm_enforce_eager vllm_gpu_memory_utilization
+    """,
+}
+"""Of every script."""
 GRPO_NAMES: Mapping[str, str] = {
     "": """
-        add_bos additive_format_reward apply_r1_style_format_reward apply_verifiable_reward attn_implementation
-        backend_timeout bnb_4bit_quant_type cache_dataset_only chat_template_name checkpoint_state_dir
-        checkpoint_state_freq code_api_url code_apply_perf_penalty code_max_execution_time
-        code_pass_rate_reward_threshold dataset_cache_mode dataset_config_eval_hash dataset_config_hash
-        dataset_local_cache_dir dataset_mixer_eval_list dataset_mixer_eval_list_splits dataset_mixer_list
-        dataset_mixer_list_splits dataset_skip_cache dataset_transform_fn enable_queue_dashboard eval_on_step_0
-        eval_priority exp_name fused_optimizer gather_whole_model get_tokenizer_fn gradient_checkpointing
-        ground_truths_key gs_bucket_path gs_checkpoint_state_dir hf_entity hf_repo_id hf_repo_revision
-        hf_repo_url inflight_updates keep_last_n_checkpoints llm_judge_max_context_length llm_judge_max_tokens
-        llm_judge_model llm_judge_temperature llm_judge_timeout load_in_4bit load_in_8bit local_eval_every
-        lora_alpha lora_dropout lora_modules_to_save lora_r lora_target_modules lora_task_type mask_tool_use
-        max_length_verifier_max_length model_name_or_path model_revision non_stop_penalty non_stop_penalty_value
-        num_training_steps oe_eval_beaker_image oe_eval_max_length oe_eval_tasks only_reward_good_outputs
-        output_dir push_to_hub queue_dashboard_port r1_style_format_reward record_entropy remap_verifier
-        run_name save_freq save_traces sft_messages_key single_gpu_mode stop_strings tokenizer_files_hash
-        tokenizer_name tokenizer_name_or_path tokenizer_revision tools trust_remote_code try_auto_save_to_beaker
-        try_launch_beaker_eval_jobs_on_weka use_bnb_nested_quant use_cache use_fast use_peft use_slow_tokenizer
-        verbose verification_reward vllm_enable_prefix_caching vllm_enforce_eager vllm_gpu_memory_utilization
-        vllm_num_engines vllm_sync_backend vllm_tensor_parallel_size wandb_entity with_tracking world_size
+        additive_format_reward apply_r1_style_format_reward backend_timeout checkpoint_state_dir
+        checkpoint_state_freq enable_queue_dashboard eval_on_step_0 fused_optimizer gs_checkpoint_state_dir
+        inflight_updates keep_last_n_checkpoints local_eval_every mask_tool_use max_length_verifier_max_length
+        non_stop_penalty_value oe_eval_beaker_image only_reward_good_outputs queue_dashboard_port record_entropy
+        save_traces tools verbose vllm_enable_prefix_caching
     """,
     "<2026": """
         code_tool_api_endpoint inference_batch_size max_token_length number_documents_to_search
@@ -58,20 +68,14 @@ GRPO_NAMES: Mapping[str, str] = {
         rho_mask_sequence_level rho_mask_tv_divergence vllm_attention_backend wandb_group_name wandb_project
     """,
 }
-"""Of grpo_fast.py and grpo.py: a range of checkouts, empty for all, to names between blanks."""
+"""Of grpo_fast.py and grpo.py, beside `NAMES`."""
 PPO_NAMES: Mapping[str, str] = {
     "": """
-        apply_verifiable_reward attn_implementation bnb_4bit_quant_type checkpoint_output_dir
-        enable_prefix_caching eps exp_name gather_whole_model gradient_checkpointing ground_truths_key hf_entity
-        hf_repo_id hf_repo_revision hf_repo_url init_value_from_scratch load_in_4bit load_in_8bit
-        local_dataloader_batch_size local_rollout_forward_batch_size lora_alpha lora_dropout
-        lora_modules_to_save lora_r lora_target_modules lora_task_type max_token_length micro_batch_size
-        min_response_length mini_batch_size model_name_or_path model_revision non_stop_penalty num_evals
-        num_training_steps oe_eval_tasks output_dir penalty_reward_value per_device_eval_batch_size push_to_hub
-        reward_model_multiplier reward_model_path reward_model_revision rollout_batch_size run_name save_freq
-        sft_messages_key stop_token stop_token_id torch_dtype trust_remote_code try_launch_beaker_eval_jobs
-        try_launch_beaker_eval_jobs_on_weka use_bnb_nested_quant use_cache use_peft vllm_num_engines
-        vllm_sync_backend vllm_tensor_parallel_size wandb_entity wandb_project_name with_tracking world_size
+        checkpoint_output_dir enable_prefix_caching eps init_value_from_scratch local_dataloader_batch_size
+        local_rollout_forward_batch_size max_token_length micro_batch_size min_response_length mini_batch_size
+        num_evals penalty_reward_value per_device_eval_batch_size reward_model_multiplier reward_model_path
+        reward_model_revision rollout_batch_size stop_token stop_token_id torch_dtype
+        try_launch_beaker_eval_jobs wandb_project_name
     """,
     "<2025.11.3": """
         answer_extraction_model batched binary_messages_key chat_template convert_preference_to_binary_dataset
@@ -81,16 +85,7 @@ PPO_NAMES: Mapping[str, str] = {
         sanity_check_max_samples train_only_on_prompt
     """,
     ">=2025.11.3": """
-        add_bos add_r1_style_format_reward cache_dataset_only chat_template_name code_api_url
-        code_apply_perf_penalty code_max_execution_time code_pass_rate_reward_threshold dataset_cache_mode
-        dataset_config_eval_hash dataset_config_hash dataset_local_cache_dir dataset_mixer_eval_list
-        dataset_mixer_eval_list_splits dataset_mixer_list dataset_mixer_list_splits dataset_skip_cache
-        dataset_transform_fn eval_priority get_tokenizer_fn gs_bucket_path llm_judge_max_context_length
-        llm_judge_max_tokens llm_judge_model llm_judge_temperature llm_judge_timeout local_eval_freq
-        local_total_prompts oe_eval_max_length r1_style_format_reward remap_verifier save_value_model
-        single_gpu_mode stop_strings tokenizer_files_hash tokenizer_name tokenizer_name_or_path
-        tokenizer_revision try_auto_save_to_beaker use_fast use_slow_tokenizer verification_reward
-        vllm_enforce_eager vllm_gpu_memory_utilization
+        add_r1_style_format_reward local_eval_freq local_total_prompts save_value_model
     """,
 }
-"""Of the PPO script: a range of checkouts, empty for all, to names between blanks."""
+"""Of the PPO script, beside `NAMES`."""

@@ -53,11 +53,7 @@ OPEN_INSTRUCT = Package(
         ),
         "rl_utils.py": ("pack_sequences", "reset_position_ids"),
         "grpo_utils.py": ("calculate_token_counts", "compute_logprobs", "perform_weight_sync"),
-        "data_types.py": (
-            "CollatedBatchData.__getitem__",
-            "CollatedBatchData.__len__",
-            "CollatedBatchData.to",
-        ),
+        "data_types.py": ("CollatedBatchData.__getitem__", "CollatedBatchData.__len__", "CollatedBatchData.to"),
         "grpo.py": ("main",),
         "grpo_olmo_core_actor.py": (
             "PolicyTrainerOLMoCoreProcess.__init__",

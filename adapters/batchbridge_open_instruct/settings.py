@@ -13,7 +13,7 @@ from typing import NamedTuple
 from batchbridge.kit.key_table import Key, keys_of
 from batchbridge.kit.parser_kinds import BOOL, FLOAT
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.names import GRPO_NAMES, PPO_NAMES
+from batchbridge_open_instruct.names import GRPO_NAMES, NAMES, PPO_NAMES
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, PER_NODE, POSITIVE, TEXT, or_none
 
 CHECKOUTS: Mapping[str, str] = {
@@ -225,5 +225,6 @@ def has_flag(checkout: str, key: str) -> bool:
 @functools.cache
 def other_names(checkout: str) -> frozenset[str]:
     """Known keys without a meaning here."""
-    names = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
-    return frozenset(name for versions, some in names.items() if holds(versions, checkout) for name in some.split())
+    own = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
+    names = [some for versions, some in (*NAMES.items(), *own.items()) if holds(versions, checkout)]
+    return frozenset(" ".join(names).split())

@@ -10,16 +10,7 @@ from batchbridge.kit import Normaliser
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_open_instruct.meaning import (
-    CAP,
-    EXCLUDES,
-    KL_ESTIMATORS,
-    OLMO_FLOOR,
-    PPO_KL,
-    RHO,
-    RHO_KEYS,
-    RHO_WORDS,
-)
+from batchbridge_open_instruct.meaning import CAP, EXCLUDES, KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
 from batchbridge_open_instruct.settings import (
     GRPO,
     GRPO_FAST,
@@ -146,10 +137,7 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
 def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     world = max(spec.topology.world_size, 1)
     prompts, per_step = spec.rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
-    for name, total in (
-        ("rollout.prompts_per_rollout", prompts),
-        ("optimizer_step.completions_per_step", per_step),
-    ):
+    for name, total in (("rollout.prompts_per_rollout", prompts), ("optimizer_step.completions_per_step", per_step)):
         share = f"{name} = {total}: each of {world} learners takes an equal share"
         problems.need(total > 0 and total % world == 0, share, name)
     estimator, warmup = spec.objective.kl_estimator or "k1", spec.carried.warmup_steps

@@ -6,21 +6,17 @@ and the source. Codes are stable; a number is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge.kit.rule_table import numbers_of
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT
 from batchbridge_open_instruct.rules.row import Facts, Rule
-from batchbridge_open_instruct.settings import SCRIPTS
-
-__all__ = ["RULES", "Facts", "Rule", "check", "defects"]
 
 RULES: tuple[Rule, ...] = (*GRPO_REFUSED, *PPO_REFUSED, *GRPO_SILENT, *PPO_SILENT)
-assert all(script in SCRIPTS for rule in RULES for script in rule.scripts)
 
 
 def check(reading: Reading) -> Sequence[Finding]:
@@ -28,33 +24,20 @@ def check(reading: Reading) -> Sequence[Finding]:
     facts = getattr(reading, "run", None)
     if not isinstance(facts, Facts):
         return []
-    added = rule_table.checked(reading.framework, (), facts, facts.checkout, lambda keys: reading.where(*keys))
-    return [*_findings(facts, reading.where), *added]
+
+    def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
+        return reading.where(*keys)
+
+    own = rule_table.findings(RULES, facts, facts.checkout, where)
+    added = rule_table.checked(reading.framework, (), facts, facts.checkout, where)
+    return [*(replace(one, source=_source(facts, one)) for one in own), *added]
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The rows that apply and are defects of the script."""
-    return tuple(
-        Defect(code=one.code, summary=one.message, source=one.source or "", numbers=numbers_of(one.message))
-        for one in _findings(facts, lambda *keys: (), of_the_script=True)
-    )
+    found = rule_table.defects(RULES, facts, facts.checkout)
+    return tuple(replace(one, source=_source(facts, one)) for one in found)
 
 
-def _findings(
-    facts: Facts, where: Callable[..., tuple[Where, ...]], *, of_the_script: bool = False
-) -> Iterator[Finding]:
-    for rule in RULES:
-        if not rule.holds(facts.native, facts.checkout) or (of_the_script and not rule.defect):
-            continue
-        problem = rule.test(facts)
-        if problem is not None:
-            yield Finding(
-                rule.code,
-                rule.severity,
-                rule.phase,
-                problem.message,
-                where(*problem.keys),
-                problem.fixes,
-                native=rule.native,
-                source=f"open-instruct {facts.checkout}: {rule.source}",
-            )
+def _source(facts: Facts, found: Finding | Defect) -> str:
+    return f"open-instruct {facts.checkout}: {found.source}"

@@ -2,118 +2,109 @@
 
 from __future__ import annotations
 
-from batchbridge import Fix
+from operator import attrgetter, itemgetter
+
 from batchbridge.kit import nearest_numbers
+from batchbridge.kit.rule_table import BUILDING, SILENT, Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.rules.row import OLD, Facts, Problem, Rule, ppo_rollout, setting
+from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, Rule, no_steps, remove, ways
+
+LOCAL, SAMPLES, DEVICES = "local_rollout_batch_size", "number_samples_per_prompt", "actor_num_gpus_per_node"
+MINI, MICRO = "local_mini_batch_size", "per_device_train_batch_size"
 
 
-def _ppo_micro(facts: Facts) -> Problem | None:
-    mini, micro = facts.native["local_mini_batch_size"], facts.native["per_device_train_batch_size"]
-    if mini % micro == 0:
+def _micro(facts: Facts) -> str | None:
+    mini, micro = facts[MINI], facts[MICRO]
+    return (
+        f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}" if mini % micro else None
+    )
+
+
+def _whole_micro(facts: Facts) -> tuple[int, ...]:
+    return tuple(nearest_numbers(facts[MINI], multiple_of=facts[MICRO]))
+
+
+def _share(facts: Facts) -> int:
+    """Completions of a rollout on each learner."""
+    return int(facts[LOCAL] * facts[SAMPLES])
+
+
+def _mini(facts: Facts) -> str | None:
+    if _share(facts) % facts[MINI] == 0:
         return None
-    return Problem(
-        f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}",
-        ("local_mini_batch_size", "per_device_train_batch_size"),
-        tuple(setting("local_mini_batch_size", size) for size in nearest_numbers(mini, multiple_of=micro)),
+    return (
+        f"local_rollout_batch_size {facts[LOCAL]} (prompts) x number_samples_per_prompt {facts[SAMPLES]} = "
+        f"{_share(facts)} completions per learner are no multiple of local_mini_batch_size {facts[MINI]}"
     )
 
 
-def _ppo_mini(facts: Facts) -> Problem | None:
-    native = facts.native
-    local, mini = (
-        native["local_rollout_batch_size"] * native["number_samples_per_prompt"],
-        native["local_mini_batch_size"],
-    )
-    if local % mini == 0:
+def _whole_mini(facts: Facts) -> tuple[int, ...]:
+    return tuple(nearest_numbers(facts[MINI], divides=_share(facts)))
+
+
+def _whiten(facts: Facts) -> str | None:
+    if not facts["whiten_rewards"] or facts[MINI] >= 8:
         return None
-    return Problem(
-        f"local_rollout_batch_size {native['local_rollout_batch_size']} (prompts) x number_samples_per_prompt "
-        f"{native['number_samples_per_prompt']} = {local} completions per learner are no multiple of "
-        f"local_mini_batch_size {mini}",
-        ("local_rollout_batch_size", "number_samples_per_prompt", "local_mini_batch_size"),
-        tuple(setting("local_mini_batch_size", size) for size in nearest_numbers(mini, divides=local)),
-    )
+    return f"whiten_rewards needs a local_mini_batch_size of at least 8, not {facts[MINI]}"
 
 
-def _ppo_whiten(facts: Facts) -> Problem | None:
-    if not facts.native["whiten_rewards"] or facts.native["local_mini_batch_size"] >= 8:
+def _loss(facts: Facts) -> str | None:
+    if learners(facts.native) == 1 and facts[MICRO] == facts[MINI]:
         return None
-    return Problem(
-        f"whiten_rewards needs a local_mini_batch_size of at least 8, not {facts.native['local_mini_batch_size']}",
-        ("whiten_rewards", "local_mini_batch_size"),
-        (setting("local_mini_batch_size", 8), setting("whiten_rewards", False)),
+    return (
+        f"the loss is the mean over the tokens of each micro-batch of {facts[MICRO]}, averaged over "
+        "micro-batches and learners: the gradient depends on the split and on the world size"
     )
 
 
-def _ppo_no_steps(facts: Facts) -> Problem | None:
-    completions = ppo_rollout(facts.native)
-    if facts.native["total_episodes"] >= completions:
-        return None
-    return Problem(
-        f"total_episodes {facts.native['total_episodes']} (completions) do not fill one rollout of {completions}: "
-        "nothing is trained",
-        ("total_episodes", "local_rollout_batch_size"),
-        (setting("total_episodes", completions),),
-    )
-
-
-def _ppo_loss(facts: Facts) -> Problem | None:
-    micro = facts.native["per_device_train_batch_size"]
-    if learners(facts.native) == 1 and micro == facts.native["local_mini_batch_size"]:
-        return None
-    return Problem(
-        f"the loss is the mean over the tokens of each micro-batch of {micro}, averaged over micro-batches and "
-        "learners: the gradient depends on the split and on the world size",
-        ("per_device_train_batch_size", "actor_num_gpus_per_node"),
-        (setting("per_device_train_batch_size", facts.native["local_mini_batch_size"]),),
-    )
-
-
-def _ppo_whitening(facts: Facts) -> Problem | None:
+def _whitening(facts: Facts) -> str | None:
     if learners(facts.native) == 1:
         return None
-    message = "advantages are whitened over each learner's own completions: they depend on the world size"
-    return Problem(message, ("actor_num_gpus_per_node", "local_rollout_batch_size"))
+    return "advantages are whitened over each learner's own completions: they depend on the world size"
 
 
-def _ppo_mini_batches(facts: Facts) -> Problem | None:
+def _mini_batches(facts: Facts) -> str | None:
     if "num_mini_batches" not in facts.given:
         return None
-    message = "num_mini_batches is overwritten: local_rollout_batch_size and local_mini_batch_size give it"
-    return Problem(message, ("num_mini_batches",), (Fix("remove num_mini_batches", {"num_mini_batches": None}),))
+    return "num_mini_batches is overwritten: local_rollout_batch_size and local_mini_batch_size give it"
 
+
+_RUNTIME = "calculate_runtime_args"
+_LAST = ">=2025.11.3"
 
 PPO_REFUSED: tuple[Rule, ...] = (
-    Rule("BB-OI-030", "error", "construction", _ppo_micro, OLD, "calculate_runtime_args, exact_div", "ValueError"),
-    Rule(
-        "BB-OI-031",
-        "error",
-        "construction",
-        _ppo_mini,
-        OLD,
-        "calculate_runtime_args, exact_div",
-        "ValueError",
-        versions=">=2025.11.3",
+    About(BUILDING, OLD, f"{_RUNTIME}, exact_div")(
+        "BB-OI-030", _micro, (MINI, MICRO), "ValueError", ways(local_mini_batch_size=_whole_micro)
     ),
-    Rule(
+    About(BUILDING, OLD, f"{_RUNTIME}, exact_div", _LAST)(
+        "BB-OI-031", _mini, (LOCAL, SAMPLES, MINI), "ValueError", ways(local_mini_batch_size=_whole_mini)
+    ),
+    About(BUILDING, OLD, _RUNTIME)(
         "BB-OI-032",
-        "error",
-        "construction",
-        _ppo_whiten,
-        OLD,
-        "calculate_runtime_args",
+        _whiten,
+        ("whiten_rewards", MINI),
         "AssertionError: Per-rank minibatch size",
+        ways(local_mini_batch_size=8, whiten_rewards=False),
     ),
-    Rule("BB-OI-033", "warning", "optimizer_step", _ppo_mini, OLD, "not validated in 9c2d44bec", versions="<2025.11.3"),
-    Rule("BB-OI-034", "error", "never", _ppo_no_steps, OLD, "calculate_runtime_args", "0 training steps"),
+    About(Make("warning", "optimizer_step"), OLD, "not validated in 9c2d44bec", "<2025.11.3")(
+        "BB-OI-033", _mini, (LOCAL, SAMPLES, MINI), fixes=ways(local_mini_batch_size=_whole_mini)
+    ),
+    About(UNTRAINED, OLD, _RUNTIME)(
+        "BB-OI-034",
+        no_steps,
+        ("total_episodes", LOCAL),
+        "0 training steps",
+        ways(total_episodes=attrgetter("completions")),
+    ),
 )
 
 
 PPO_SILENT: tuple[Rule, ...] = (
-    Rule("BB-OI-062", "warning", "never", _ppo_loss, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean", defect=True),
-    Rule(
-        "BB-OI-063", "warning", "never", _ppo_whitening, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten", defect=True
+    About(SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean")(
+        "BB-OI-062", _loss, (MICRO, DEVICES), fixes=ways(per_device_train_batch_size=itemgetter(MINI))
     ),
-    Rule("BB-OI-064", "warning", "never", _ppo_mini_batches, OLD, "calculate_runtime_args", versions=">=2025.11.3"),
+    About(SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten")("BB-OI-063", _whitening, (DEVICES, LOCAL)),
+    About(UNREAD, OLD, _RUNTIME, _LAST)(
+        "BB-OI-064", _mini_batches, ("num_mini_batches",), fixes=ways(remove("num_mini_batches"))
+    ),
 )

@@ -1,76 +1,74 @@
-"""What Open-Instruct's rules look at, and what a row of them is."""
+"""What Open-Instruct's rules look at, what a row of them is, and the ways out that rows offer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from batchbridge import Fix, Where
-from batchbridge.kit import Phase, Severity
+from batchbridge.kit import rule_table
 from batchbridge.kit.records import dataclass
-from batchbridge.kit.versions import holds
+from batchbridge.kit.rule_table import Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.settings import FROM_1, GRPO, GRPO_FAST, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
 
-Native = Mapping[str, Any]
-
-FAST, BOTH, CORE, OLD = (GRPO_FAST,), (GRPO_FAST, GRPO), (GRPO,), (PPO,)
+FAST, CORE, OLD = (GRPO_FAST,), (GRPO,), (PPO,)
 """The scripts that a row is about."""
+BOTH, ALL = (*FAST, *CORE), (*FAST, *CORE, *OLD)
 
+PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node"
 
-@dataclass(frozen=True)
-class Problem:
-    """What a rule says about these settings: the message, the native keys, the fixes."""
-
-    message: str
-    keys: tuple[str, ...]
-    fixes: tuple[Fix, ...] = ()
+UNTRAINED = Make("error", "never", defect=False)
+"""Nothing is trained, as the settings say."""
+UNREAD = Make("warning", "never", defect=False)
+"""A setting that the script takes and never reads."""
 
 
 @dataclass(frozen=True)
 class Facts:
     """The settings, which of them were given, and what else is known."""
 
-    native: Native
+    native: Mapping[str, Any]
     given: Mapping[str, Where]
     dataset_size: int | None
     checkout: str
 
+    def __getitem__(self, key: str) -> Any:
+        return self.native[key]
+
+    def said(self, key: str) -> str:
+        """What was given for a setting that says nothing about batches; "" for nothing."""
+        return str(self.given[key].value) if key in self.given else ""
+
     @property
     def completions(self) -> int:
-        """Nominal completions of a rollout (GRPO)."""
-        return int(self.native["num_unique_prompts_rollout"] * self.native["num_samples_per_prompt_rollout"])
+        """Nominal completions of a rollout."""
+        if self[SCRIPT] != PPO:
+            return int(self[PROMPTS] * self[GROUP])
+        share = self["local_rollout_batch_size"] * self["number_samples_per_prompt"]
+        return int(share * learners(self.native))
 
     @property
     def replicas(self) -> int:
         """Learners that see different data (GRPO): `world_size // sequence_parallel_size`."""
-        if self.native[SCRIPT] == GRPO:
-            return learners(self.native)
-        return learners(self.native) // int(self.native["sequence_parallel_size"])
+        world = learners(self.native)
+        return world if self[SCRIPT] == GRPO else world // int(self["sequence_parallel_size"])
+
+    @property
+    def first(self) -> bool:
+        """Whether it is grpo_fast.py before the first release."""
+        return "masked_mean_axis" in self.native
 
 
-Test = Callable[[Facts], Problem | None]
+Rule = rule_table.Rule[Facts]
+Test = Callable[[Facts], str | None]
+Fixes = Callable[[Facts], tuple[Fix, ...]]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One row."""
-
-    code: str
-    severity: Severity
-    phase: Phase
-    test: Test
-    scripts: tuple[str, ...]
-    source: str
-    native: str | None = None
-    versions: str = ""
-    """A range of checkouts; empty: all."""
-    defect: bool = False
-    """A defect of the script that shows in its behaviour, not a setting that was chosen badly."""
-
-    def holds(self, native: Native, checkout: str) -> bool:
-        """Whether the row is about this script in this checkout."""
-        return native[SCRIPT] in self.scripts and holds(self.versions, checkout)
+def no_way(facts: Facts) -> tuple[Fix, ...]:
+    """No way out."""
+    return ()
 
 
 def setting(key: str, value: Any) -> Fix:
@@ -78,11 +76,65 @@ def setting(key: str, value: Any) -> Fix:
     return Fix(f"{key} {value}", {key: value})
 
 
-def from_1(facts: Facts, *fixes: Fix) -> tuple[Fix, ...]:
-    """`fixes`, where their settings can be set: before, the script's code fixes them."""
-    return fixes if holds(FROM_1, facts.checkout) else ()
+def remove(key: str) -> Fix:
+    """The way out that leaves `key` out."""
+    return Fix(f"remove {key}", {key: None})
 
 
-def ppo_rollout(native: Native) -> int:
-    """Completions of a rollout (PPO)."""
-    return int(native["local_rollout_batch_size"] * learners(native) * native["number_samples_per_prompt"])
+def ways(*others: Fix, **settings: Any) -> Fixes:
+    """A way out for each setting: its value, each of a tuple of values, or what a function makes of the facts; and
+    others."""
+
+    def fixes(facts: Facts) -> tuple[Fix, ...]:
+        made = {key: value(facts) if callable(value) else value for key, value in settings.items()}
+        several = {key: value if isinstance(value, tuple) else (value,) for key, value in made.items()}
+        return (*(setting(key, value) for key, values in several.items() for value in values), *others)
+
+    return fixes
+
+
+class About(NamedTuple):
+    """What rows have in common: when the script notices, in which scripts and checkouts, and where that was read.
+
+    Called, it makes a row; `when` makes one of settings whose values do not go together.
+    """
+
+    kind: Make
+    scripts: tuple[str, ...]
+    source: str
+    versions: str = ""
+
+    def __call__(
+        self, code: str, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way
+    ) -> Rule:
+        """A row; see `rule_table.Rule`."""
+        return self.kind(code, partial(_of, self.scripts, test), keys, native, self.source, fixes, self.versions)
+
+    def when(
+        self,
+        code: str,
+        values: Mapping[str, Any],
+        message: str,
+        native: str | None = None,
+        fixes: Fixes = no_way,
+        also: tuple[str, ...] = (),
+    ) -> Rule:
+        """A row that is broken by `values`, see `rule_table.meets`. message: with settings in braces. also: further
+        settings to point at."""
+        return self(code, partial(_when, values, message), (*values, *also), native, fixes)
+
+
+def _of(scripts: tuple[str, ...], test: Test, facts: Facts) -> str | None:
+    return test(facts) if facts[SCRIPT] in scripts else None
+
+
+def _when(values: Mapping[str, Any], message: str, facts: Facts) -> str | None:
+    return message.format_map(facts.native) if rule_table.meets(values, facts.native) else None
+
+
+def no_steps(facts: Facts) -> str | None:
+    """Fewer completions in the run than in a rollout."""
+    episodes, completions = facts["total_episodes"], facts.completions
+    if episodes >= completions:
+        return None
+    return f"total_episodes {episodes} (completions) do not fill one rollout of {completions}: nothing is trained"

@@ -26,7 +26,8 @@ class Rule(Generic[F]):
 
     `keys`: the settings to point at. `native`: what the framework says or does. `fixes`: ways out. `versions`: a range,
     see `batchbridge.kit.versions`; empty: all. `undecided`: the run cannot be told in the canonical schema. `standing`:
-    it holds for every run of its kind, so that `explain` says it and `check` does not.
+    it holds for every run of its kind, so that `explain` says it and `check` does not. `defect`: whether it is a defect
+    of the framework; None: where the framework never reports it.
     """
 
     code: str
@@ -34,18 +35,19 @@ class Rule(Generic[F]):
     phase: Phase
     test: Callable[[F], str | None]
     keys: tuple[str, ...]
-    native: str | Callable[[F], str]
+    native: str | Callable[[F], str] | None
     source: str
     fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: ()
     versions: str = ""
     undecided: bool = False
     standing: bool = False
+    defect: bool | None = None
 
     @property
-    def silent(self) -> bool:
-        """Whether the framework never reports it, and something else is trained than one would think."""
-        if self.phase != "never":
-            return False
+    def is_defect(self) -> bool:
+        """Whether something else is trained than one would think: `defect`, or that the framework never reports it."""
+        if self.defect is not None or self.phase != "never":
+            return bool(self.defect)
         return self.standing or self.severity == "warning" or (self.severity == "error" and not self.undecided)
 
 
@@ -62,20 +64,21 @@ class Make(NamedTuple):
     phase: Phase
     undecided: bool = False
     standing: bool = False
+    defect: bool | None = None
 
     def __call__(
         self,
         code: str,
         test: Callable[[F], str | None],
         keys: tuple[str, ...],
-        native: str | Callable[[F], str],
+        native: str | Callable[[F], str] | None,
         source: str,
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         versions: str = "",
     ) -> Rule[F]:
         """A row; see `Rule`."""
-        severity, phase, undecided, standing = self
-        return Rule(code, severity, phase, test, keys, native, source, fixes, versions, undecided, standing)
+        severity, phase, undecided, standing, defect = self
+        return Rule(code, severity, phase, test, keys, native, source, fixes, versions, undecided, standing, defect)
 
 
 IN_CONFIG = Make("error", "config")
@@ -148,7 +151,7 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
             f"{code}-{row['code']:03}",
             "warning" if row["phase"] == "never" else "error",
             row["phase"],
-            partial(_meets, row["when"], row["message"]),
+            partial(_recorded, row["when"], row["message"]),
             tuple(row["when"]),
             row["native"],
             row["source"],
@@ -156,12 +159,17 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
         )
 
 
-def _meets(when: Mapping[str, Any], message: str, facts: Mapping[str, Any]) -> str | None:
+def meets(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether every setting of `when` has one of its values, or with {"not": [...]} none of them."""
     for key, values in when.items():
         wanted = not isinstance(values, Mapping)
-        if (facts[key] in (values if wanted else values["not"])) != wanted:
-            return None
-    return f"{', '.join(f'{key} = {facts[key]}' for key in when)}: {message}"
+        if (settings[key] in (values if wanted else values["not"])) != wanted:
+            return False
+    return True
+
+
+def _recorded(when: Mapping[str, Any], message: str, settings: Mapping[str, Any]) -> str | None:
+    return f"{', '.join(f'{key} = {settings[key]}' for key in when)}: {message}" if meets(when, settings) else None
 
 
 def _always(fix: tuple[Fix, ...], facts: Mapping[str, Any]) -> tuple[Fix, ...]:
@@ -180,7 +188,7 @@ def findings(
             message,
             where=where(rule.keys),
             fixes=rule.fixes(facts),
-            native=rule.native if isinstance(rule.native, str) else rule.native(facts),
+            native=rule.native(facts) if callable(rule.native) else rule.native,
             source=rule.source,
             undecided=rule.undecided,
         )
@@ -203,11 +211,11 @@ def checked(
 
 
 def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:
-    """The broken rows that the framework never reports, and that change what is trained; for `Behaviour.defects`."""
-    silent = [rule for rule in table if rule.silent]
+    """The broken rows that are defects of the framework, for `Behaviour.defects`."""
+    known = [rule for rule in table if rule.is_defect]
     return tuple(
         Defect(code=rule.code, summary=message, source=rule.source, numbers=numbers_of(message))
-        for rule, message in _broken(silent, facts, version)
+        for rule, message in _broken(known, facts, version)
     )
 
 

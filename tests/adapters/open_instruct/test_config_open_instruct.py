@@ -28,7 +28,8 @@ from batchbridge.reading.files import load_source
 from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter
-from batchbridge_open_instruct.rules import RULES, Facts
+from batchbridge_open_instruct.rules import RULES
+from batchbridge_open_instruct.rules.row import Facts
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
 HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
