@@ -80,10 +80,11 @@ def explain(
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
-        sections.append(_section("Derived", _derived(reading.derived, table)))
+        rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
+        sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
     if reading.behaviour is not None:
-        title = f"What {_framework(reading)} does on its own"
-        sections.append(_section(title, _behaviour(reading.behaviour, verbose)))
+        said = (f"{word}: {text}" for word, text in behaviour(reading.behaviour, verbose=verbose))
+        sections.append(_section(f"What {who(reading)} does on its own", said))
     if lines := list(shown.lines(name, reading, verbose=verbose)):
         sections.append(_section("Findings", lines))
     return _printable(["\n\n".join(sections)])
@@ -93,14 +94,14 @@ def _printable(lines: Iterable[str]) -> str:
     return clean(paths_from_here("\n".join(lines)))
 
 
-def _framework(reading: Reading) -> str:
-    return f"{reading.framework} {reading.framework_version or ''}".rstrip()
+def who(reading: Reading) -> str:
+    """`trl 1.16.0`; the framework alone where no version is known."""
+    return one_line(f"{reading.framework} {reading.framework_version or ''}".rstrip())
 
 
 def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     """`run.yaml  trl 1.16.0  8 devices  INVALID  1 error, 2 warnings`."""
-    framework = "framework unknown" if reading.framework == "unknown" else _framework(reading)
-    parts = [one_line(shown_path(name)), one_line(framework)]
+    parts = [one_line(shown_path(name)), "framework unknown" if reading.framework == "unknown" else who(reading)]
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
         parts.append(_count(reading.spec.topology.world_size, "device"))
@@ -173,7 +174,7 @@ def _devices(devices: tuple[int, ...]) -> Iterator[str]:
         yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
 
 
-_FOLLOWED = {
+FOLLOWED = {
     "enforced": "enforced",
     "with_allow": "enforced with --allow",
     "refused": "refused",
@@ -196,7 +197,7 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
     else:
         said, more = f", {enforcement.evidence}", "what is assumed" if enforcement.assumes else ""
     hint = f" (-v says {more})" if more and not verbose else ""
-    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
+    yield f"run and wrap: {FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
     if verbose:
         for one in enforcement.obstacles:
             yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
@@ -299,10 +300,9 @@ def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
     if own is None or own.denominator_scope == term.denominator_scope:
         yield f"Policy loss: {_term(term)}."
         return
-    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
     share = ": the gradient depends on how devices and micro-batches share the completions"
     yield (
-        f"Policy loss: {term.aggregation}, which {framework} on its own counts per {_SCOPES[own.denominator_scope]} "
+        f"Policy loss: {term.aggregation}, which {who(reading)} on its own counts per {_SCOPES[own.denominator_scope]} "
         f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
     )
     yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
@@ -357,22 +357,20 @@ def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: 
             defaults.append(f"{path} = {one_line(value)}")
     yield from table(("field", "value", "unit", "from"), rows).splitlines()
     if verbose:
-        yield from _listing("at the schema's defaults:", defaults)
-        yield from _listing("unknown, unlimited or off:", unset)
+        for title, listed in (("at the schema's defaults:", defaults), ("unknown, unlimited or off:", unset)):
+            yield from (title, *(f"  {line}" for line in wrapped(listed))) if listed else ()
     else:
         yield f"{len(defaults) + len(unset)} more fields are at the schema's defaults, unknown or off (-v shows them)"
 
 
-def _listing(title: str, items: Sequence[str]) -> Iterator[str]:
-    """`title`, then the items, wrapped."""
-    if items:
-        import textwrap
+def wrapped(items: Iterable[str]) -> list[str]:
+    """The items in lines of `_WIDTH` columns, each item whole."""
+    import textwrap
 
-        yield title
-        # No-break spaces keep each item in one line; textwrap breaks at ASCII blanks only.
-        text = ", ".join(item.replace(" ", "\u00a0") for item in items)
-        for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False):
-            yield "  " + line.replace("\u00a0", " ")
+    # No-break spaces keep each item in one line; textwrap breaks at ASCII blanks only.
+    text = ", ".join(item.replace(" ", "\u00a0") for item in items)
+    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 _WIDTH = 100
@@ -399,13 +397,11 @@ def _short_origin(name: str, value: object, origin: Provenance) -> str:
     return f"{origin.key}{said} ({place})"
 
 
-def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
+def numbers(derived: Mapping[str, Any]) -> list[tuple[str, int | float, str]]:
+    """(name, value, unit) of the derived numbers that are known."""
     from batchbridge.meaning.derived import UNITS
 
-    rows = [
-        (name, quantity(name, value, unit)) for name, unit in UNITS.items() if (value := derived.get(name)) is not None
-    ]
-    yield from table(("number", "value"), rows).splitlines()
+    return [(name, derived[name], unit) for name, unit in UNITS.items() if derived.get(name) is not None]
 
 
 def quantity(name: str, value: int | float | None, unit: str) -> str:
@@ -414,17 +410,17 @@ def quantity(name: str, value: int | float | None, unit: str) -> str:
     return number(value) if said or unit in NO_UNITS else f"{number(value)} {unit}"
 
 
-def _behaviour(behaviour: Behaviour, verbose: bool) -> Iterator[str]:
-    yield f"order: {one_line(behaviour.order)}"
-    yield f"membership: {one_line(behaviour.membership)}"
-    scope = _SCOPES[behaviour.denominator_scope]
-    yield f"denominator: {one_line(behaviour.denominator_formula)}, counted per {scope}"
-    yield f"learning rate: {one_line(behaviour.lr_tick)}"
-    yield f"resume: {one_line(behaviour.resume)}"
-    for open_point in behaviour.undecided:
-        yield f"not fixed by the configuration: {one_line(open_point)}"
-    for defect in behaviour.defects:
-        source = f" (source: {one_line(defect.source)})" if verbose else ""
-        yield f"known defect {defect.code}: {one_line(defect.summary)}{source}"
-    if behaviour.source and verbose:
-        yield f"source: {one_line(behaviour.source)}"
+def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """(word, what is to be said of it) of what a framework does on its own; the sources only where `verbose`."""
+    yield "order", one_line(found.order)
+    yield "membership", one_line(found.membership)
+    yield "denominator", one_line(f"{found.denominator_formula}, counted per {_SCOPES[found.denominator_scope]}")
+    yield "learning rate", one_line(found.lr_tick)
+    yield "resume", one_line(found.resume)
+    for open_point in found.undecided:
+        yield "not fixed by the configuration", one_line(open_point)
+    for defect in found.defects:
+        source = f" (source: {defect.source})" if verbose else ""
+        yield f"known defect {defect.code}", one_line(f"{defect.summary}{source}")
+    if found.source and verbose:
+        yield "source", one_line(found.source)
