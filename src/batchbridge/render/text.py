@@ -104,7 +104,7 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     parts = [one_line(shown_path(name)), "framework unknown" if reading.framework == "unknown" else who(reading)]
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
-        parts.append(_count(reading.spec.topology.world_size, "device"))
+        parts.append(count(reading.spec.topology.world_size, "device"))
     if guess is not None:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
@@ -125,20 +125,20 @@ def _batches(reading: Reading) -> Iterator[str]:
     rollout, step = reading.spec.rollout, reading.spec.optimizer_step
     group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
     if rollout.prompts_per_rollout is None:
-        said = f"prompts are streamed, {_count(group, 'completion')} each"
+        said = f"prompts are streamed, {count(group, 'completion')} each"
     else:
-        total = _count(reading.spec.completions_per_rollout, "completion")
-        said = f"{_count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
+        total = count(reading.spec.completions_per_rollout, "completion")
+        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
     sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
-    size = next((_count(value, unit) for value, unit in sizes if value is not None), None)
+    size = next((count(value, unit) for value, unit in sizes if value is not None), None)
     of = "" if size is None else f" of {size}"
     if steps is None:
         yield f"{said}; optimizer steps{of}" if of else said
     elif steps < 1:
         yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
     else:
-        passes = f" in {_count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
-        yield f"{said}; {_count(steps, 'optimizer step')}{of}{passes}"
+        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
+        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
 
 
 _STEP_UNITS = {
@@ -230,18 +230,18 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
-        yield f"Prompts are streamed; each gets {_count(group, 'completion')}."
+        yield f"Prompts are streamed; each gets {count(group, 'completion')}."
     else:
         yield (
-            f"A rollout takes {_count(rollout.prompts_per_rollout, 'prompt')} and generates "
-            f"{_count(group, 'completion')} for each: {_count(spec.completions_per_rollout, 'completion')}."
+            f"A rollout takes {count(rollout.prompts_per_rollout, 'prompt')} and generates "
+            f"{count(group, 'completion')} for each: {count(spec.completions_per_rollout, 'completion')}."
         )
     if step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
         shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
-        sharers = "replica of the model" if shared else f"of {_count(t.world_size, 'device')}"
+        sharers = "replica of the model" if shared else f"of {count(t.world_size, 'device')}"
         yield (
-            f"An optimizer step trains on {_count(step.completions_per_step, 'completion')}, the size of "
+            f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
             f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
             f"{number(derived.get('completions_per_device_per_step'))} on each {sharers}."
         )
@@ -249,8 +249,8 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
         sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
     yield (
-        f"Each rollout is trained on in {_count(step.passes_per_rollout, 'pass', 'passes')}: "
-        f"{_count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
+        f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
+        f"{count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
     )
     yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
@@ -258,7 +258,7 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
             yield f"{name} loss: {_term(term)}."
     if spec.critic is not None:
         yield from _critic(spec)
-    said = [_count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
+    said = [count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
     length = " or ".join(said) or "no stated length"
     first = ", whichever ends first" if len(said) > 1 else ""
     yield f"The run has {length}{first}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
@@ -275,8 +275,8 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
         yield (
-            f"With {_count(reading.dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
-            f"{_count(rollouts, 'rollout')} in all; {_count(dropped, 'prompt')} dropped in every epoch."
+            f"With {count(reading.dataset_size, 'prompt')}: {count(total, 'optimizer step')} and "
+            f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
         )
 
 
@@ -316,15 +316,15 @@ def _critic(spec: Spec) -> Iterator[str]:
     assert critic is not None
     steps = derive(own)["optimizer_steps_per_rollout"]
     sized = own.optimizer_step.completions_per_step
-    of = "" if sized is None else f" of {_count(sized, 'completion')}"
+    of = "" if sized is None else f" of {count(sized, 'completion')}"
     yield (
-        f"A critic trains on each rollout in {_count(critic.passes_per_rollout, 'pass', 'passes')}: "
-        f"{_count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
+        f"A critic trains on each rollout in {count(critic.passes_per_rollout, 'pass', 'passes')}: "
+        f"{count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
         f"{number(critic.gae_lambda)}."
     )
     yield f"Value loss: {_term(own.loss.policy)}."
     if critic.warmup_rollouts:
-        yield f"The policy does not train on the first {_count(critic.warmup_rollouts, 'rollout')}."
+        yield f"The policy does not train on the first {count(critic.warmup_rollouts, 'rollout')}."
 
 
 def _term(term: LossTerm) -> str:
@@ -333,7 +333,8 @@ def _term(term: LossTerm) -> str:
     return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
 
 
-def _count(value: int | float | None, one: str, many: str | None = None) -> str:
+def count(value: int | float | None, one: str, many: str | None = None) -> str:
+    """`1 step`, `2.5 steps`, `an open number of steps`."""
     if value is None:
         return f"an open number of {many or one + 's'}"
     return f"{number(value)} {one if value == 1 else many or one + 's'}"
