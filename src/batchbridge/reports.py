@@ -16,48 +16,7 @@ from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import Judged
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Explanation:
-    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
-
-    `str()` is the text for a person; the data are those of `reading`. `name` is what the text calls the configuration.
-    """
-
-    name: str
-    reading: Reading
-    judged: Judged | None = None
-    """Under every known release, where nobody named a version; `reading` is then of one of them."""
-    devices: tuple[int, ...] = ()
-    """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
-
-    def __repr__(self) -> str:
-        return brief(self, self.name, self.reading)
-
-    def _repr_html_(self) -> str:
-        return self.reading._repr_html_()
-
-    @property
-    def verdict(self) -> Verdict:
-        """ "valid", "invalid" or "undecided"."""
-        return self.reading.verdict if self.judged is None else self.judged.verdict
-
-    @cached_property
-    def enforcement(self) -> Enforcement:
-        """Whether `run` and `wrap` would follow it, and what stands in the way."""
-        return _enforcement(self.reading)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
-        return _dict(self.reading, self.enforcement, self.judged)
-
-    def __str__(self) -> str:
-        from batchbridge.render import text
-
-        return text.explain(
-            self.name, self.reading, enforcement=self.enforcement, judged=self.judged, devices=self.devices
-        )
+    from batchbridge.render.text import Table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -108,16 +67,41 @@ class Check:
     @cached_property
     def enforcement(self) -> Enforcement:
         """Whether `run` and `wrap` would follow it, and what stands in the way."""
-        return _enforcement(self.reading)
+        from batchbridge.contract import plugins
+
+        return enforcement_of(plugins.adapters().get(self.reading.framework), self.reading)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
-        return _dict(self.counted, self.enforcement, self.judged)
+        said = {**self.counted.to_dict(), "enforcement": self.enforcement.to_dict()}
+        return said if self.judged is None else {**said, "releases": [span.to_dict() for span in self.judged.spans]}
 
-    def __str__(self) -> str:
+    def text(self, *, verbose: bool = False) -> str:
+        """The text for a person; verbose: as `batchbridge check -v` prints it."""
         from batchbridge.render import text
 
-        return text.check(self.name, self.counted, self.enforcement, judged=self.judged, devices=self.devices)
+        told = (self.name, self.counted, self.enforcement)
+        return text.check(*told, verbose=verbose, judged=self.judged, devices=self.devices)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class Explanation(Check):
+    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
+
+    `str()` is the text for a person; the data are those of `reading`. `name` is what the text calls the configuration.
+    """
+
+    def _repr_html_(self) -> str:
+        return self.reading._repr_html_()
+
+    def text(self, table: Table | None = None, *, verbose: bool = False) -> str:
+        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge explain -v`."""
+        from batchbridge.render import text
+
+        told = (self.name, self.reading, table or text.plain_table, self.enforcement)
+        return text.explain(*told, verbose=verbose, judged=self.judged, devices=self.devices)
 
 
 def explain(
@@ -150,8 +134,8 @@ def explain(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Explanation(name=called, reading=reading, judged=judged, devices=devices)
+    said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
+    return Explanation(**_fields(source, name, framework, version, None, said))
 
 
 def check(
@@ -186,51 +170,32 @@ def check(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    said = (source, name, framework, version, world_size, dataset_size, env, command)
-    called, reading, judged, devices = _named(*said, keep)
-    return Check(name=called, reading=reading, judged=judged, devices=devices, keep=keep)
+    said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
+    return Check(**_fields(source, name, framework, version, keep, said), keep=keep)
 
 
-def _enforcement(reading: Reading) -> Enforcement:
-    from batchbridge.contract import plugins
-
-    return enforcement_of(plugins.adapters().get(reading.framework), reading)
-
-
-def _dict(reading: Reading, enforcement: Enforcement, judged: Judged | None) -> dict[str, Any]:
-    said = {**reading.to_dict(), "enforcement": enforcement.to_dict()}
-    return said if judged is None else {**said, "releases": [span.to_dict() for span in judged.spans]}
-
-
-def _named(
+def _fields(
     source: object,
     name: str | None,
     framework: str | None,
     version: str | None,
-    world_size: int | None,
-    dataset_size: int | None,
-    env: Mapping[str, str] | None,
-    command: int | None,
-    keep: Callable[[Finding], bool] | None = None,
-) -> tuple[str, Reading, Judged | None, tuple[int, ...]]:
-    said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
-    reading = read(source, framework=framework, version=version, **said)  # type: ignore[arg-type]  # as they were given
-    found = None
-    if reading.framework_version is None and not isinstance(source, Reading):
-        from batchbridge.comparing.releases import judged
-
-        found = judged(source, reading.framework, keep, **said)
-    best = reading if found is None else found.reading
+    keep: Callable[[Finding], bool] | None,
+    said: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The fields of a `Check` but `keep`. said: the other arguments of `batchbridge.read`."""
+    reading = read(source, framework=framework, version=version, **said)
+    found: Judged | None = None
     devices: tuple[int, ...] = ()
-    if (
-        best.keeping(keep).verdict == "undecided"
-        and best.native
-        and world_size is None
-        and not isinstance(source, Reading)
-    ):
-        from batchbridge.comparing.releases import valid_devices
+    if not isinstance(source, Reading):
+        if reading.framework_version is None:
+            from batchbridge.comparing.releases import judged
 
-        devices = valid_devices(source, best, keep, **said)
+            found = judged(source, reading.framework, keep, **said)
+            reading = reading if found is None else found.reading
+        if reading.keeping(keep).verdict == "undecided" and reading.native and said["world_size"] is None:
+            from batchbridge.comparing.releases import valid_devices
+
+            devices = valid_devices(source, reading, keep, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    return called, best, found, devices
+    return {"name": called, "reading": reading, "judged": found, "devices": devices}

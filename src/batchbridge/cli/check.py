@@ -157,12 +157,4 @@ def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
         from batchbridge.render import formats
 
         return formats.FORMATS[form](reports)
-    from batchbridge.render import text
-
-    texts = (
-        text.check(
-            found.name, found.counted, found.enforcement, verbose=verbose, judged=found.judged, devices=found.devices
-        )
-        for found in reports
-    )
-    return coloured("\n\n".join(texts))
+    return coloured("\n\n".join(found.text(verbose=verbose) for found in reports))

@@ -56,17 +56,7 @@ def command(
 
             said_of["memory"] = rows(found.reading.spec, *model)
         return print_json([said_of], EXIT_CODES[found.verdict])
-    from batchbridge.render import text
-
-    said = text.explain(
-        found.name,
-        found.reading,
-        table_for_stdout(),
-        found.enforcement,
-        verbose=verbose,
-        judged=found.judged,
-        devices=found.devices,
-    )
+    said = found.text(table_for_stdout(), verbose=verbose)
     if memory and found.reading.spec is not None:
         from batchbridge.render.memory import section
 

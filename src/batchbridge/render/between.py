@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.frozen import dataclass
-from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
+from batchbridge.render.findings import shortened
+from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, count, number, one_line, plain_table, who, wrapped
 
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison, Difference
@@ -19,29 +20,20 @@ if TYPE_CHECKING:
     from batchbridge.diagnosis import Diagnosis
 
 
-WIDEST = 60
-"""Characters of a setting's value that are shown; a chat template has thousands."""
-
-
 def comparison(names: tuple[str, str], found: Comparison) -> str:
     """A comparison: verdict, ranked differences with their reasons, and what is no difference in meaning."""
-    lines = [
-        f"A  {one_line(names[0])}: {_who(found.a)}, {found.a.verdict}",
-        f"B  {one_line(names[1])}: {_who(found.b)}, {found.b.verdict}",
-    ]
-    for side, name, reading in (("A", names[0], found.a), ("B", names[1], found.b)):
+    sides = list(zip("AB", names, (found.a, found.b), strict=True))
+    lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
+    for side, name, reading in sides:
         if reading.verdict != "valid":
             lines += [f"  {side} {line}" for line in _problems(reading)]
             lines += [f"  {side}: for the fixes: batchbridge check {one_line(name)}"]
     lines += ["", verdict(found)]
     if found.differences:
         lines += ["", "Differences, the largest effect first"]
-        for rank, difference in enumerate(found.differences, 1):
-            lines += _difference(f"{rank}", difference)
+        lines += [line for rank, one in enumerate(found.differences, 1) for line in _difference(f"{rank}", one)]
     if found.cannot_tell:
-        lines += ["", "Cannot tell"]
-        for difference in found.cannot_tell:
-            lines += _difference("?", difference)
+        lines += ["", "Cannot tell", *(line for one in found.cannot_tell for line in _difference("?", one))]
     if found.no_difference:
         lines += ["", "No difference in meaning"]
         for difference in found.no_difference:
@@ -53,7 +45,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     for side, keys in zip("AB", found.not_compared, strict=True):
         if keys:
             lines += [f"settings outside the schema, not compared, {side}:"]
-            lines += [f"  {line}" for line in _wrapped(keys)]
+            lines += [f"  {line}" for line in wrapped(keys)]
     for side, points in zip("AB", found.left_open, strict=True):
         lines += [f"not fixed by the configuration, {side}: {one_line(point)}" for point in points]
     return clean("\n".join(lines))
@@ -61,16 +53,13 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
 
 def verdict(found: Comparison) -> str:
     """`not equivalent: 2 differences`."""
-    counts = [(len(found.differences), "difference"), (len(found.cannot_tell), "field that one side leaves open")]
-    said = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts if count)
+    different, left_open = len(found.differences), len(found.cannot_tell)
+    counts = [count(different, "difference")] if different else []
+    counts += [f"{count(left_open, 'field')} that one side leaves open"] if left_open else []
+    said = ", ".join(counts)
     if found.differences and all(difference.aspect == "outside" for difference in found.differences):
         said = f"same batches, but not the same run: {said} outside the schema"
     return f"{found.verdict}{f': {said}' if said else ''}"
-
-
-def _plural(word: str, count: int) -> str:
-    head, _, tail = word.partition(" ")
-    return word if count == 1 else f"{head}s {tail}".rstrip()
 
 
 def _difference(rank: str, difference: Difference) -> Iterator[str]:
@@ -85,7 +74,7 @@ def _values(difference: Difference) -> str:
     unit = "" if difference.unit in NO_UNITS else f" {difference.unit}"
     a, b = _value(difference.a), _value(difference.b)
     if difference.aspect == "outside":
-        a, b = (value if len(value) <= WIDEST else f"{value[: WIDEST - 3]}..." for value in (a, b))
+        a, b = shortened(a), shortened(b)
     return f"{a} | {b}{unit}"
 
 
@@ -95,10 +84,6 @@ def _value(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return number(value)
     return one_line(value)
-
-
-def _who(reading: Reading) -> str:
-    return one_line(f"{reading.framework} {reading.framework_version or ''}".rstrip())
 
 
 def _problems(reading: Reading) -> Iterator[str]:
@@ -141,7 +126,7 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
     how = how or Writing(verbose=True)
     target = one_line(f"{found.framework} {found.framework_version or ''}".rstrip())
     version = f" ({how.version})" if how.version else ""
-    lines = [f"{one_line(name)}: {_who(found.source)} to {target}{version}: {found.verdict}"]
+    lines = [f"{one_line(name)}: {who(found.source)} to {target}{version}: {found.verdict}"]
     for reading in (found.source, found.back):
         if reading is not None and reading.verdict != "valid":
             lines += [f"  {line}" for line in _problems(reading)]
@@ -152,7 +137,7 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
             continue
         lines += ["", title.format(framework=found.framework)]
         if status == "filled" and not how.verbose:
-            lines += [f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in fields)]
+            lines += [f"  {line}" for line in wrapped(f"{field.field} = {_value(field.target)}" for field in fields)]
         else:
             lines += [line for field in fields for line in _field(field)]
     if found.written is None and found.refused:
@@ -179,15 +164,12 @@ def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
     if found.written is None:
         return
     if how.refused:
-        many = len(found.lost)
-        yield (
-            f"  nothing was written: {many} {_plural('field', many)} would mean something else, see below; "
-            "--allow-lossy accepts that"
-        )
+        many = count(len(found.lost), "field")
+        yield f"  nothing was written: {many} would mean something else, see below; --allow-lossy accepts that"
         return
     steps = []
     if found.lost:
-        steps.append(f"look at what is lost ({len(found.lost)} {_plural('field', len(found.lost))}, below)")
+        steps.append(f"look at what is lost ({count(len(found.lost), 'field')}, below)")
     names = [report.variable for report in found.variables]
     command = how.form not in FILES
     if names:
@@ -220,7 +202,7 @@ def _all_fields(found: Conversion) -> Iterator[str]:
     exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
     if exact:
         yield from ("", "Exact")
-        yield from (f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
+        yield from (f"  {line}" for line in wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
     mapped = [report for report in found.outside if report.status == "mapped"]
     if mapped:
         yield from ("", "Carried over: settings outside the schema")
@@ -230,7 +212,7 @@ def _all_fields(found: Conversion) -> Iterator[str]:
     if found.left_behind and found.written is not None:
         yield from ("", "Left behind: nothing was made of these keys")
         items = (f"{key} = {plain_text(value)}" for key, value in found.left_behind.items())
-        yield from (f"  {line}" for line in _wrapped(map(one_line, items)))
+        yield from (f"  {line}" for line in wrapped(map(one_line, items)))
 
 
 def _counts(found: Conversion) -> Iterator[str]:
@@ -241,7 +223,7 @@ def _counts(found: Conversion) -> Iterator[str]:
         (sum(report.status == "mapped" for report in found.outside), "carried over from outside the schema"),
         (idle, "left behind, without effect on what is trained"),
     ]
-    shown = [f"{count} {text}" for count, text in said if count]
+    shown = [f"{many} {text}" for many, text in said if many]
     if shown and found.written is not None:
         yield ""
         yield from _hanging(f"Settings (-v lists them): {', '.join(shown)}")
@@ -281,7 +263,7 @@ def edits(found: Into, done: str) -> str:
             *(f"  {one_line(problem)}" for problem in found.problems),
         ]
         return clean("\n".join(lines))
-    lines = [f"{one_line(done)}: {len(found.changes)} {_plural('key', len(found.changes))} changed, {found.kept} kept"]
+    lines = [f"{one_line(done)}: {count(len(found.changes), 'key')} changed, {found.kept} kept"]
     lines += [f"  {line}" for change in found.changes for line in _change(change)]
     if found.against:
         lines += ["", "The file's own settings stand against the conversion in"]
@@ -293,8 +275,8 @@ def applied(name: str, output: str, found: Scaling, number: int, changes: Sequen
     """What a choice of `scale` changed in a file, and the commands that come next."""
     choice = found.choices[number - 1]
     where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
-    many = f"{len(changes)} {_plural('setting', len(changes))}"
-    lines = [f"{number}, {choice.title}, {_devices(choice.spec.topology.world_size)}: {where}; {many} changed"]
+    many = count(len(changes), "setting")
+    lines = [f"{number}, {choice.title}, {count(choice.spec.topology.world_size, 'device')}: {where}; {many} changed"]
     lines += [f"  {line}" for change in changes for line in _change(change)]
     lines += [line for line in _choice(number, choice) if line.startswith("   not kept")]
     version = found.reading.framework_version
@@ -325,15 +307,6 @@ def _field(field: FieldReport) -> Iterator[str]:
         yield f"     {one_line(field.reason)}"
 
 
-def _wrapped(items: Iterable[str]) -> list[str]:
-    """Items in lines of at most 100 columns, each item whole."""
-    import textwrap
-
-    text = ", ".join(item.replace(" ", "\u00a0") for item in items)
-    lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\u00a0", " ") for line in lines]
-
-
 def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versioned: bool = True) -> str:
     """Every recognised text: rule, meaning, legal neighbours, what is still asked, source; and where `config` breaks
     the rule. versioned: its version is known; else it was held against every known one."""
@@ -348,13 +321,13 @@ def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterato
     if not versioned and found.findings:
         yield f"  no version of {framework} was named: one that says this is taken; --framework-version names yours"
     if not found.findings:
-        who = _who(found.reading) if versioned else f"{framework} of every known version"
-        yield f"  {name}, as {who}: breaks no rule with this text; is it the run's framework, version, devices?"
+        read_as = who(found.reading) if versioned else f"{framework} of every known version"
+        yield f"  {name}, as {read_as}: breaks no rule with this text; is it the run's framework, version, devices?"
     for finding in found.findings:
         places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
         keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))
         place = places[0] if places else name
-        yield f"  {place}, as {_who(found.reading)}: {finding.code}  {one_line(finding.message)}"
+        yield f"  {place}, as {who(found.reading)}: {finding.code}  {one_line(finding.message)}"
         yield f"    settings: {keys}"
         if finding.fixes:
             yield "    fix: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
@@ -378,7 +351,7 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
 def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     """The choices side by side, then what each one sets and what it cannot keep."""
     before = found.reading
-    lines = [f"{one_line(name)}: {_who(before)} on {_devices(found.world_size)}: {found.verdict}"]
+    lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
     held = before.spec is None or found.world_size % _replica(before) == 0
@@ -389,7 +362,7 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
         return clean("\n".join(lines))
     headers = ["", "now", *(str(index) for index, _ in enumerate(found.choices, 1))]
     readings = [before, *(choice.reading for choice in found.choices)]
-    lines += ["", table(headers, [[label, *(cell(one) for one in readings)] for label, cell in _ROWS])]
+    lines += ["", table(headers, [[label, *(_cell(one, name) for one in readings)] for label, name in _ROWS])]
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
     return clean("\n".join(lines))
@@ -402,34 +375,27 @@ def _replica(reading: Reading) -> int:
     return t.tensor_parallel * t.pipeline_parallel * t.context_parallel
 
 
-def _devices(count: int) -> str:
-    return f"{count:,} device{'' if count == 1 else 's'}"
+def _cell(reading: Reading, name: str) -> str:
+    """A field of the specification, by its path, or a derived number."""
+    assert reading.spec is not None
+    return _value(reading.spec.values[name]) if "." in name else number(reading.derived.get(name))
 
 
-def _from_spec(path: str) -> Callable[[Reading], str]:
-    group, name = path.split(".")
-    return lambda reading: _value(getattr(getattr(reading.spec, group), name))
-
-
-def _from_derived(name: str) -> Callable[[Reading], str]:
-    return lambda reading: number(reading.derived.get(name))
-
-
-_ROWS: tuple[tuple[str, Callable[[Reading], str]], ...] = (
-    ("devices", _from_spec("topology.world_size")),
-    ("completions per micro-batch", _from_spec("micro_batch.completions_per_device")),
-    ("micro-batches per step", _from_derived("gradient_accumulation_steps")),
-    ("completions per optimizer step", _from_derived("completions_per_step")),
-    ("completions per prompt", _from_spec("rollout.completions_per_prompt")),
-    ("prompts per rollout", _from_spec("rollout.prompts_per_rollout")),
-    ("optimizer steps per rollout", _from_derived("optimizer_steps_per_rollout")),
-    ("optimizer steps in all", _from_derived("total_optimizer_steps")),
+_ROWS = (
+    ("devices", "topology.world_size"),
+    ("completions per micro-batch", "micro_batch.completions_per_device"),
+    ("micro-batches per step", "gradient_accumulation_steps"),
+    ("completions per optimizer step", "completions_per_step"),
+    ("completions per prompt", "rollout.completions_per_prompt"),
+    ("prompts per rollout", "rollout.prompts_per_rollout"),
+    ("optimizer steps per rollout", "optimizer_steps_per_rollout"),
+    ("optimizer steps in all", "total_optimizer_steps"),
 )
-"""What is shown side by side: label, and the cell of one reading."""
+"""What is shown side by side: label, and the name of a field or derived number."""
 
 
 def _choice(index: int, choice: Choice) -> Iterator[str]:
-    yield f"{index}  {choice.title}, {_devices(choice.spec.topology.world_size)}"
+    yield f"{index}  {choice.title}, {count(choice.spec.topology.world_size, 'device')}"
     changed = [f"{key} = {one_line(new)} (was {one_line(old)})" for key, (old, new) in choice.settings.items()]
     yield f"   set: {', '.join(changed) or 'nothing'}"
     if not choice.lost:

@@ -13,7 +13,7 @@ from typing import Any
 
 from batchbridge.meaning.spec import Spec
 from batchbridge.render.pictures import DEVICES, GAP, LINE, PALE, PALETTE, UNTRAINED, Picture
-from batchbridge.render.text import number
+from batchbridge.render.text import count, number
 
 WIDE, NARROW = 1080, 336
 """Pixels: for a page on a screen, and for one on a telephone."""
@@ -51,7 +51,7 @@ def _lanes(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
     if prompts is None:
         yield Lane("rollout", f"prompts are streamed, {_each(group)} each", 1, None, (UNTRAINED,))
     else:
-        made = f"{_count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
+        made = f"{count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
         spanned = Fraction(size, prompts * group) if size and group else Fraction(0)
         if spanned > step.passes_per_rollout > 0:
             rollouts = -(-spanned.numerator // (spanned.denominator * step.passes_per_rollout))
@@ -63,16 +63,14 @@ def _lanes(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
     per_rollout = derived.get("optimizer_steps_per_rollout")
     passes = f" in {step.passes_per_rollout} passes" if step.passes_per_rollout != 1 else ""
     steps = 1 if per_rollout is None or per_rollout < 1 else -int(-per_rollout // 1)
-    said = _count(steps if per_rollout is None or per_rollout < 1 else per_rollout, "step")
+    said = count(steps if per_rollout is None or per_rollout < 1 else per_rollout, "step")
     yield Lane("optimizer steps", f"{said}{passes}, {_each(size)} each", steps, size, PALETTE, zooms=False)
     replicas, each = spec.topology.data_parallel_size, derived.get("completions_per_device_per_step")
     if replicas.denominator != 1 or each is None:
         return
     shared = spec.topology.world_size // replicas.numerator
     on = (
-        f"{_count(replicas.numerator, 'replica')} of {shared} devices"
-        if shared > 1
-        else f"{number(replicas.numerator)}"
+        f"{count(replicas.numerator, 'replica')} of {shared} devices" if shared > 1 else f"{number(replicas.numerator)}"
     )
     yield Lane("devices", f"{on}, {_each(each)} each in a step", replicas.numerator, each, DEVICES)
     micro, turns = spec.micro_batch, derived.get("gradient_accumulation_steps")
@@ -128,8 +126,4 @@ def _draw(picture: Picture, lane: Lane, inside: int) -> tuple[float, float]:
 
 
 def _each(completions: float) -> str:
-    return _count(completions, "completion")
-
-
-def _count(value: float, one: str) -> str:
-    return f"{number(value)} {one if value == 1 else one + 's'}"
+    return count(completions, "completion")

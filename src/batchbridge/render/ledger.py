@@ -21,13 +21,13 @@ def summary(found: Summary) -> str:
     lines = [f"{one_line(found.folder)}: {run(found)}"]
     lines += [f"  {word}: {said}" for word, said in facts(found)]
     rows = []
-    for name, figure in FIGURES.items():
+    for name, about in FIGURES.items():
         ranges = [one.figures[name] for one in found.bins if name in one.figures]
         if ranges:
             least, most = min(one.least for one in ranges), max(one.most for one in ranges)
             first, last = ranges[0], ranges[-1]
             shown = (first.mean, last.mean, least, most)
-            rows.append((name, *(number(_short(value)) for value in shown), figure.unit))
+            rows.append((name, *(figure(value) for value in shown), about.unit))
     if rows:
         lines += ["", *plain_table(("figure", "first", "last", "least", "most", "unit"), rows).splitlines()]
     if found.ranks:
@@ -90,5 +90,6 @@ def facts(found: Summary) -> Iterator[tuple[str, str]]:
         yield "incomplete", one_line(found.incomplete)
 
 
-def _short(value: float) -> int | float:
-    return int(value) if value == int(value) else value
+def figure(value: float) -> str:
+    """A value of a figure: a whole one in all its digits."""
+    return number(int(value) if value == int(value) else value)

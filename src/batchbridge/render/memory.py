@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from batchbridge.kit import memory
 from batchbridge.meaning.spec import Spec
+from batchbridge.render.text import Table, count
 
-_Draw = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-"""Draws (headers, rows)."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -30,10 +29,8 @@ def _product(spec: Spec, micro: memory.MicroBatch) -> str:
     assert micro.completions is not None
     each = spec.carried.longest_tokens
     shared = f" / {spec.topology.context_parallel}" if spec.topology.context_parallel > 1 else ""
-    return (
-        f"{micro.completions:,} completion{'' if micro.completions == 1 else 's'}: up to {micro.completions:,} x "
-        f"{each:,}{shared} = {micro.tokens:,}"
-    )
+    size = f"{micro.completions:,} x {each:,}{shared} = {micro.tokens:,}"
+    return f"{count(micro.completions, 'completion')}: up to {size}"
 
 
 def rows(spec: Spec, parameters: int | None, vocabulary: int | None) -> list[dict[str, Any]]:
@@ -68,7 +65,7 @@ def rows(spec: Spec, parameters: int | None, vocabulary: int | None) -> list[dic
     return found
 
 
-def section(spec: Spec, parameters: int | None, vocabulary: int | None, table: _Draw) -> str:
+def section(spec: Spec, parameters: int | None, vocabulary: int | None, table: Table) -> str:
     """The estimate as a section of `explain`, with what it leaves out."""
     cells = [
         (one["what"], f"{one['tokens']:,} tokens" if "tokens" in one else _size(one["bytes"]), one["formula"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from batchbridge.kit.config_texts import shell_word
-from batchbridge.render.text import PHASES, clean, one_line
+from batchbridge.render.text import PHASES, clean, count, one_line
 
 if TYPE_CHECKING:
     from batchbridge.contract.error_text import RuleRow
@@ -30,54 +30,45 @@ _GOES_ON = {
 
 def page(about: RulePage) -> str:
     """Code and severity, what is wrong and why it matters, versions with native messages, an example, ways out."""
-    return clean("\n".join(_lines(about))) + "\n"
+    # A page without a source ends in an empty line.
+    return clean("\n\n".join(_parts(about))).removesuffix("\n") + "\n"
 
 
-def _lines(about: RulePage) -> Iterator[str]:
-    said = about.finding or (about.rows[0] if about.rows else None)
-    kind = "undecided" if about.finding is not None and about.finding.undecided else said.severity if said else "note"
+def _parts(about: RulePage) -> Iterator[str]:
+    finding, framework = about.finding, about.framework
+    said = finding or (about.rows[0] if about.rows else None)
+    kind = "undecided" if finding is not None and finding.undecided else said.severity if said else "note"
     yield f"# {about.code}"
-    yield ""
-    yield f"{about.framework}, {kind}" + (_noticed(said.phase) if said else "")
-    yield ""
+    yield f"{framework}, {kind}" + (_noticed(said.phase) if said else "")
     if about.summary:
-        yield "What: " + one_line(about.summary)
-        yield ""
+        yield f"What: {one_line(about.summary)}"
     if said is not None:
-        yield "Why it matters: " + _why(about.framework, kind, said.phase)
-        yield ""
+        yield f"Why it matters: {_why(framework, kind, said.phase)}"
     if about.rows:
         yield "## Versions"
-        yield ""
-        for row in about.rows:
-            yield f"- {one_line(_row(about.framework, row))}"
-        yield ""
+        yield "\n".join(f"- {one_line(_row(framework, row))}" for row in about.rows)
     if about.example is not None:
         yield "## A configuration that breaks it"
-        yield ""
-        yield _under(about.framework, about.example)
-        yield ""
-        if argv := about.example.get("argv"):
-            words = [shell_word(word) for word in argv]
-            lines = " ".join(f"\n{word}" if word.startswith("--") or "=" in word else word for word in words)
-            yield from ("```sh", lines.strip().replace(" \n", " \\\n    "), "```")
-        else:
-            settings = [_setting(key, value) for key, value in about.example["values"].items()]
-            yield from ("```yaml", *(settings or ["# nothing: the defaults"]), "```")
-        yield ""
-    if about.finding is not None:
-        if about.finding.native is not None:
-            yield f"{about.framework} itself: {one_line(about.finding.native)}"
-            yield ""
-        if about.finding.fixes:
+        yield _under(framework, about.example)
+        yield "\n".join(_example(about.example))
+    if finding is not None:
+        if finding.native is not None:
+            yield f"{framework} itself: {one_line(finding.native)}"
+        if finding.fixes:
             yield "## Ways out"
-            yield ""
-            yield from (f"- {one_line(fix.text)}" for fix in about.finding.fixes)
-            yield ""
-        if about.finding.source is not None:
-            yield f"Source: {one_line(about.finding.source)}"
+            yield "\n".join(f"- {one_line(fix.text)}" for fix in finding.fixes)
+        yield "" if finding.source is None else f"Source: {one_line(finding.source)}"
     elif about.rows:
         yield "It holds for every run of its kind: `explain` says it, and `check` does not."
+
+
+def _example(example: Example) -> tuple[str, ...]:
+    if argv := example.get("argv"):
+        words = [shell_word(word) for word in argv]
+        lines = " ".join(f"\n{word}" if word.startswith("--") or "=" in word else word for word in words)
+        return ("```sh", lines.strip().replace(" \n", " \\\n    "), "```")
+    settings = [_setting(key, value) for key, value in example["values"].items()]
+    return ("```yaml", *(settings or ["# nothing: the defaults"]), "```")
 
 
 def _noticed(phase: str) -> str:
@@ -102,7 +93,7 @@ def _under(framework: str, example: Example) -> str:
     sizes = [f"{framework} {example['version']}"]
     for name, word in (("world_size", "device"), ("dataset_size", "prompt")):
         if (size := example.get(name)) is not None:
-            sizes.append(f"{size:,} {word}{'' if size == 1 else 's'}")
+            sizes.append(count(size, word))
     return f"Under {', '.join(sizes)}:"
 
 

@@ -80,10 +80,11 @@ def explain(
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
-        sections.append(_section("Derived", _derived(reading.derived, table)))
+        rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
+        sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
     if reading.behaviour is not None:
-        title = f"What {_framework(reading)} does on its own"
-        sections.append(_section(title, _behaviour(reading.behaviour, verbose)))
+        said = (f"{word}: {text}" for word, text in behaviour(reading.behaviour, verbose=verbose))
+        sections.append(_section(f"What {who(reading)} does on its own", said))
     if lines := list(shown.lines(name, reading, verbose=verbose)):
         sections.append(_section("Findings", lines))
     return _printable(["\n\n".join(sections)])
@@ -93,17 +94,17 @@ def _printable(lines: Iterable[str]) -> str:
     return clean(paths_from_here("\n".join(lines)))
 
 
-def _framework(reading: Reading) -> str:
-    return f"{reading.framework} {reading.framework_version or ''}".rstrip()
+def who(reading: Reading) -> str:
+    """`trl 1.16.0`; the framework alone where no version is known."""
+    return one_line(f"{reading.framework} {reading.framework_version or ''}".rstrip())
 
 
 def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     """`run.yaml  trl 1.16.0  8 devices  INVALID  1 error, 2 warnings`."""
-    framework = "framework unknown" if reading.framework == "unknown" else _framework(reading)
-    parts = [one_line(shown_path(name)), one_line(framework)]
+    parts = [one_line(shown_path(name)), "framework unknown" if reading.framework == "unknown" else who(reading)]
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
-        parts.append(_count(reading.spec.topology.world_size, "device"))
+        parts.append(count(reading.spec.topology.world_size, "device"))
     if guess is not None:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
@@ -124,20 +125,20 @@ def _batches(reading: Reading) -> Iterator[str]:
     rollout, step = reading.spec.rollout, reading.spec.optimizer_step
     group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
     if rollout.prompts_per_rollout is None:
-        said = f"prompts are streamed, {_count(group, 'completion')} each"
+        said = f"prompts are streamed, {count(group, 'completion')} each"
     else:
-        total = _count(reading.spec.completions_per_rollout, "completion")
-        said = f"{_count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
+        total = count(reading.spec.completions_per_rollout, "completion")
+        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
     sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
-    size = next((_count(value, unit) for value, unit in sizes if value is not None), None)
+    size = next((count(value, unit) for value, unit in sizes if value is not None), None)
     of = "" if size is None else f" of {size}"
     if steps is None:
         yield f"{said}; optimizer steps{of}" if of else said
     elif steps < 1:
         yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
     else:
-        passes = f" in {_count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
-        yield f"{said}; {_count(steps, 'optimizer step')}{of}{passes}"
+        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
+        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
 
 
 _STEP_UNITS = {
@@ -173,7 +174,7 @@ def _devices(devices: tuple[int, ...]) -> Iterator[str]:
         yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
 
 
-_FOLLOWED = {
+FOLLOWED = {
     "enforced": "enforced",
     "with_allow": "enforced with --allow",
     "refused": "refused",
@@ -196,7 +197,7 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
     else:
         said, more = f", {enforcement.evidence}", "what is assumed" if enforcement.assumes else ""
     hint = f" (-v says {more})" if more and not verbose else ""
-    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
+    yield f"run and wrap: {FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
     if verbose:
         for one in enforcement.obstacles:
             yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
@@ -229,18 +230,18 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
-        yield f"Prompts are streamed; each gets {_count(group, 'completion')}."
+        yield f"Prompts are streamed; each gets {count(group, 'completion')}."
     else:
         yield (
-            f"A rollout takes {_count(rollout.prompts_per_rollout, 'prompt')} and generates "
-            f"{_count(group, 'completion')} for each: {_count(spec.completions_per_rollout, 'completion')}."
+            f"A rollout takes {count(rollout.prompts_per_rollout, 'prompt')} and generates "
+            f"{count(group, 'completion')} for each: {count(spec.completions_per_rollout, 'completion')}."
         )
     if step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
         shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
-        sharers = "replica of the model" if shared else f"of {_count(t.world_size, 'device')}"
+        sharers = "replica of the model" if shared else f"of {count(t.world_size, 'device')}"
         yield (
-            f"An optimizer step trains on {_count(step.completions_per_step, 'completion')}, the size of "
+            f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
             f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
             f"{number(derived.get('completions_per_device_per_step'))} on each {sharers}."
         )
@@ -248,8 +249,8 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
         sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
     yield (
-        f"Each rollout is trained on in {_count(step.passes_per_rollout, 'pass', 'passes')}: "
-        f"{_count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
+        f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
+        f"{count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
     )
     yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
@@ -257,7 +258,7 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
             yield f"{name} loss: {_term(term)}."
     if spec.critic is not None:
         yield from _critic(spec)
-    said = [_count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
+    said = [count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
     length = " or ".join(said) or "no stated length"
     first = ", whichever ends first" if len(said) > 1 else ""
     yield f"The run has {length}{first}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
@@ -274,8 +275,8 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
         yield (
-            f"With {_count(reading.dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
-            f"{_count(rollouts, 'rollout')} in all; {_count(dropped, 'prompt')} dropped in every epoch."
+            f"With {count(reading.dataset_size, 'prompt')}: {count(total, 'optimizer step')} and "
+            f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
         )
 
 
@@ -299,10 +300,9 @@ def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
     if own is None or own.denominator_scope == term.denominator_scope:
         yield f"Policy loss: {_term(term)}."
         return
-    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
     share = ": the gradient depends on how devices and micro-batches share the completions"
     yield (
-        f"Policy loss: {term.aggregation}, which {framework} on its own counts per {_SCOPES[own.denominator_scope]} "
+        f"Policy loss: {term.aggregation}, which {who(reading)} on its own counts per {_SCOPES[own.denominator_scope]} "
         f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
     )
     yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
@@ -316,15 +316,15 @@ def _critic(spec: Spec) -> Iterator[str]:
     assert critic is not None
     steps = derive(own)["optimizer_steps_per_rollout"]
     sized = own.optimizer_step.completions_per_step
-    of = "" if sized is None else f" of {_count(sized, 'completion')}"
+    of = "" if sized is None else f" of {count(sized, 'completion')}"
     yield (
-        f"A critic trains on each rollout in {_count(critic.passes_per_rollout, 'pass', 'passes')}: "
-        f"{_count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
+        f"A critic trains on each rollout in {count(critic.passes_per_rollout, 'pass', 'passes')}: "
+        f"{count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
         f"{number(critic.gae_lambda)}."
     )
     yield f"Value loss: {_term(own.loss.policy)}."
     if critic.warmup_rollouts:
-        yield f"The policy does not train on the first {_count(critic.warmup_rollouts, 'rollout')}."
+        yield f"The policy does not train on the first {count(critic.warmup_rollouts, 'rollout')}."
 
 
 def _term(term: LossTerm) -> str:
@@ -333,7 +333,8 @@ def _term(term: LossTerm) -> str:
     return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
 
 
-def _count(value: int | float | None, one: str, many: str | None = None) -> str:
+def count(value: int | float | None, one: str, many: str | None = None) -> str:
+    """`1 step`, `2.5 steps`, `an open number of steps`."""
     if value is None:
         return f"an open number of {many or one + 's'}"
     return f"{number(value)} {one if value == 1 else many or one + 's'}"
@@ -357,22 +358,20 @@ def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: 
             defaults.append(f"{path} = {one_line(value)}")
     yield from table(("field", "value", "unit", "from"), rows).splitlines()
     if verbose:
-        yield from _listing("at the schema's defaults:", defaults)
-        yield from _listing("unknown, unlimited or off:", unset)
+        for title, listed in (("at the schema's defaults:", defaults), ("unknown, unlimited or off:", unset)):
+            yield from (title, *(f"  {line}" for line in wrapped(listed))) if listed else ()
     else:
         yield f"{len(defaults) + len(unset)} more fields are at the schema's defaults, unknown or off (-v shows them)"
 
 
-def _listing(title: str, items: Sequence[str]) -> Iterator[str]:
-    """`title`, then the items, wrapped."""
-    if items:
-        import textwrap
+def wrapped(items: Iterable[str]) -> list[str]:
+    """The items in lines of `_WIDTH` columns, each item whole."""
+    import textwrap
 
-        yield title
-        # No-break spaces keep each item in one line; textwrap breaks at ASCII blanks only.
-        text = ", ".join(item.replace(" ", "\u00a0") for item in items)
-        for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False):
-            yield "  " + line.replace("\u00a0", " ")
+    # No-break spaces keep each item in one line; textwrap breaks at ASCII blanks only.
+    text = ", ".join(item.replace(" ", "\u00a0") for item in items)
+    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 _WIDTH = 100
@@ -399,13 +398,11 @@ def _short_origin(name: str, value: object, origin: Provenance) -> str:
     return f"{origin.key}{said} ({place})"
 
 
-def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
+def numbers(derived: Mapping[str, Any]) -> list[tuple[str, int | float, str]]:
+    """(name, value, unit) of the derived numbers that are known."""
     from batchbridge.meaning.derived import UNITS
 
-    rows = [
-        (name, quantity(name, value, unit)) for name, unit in UNITS.items() if (value := derived.get(name)) is not None
-    ]
-    yield from table(("number", "value"), rows).splitlines()
+    return [(name, derived[name], unit) for name, unit in UNITS.items() if derived.get(name) is not None]
 
 
 def quantity(name: str, value: int | float | None, unit: str) -> str:
@@ -414,17 +411,17 @@ def quantity(name: str, value: int | float | None, unit: str) -> str:
     return number(value) if said or unit in NO_UNITS else f"{number(value)} {unit}"
 
 
-def _behaviour(behaviour: Behaviour, verbose: bool) -> Iterator[str]:
-    yield f"order: {one_line(behaviour.order)}"
-    yield f"membership: {one_line(behaviour.membership)}"
-    scope = _SCOPES[behaviour.denominator_scope]
-    yield f"denominator: {one_line(behaviour.denominator_formula)}, counted per {scope}"
-    yield f"learning rate: {one_line(behaviour.lr_tick)}"
-    yield f"resume: {one_line(behaviour.resume)}"
-    for open_point in behaviour.undecided:
-        yield f"not fixed by the configuration: {one_line(open_point)}"
-    for defect in behaviour.defects:
-        source = f" (source: {one_line(defect.source)})" if verbose else ""
-        yield f"known defect {defect.code}: {one_line(defect.summary)}{source}"
-    if behaviour.source and verbose:
-        yield f"source: {one_line(behaviour.source)}"
+def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """(word, what is to be said of it) of what a framework does on its own; the sources only where `verbose`."""
+    yield "order", one_line(found.order)
+    yield "membership", one_line(found.membership)
+    yield "denominator", one_line(f"{found.denominator_formula}, counted per {_SCOPES[found.denominator_scope]}")
+    yield "learning rate", one_line(found.lr_tick)
+    yield "resume", one_line(found.resume)
+    for open_point in found.undecided:
+        yield "not fixed by the configuration", one_line(open_point)
+    for defect in found.defects:
+        source = f" (source: {defect.source})" if verbose else ""
+        yield f"known defect {defect.code}", one_line(f"{defect.summary}{source}")
+    if found.source and verbose:
+        yield "source", one_line(found.source)
