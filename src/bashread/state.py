@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING
 from bashread.arithmetic import NotArithmetic, evaluate
 from bashread.script import Argument, Command, Remark
 from bashread.syntax import parse
-from bashread.values import (
-    ASSUMED,
-    DONE,
-    Array,
-    NotBash,
-    Outcome,
-    TooMuch,
-    Unknown,
-    Unknowns,
-    Word,
-    names_of,
-)
+from bashread.values import ASSUMED, DONE, Array, NotBash, Outcome, TooMuch, Unknown, Unknowns, Word, names_of
 from bashread.words import element, fields, single
 
 if TYPE_CHECKING:

@@ -167,11 +167,7 @@ SAME: tuple[Same, ...] = (
         "the KL estimate reaches its own bound first, which leaves no gradient",
         _both(_estimate_bound_first),
     ),
-    Same(
-        ("horizon.lr_tick",),
-        "a rollout is trained on in one optimizer step",
-        _both(_one_step_per_rollout),
-    ),
+    Same(("horizon.lr_tick",), "a rollout is trained on in one optimizer step", _both(_one_step_per_rollout)),
 )
 """Source: the definitions of the plan (docs/plan.md) and of the ratio."""
 

@@ -257,11 +257,7 @@ class _Editing:
         assert found.written is not None
         written = dataclasses.replace(found.written, text={FORM: text})
         done = dataclasses.replace(
-            found,
-            written=written,
-            back=reading,
-            fields=self._account(reading),
-            natively=tuple(natively(reading)),
+            found, written=written, back=reading, fields=self._account(reading), natively=tuple(natively(reading))
         )
         against = tuple(self._against(reading))
         return Into(path=self.path, conversion=done, text=text, changes=tuple(changes), kept=kept, against=against)

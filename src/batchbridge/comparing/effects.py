@@ -162,18 +162,10 @@ EFFECTS: tuple[Effect, ...] = (
         "advantages are divided by the deviation of a group, of the others in it, of a batch, or by nothing",
     ),
     Effect(
-        "advantage.ddof",
-        "weights",
-        "the deviation of small groups differs: by sqrt(n / (n - 1))",
-        "unknown",
-        _scaled,
+        "advantage.ddof", "weights", "the deviation of small groups differs: by sqrt(n / (n - 1))", "unknown", _scaled
     ),
     Effect(
-        "advantage.epsilon",
-        "weights",
-        "advantages of groups with nearly equal rewards differ most",
-        "unknown",
-        _scaled,
+        "advantage.epsilon", "weights", "advantages of groups with nearly equal rewards differ most", "unknown", _scaled
     ),
     Effect("advantage.maximum", "weights", "large advantages are cut"),
     Effect("advantage.minimum", "weights", "small or very negative advantages are cut"),
@@ -254,12 +246,7 @@ EFFECTS: tuple[Effect, ...] = (
         rare=_beyond(10.0),
     ),
     Effect(
-        "objective.kl_clamp",
-        "objective",
-        "large KL values are cut",
-        matters=_kl,
-        on="both sides",
-        rare=_beyond(10.0),
+        "objective.kl_clamp", "objective", "large KL values are cut", matters=_kl, on="both sides", rare=_beyond(10.0)
     ),
     Effect(
         "objective.clip_low",

@@ -215,10 +215,7 @@ RANKING: tuple[tuple[str, Key], ...] = (
         lambda c, before, _: _micro_share(c, before) < SMALLEST_MICRO_BATCH,
     ),
     ("the optimizer step within half of it", lambda c, before, _: _step_change(c, before) > FARTHEST_STEP),
-    (
-        "the group",
-        lambda c, before, _: c.spec.rollout.completions_per_prompt != before.rollout.completions_per_prompt,
-    ),
+    ("the group", lambda c, before, _: c.spec.rollout.completions_per_prompt != before.rollout.completions_per_prompt),
     ("the optimizer step, as near as can be", lambda c, before, _: _step_change(c, before)),
     ("the micro-batch, as near as can be", lambda c, before, _: abs(1 - _micro_share(c, before))),
 )

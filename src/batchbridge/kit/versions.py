@@ -109,13 +109,7 @@ def newer_version(project: str, version: str, *, newest: str, code: str, differe
 
 
 def unknown_version(
-    project: str,
-    version: str | None,
-    known: str,
-    newest: str,
-    codes: tuple[str, str],
-    why: str = "",
-    hint: str = "",
+    project: str, version: str | None, known: str, newest: str, codes: tuple[str, str], why: str = "", hint: str = ""
 ) -> Finding:
     """Why nothing is read: no version is named (the first of `codes`), or one outside `known` (the second).
 
