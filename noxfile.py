@@ -289,7 +289,7 @@ def trl(session: nox.Session) -> None:
 @nox.session
 def trl_sharded(session: nox.Session) -> None:
     """The newest supported TRL with DeepSpeed beside it: what Accelerate takes where it finds it."""
-    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ".[trl]")
+    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ON_CPU, ".[trl]")
     install_deepspeed(session, "trl")
     (folder,) = native("adapters/trl")
     pytest(session, f"{folder}/test_deepspeed.py", *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
@@ -321,7 +321,7 @@ def open_r1(session: nox.Session) -> None:
 def install_oldest_trl(session: nox.Session, *more: str) -> None:
     """What Open-R1 pins."""
     beside = ("pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more)
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, *beside, ".[trl]")
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, *beside, ON_CPU, ".[trl]")
     install_deepspeed(session, "trl_oldest")
 
 
@@ -351,7 +351,8 @@ def trl_full(session: nox.Session, release: str) -> None:
     runs of several processes on the oldest; by name only."""
     # bitsandbytes, for QLoRA: not in the default session, as peft imports it wherever it finds it.
     if release == "newest":
-        install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "bitsandbytes", ".[trl]")
+        more = ("pytest-xdist", "peft", "bitsandbytes", ON_CPU)
+        install(session, "trl", f"torch=={TORCH}", *TEST, *more, ".[trl]")
     else:
         install_oldest_trl(session)
     names = {"gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command"}

@@ -23,18 +23,8 @@ _TOKEN = (
     r"\s*(?:(?P<number>\d+#[0-9A-Za-z@_]+|0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*(?:\[[^\[\]]*\])?)"
     r"|(?P<operator>\*\*|<<=|>>=|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>&|^!~?:=,()]))"
 )
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<", "<=", ">", ">="),
-    ("<<", ">>"),
-    ("+", "-"),
-    ("*", "/", "%"),
-)
+_LEVELS = [level.split() for level in ("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %")]
+"""Operators between two values, those that bind least first."""
 _ASSIGNMENTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="})
 _DEEPEST = 40
 _MOST_TOKENS = 2000
@@ -99,14 +89,13 @@ class _Parser:
         return token
 
     def comma(self) -> int:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise NotArithmetic(f"nested deeper than {_DEEPEST}")
-        value = self.assignment()
-        while self.take(","):
+        def listed() -> int:
             value = self.assignment()
-        self.depth -= 1
-        return value
+            while self.take(","):
+                value = self.assignment()
+            return value
+
+        return self.nested(listed)
 
     def assignment(self) -> int:
         ahead = self.tokens[self.place + 1] if self.place + 1 < len(self.tokens) else ""
@@ -150,7 +139,7 @@ class _Parser:
             if operator in ("&&", "||"):
                 needed = bool(value) == (operator == "&&")
                 right = self.guarded(needed, lambda: self.level(number + 1))
-                value = int(bool(value) and bool(right)) if operator == "&&" else int(bool(value) or bool(right))
+                value = int(bool(right if needed else value))
             else:
                 value = self.binary(operator, value, self.level(number + 1))
         return value
@@ -169,7 +158,9 @@ class _Parser:
             value = self.nested(self.unary)
             return _wrapped({"+": value, "-": -value, "!": int(not value), "~": ~value}[operator])
         if operator := self.take("++", "--"):
-            name = self.name()
+            name = self.take()
+            if not _is_name(name):
+                raise NotArithmetic("++ or -- without a variable")
             return self.store(name, self.read(name) + (1 if operator == "++" else -1))
         return self.primary()
 
@@ -189,12 +180,6 @@ class _Parser:
             self.store(token, value + (1 if operator == "++" else -1))
         return value
 
-    def name(self) -> str:
-        token = self.take()
-        if not _is_name(token):
-            raise NotArithmetic("++ or -- without a variable")
-        return token
-
     def read(self, name: str) -> int:
         return self.get(name) if self.live else 0
 
@@ -212,8 +197,7 @@ class _Parser:
                 raise NotArithmetic("a division by zero")
             quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
             return _wrapped(quotient if operator == "/" else left - quotient * right)
-        value = _BINARY[operator](left, right)
-        return _wrapped(value)
+        return _wrapped(_BINARY[operator](left, right))
 
 
 _BINARY: dict[str, Callable[[int, int], int]] = {

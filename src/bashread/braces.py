@@ -19,10 +19,10 @@ def braces(raw: str, scope: Scope) -> list[str]:
         inner = raw[place + 1 : end]
         made = parts if len(parts) > 1 else _range(inner, scope)
         if made is not None:
-            heads, tails = [raw[:place]], braces(raw[end + 1 :], scope)
+            tails = braces(raw[end + 1 :], scope)
             middles = [text for part in made for text in (braces(part, scope) if len(parts) > 1 else [part])]
             scope.spend(len(middles) * len(tails) * (len(raw) + 1))
-            return [head + middle + tail for head in heads for middle in middles for tail in tails]
+            return [raw[:place] + middle + tail for middle in middles for tail in tails]
         start = place + 1
     return [raw]
 

@@ -20,9 +20,6 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
     line = shell.at(node)
     nodes: list[Node] = []
     for child in node.children:
-        if child.type == "variable_assignment":
-            # FOO=1 program: for the program only; its value may set nothing here.
-            continue
         if child.type == "command_name":
             nodes += child.children or [child]
         elif child.type == "file_redirect":
@@ -30,6 +27,7 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
         elif child.type in WORDS:
             nodes.append(child)
     words = shell.expanded([*nodes, *extra])
+    # FOO=1 program: for the program only; its value may set nothing here.
     prefix = [child for child in node.children if child.type == "variable_assignment"]
     if not words:
         for child in prefix:
@@ -90,18 +88,18 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
             shell.remark("not_read", line, f"{words[0].text} runs text that is not decided: {shown}")
         shell.record(words, line)
         return ASSUMED
-    saved, zero = shell.saved(), shell.zero
-    shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
 
     def run() -> Outcome:
         shell.run_text(code.text, code.line - 1)
         return ASSUMED
 
-    try:
-        return shell.enclosed(run, Exit)
-    finally:
-        shell.zero = zero
-        shell.restore(saved)
+    zero = shell.zero
+    with shell.subshell():
+        shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
+        try:
+            return shell.enclosed(run, Exit)
+        finally:
+            shell.zero = zero
 
 
 def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:

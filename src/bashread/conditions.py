@@ -82,20 +82,22 @@ class _Conditions:
         self.place += 1
         return self.words[self.place - 1]
 
+    def took(self, *wanted: str) -> bool:
+        """Whether one of these words came next; it is taken then."""
+        here = self.peek() in wanted
+        self.place += here
+        return here
+
     def either(self) -> Outcome:
         outcome = self.both()
-        while self.peek() in ("||", "-o"):
-            self.take()
-            right = self.both()
-            outcome = _join(outcome, right, True)
+        while self.took("||", "-o"):
+            outcome = _join(outcome, self.both(), True)
         return outcome
 
     def both(self) -> Outcome:
         outcome = self.negation()
-        while self.peek() in ("&&", "-a"):
-            self.take()
-            right = self.negation()
-            outcome = _join(outcome, right, False)
+        while self.took("&&", "-a"):
+            outcome = _join(outcome, self.negation(), False)
         return outcome
 
     def negation(self) -> Outcome:
@@ -124,9 +126,7 @@ class _Conditions:
             empty = self.take().raw == "-z"
             text = self.text(self.take())
             decided = self.scope.unknowns.empty(text)
-            if decided is None:
-                return self.open(text)
-            return Outcome(decided == empty)
+            return self.open(text) if decided is None else Outcome(decided == empty)
         if self.peek() == "-v" and self.peek(1) is not None:
             self.take()
             name = self.text(self.take())

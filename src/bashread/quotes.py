@@ -75,9 +75,6 @@ def matching(raw: str, start: int) -> int:
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "r": "\r", "e": "\x1b"}
 
 
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "r": "\r", "e": "\x1b"}
-
-
 def ansi_c(raw: str) -> str:
     """`$'...'`."""
 

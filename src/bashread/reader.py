@@ -34,7 +34,6 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
     shell = Shell(given, STATEMENTS)
     numbers = [int(name) for name in given if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 1000]
     shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
-    line = 1
     try:
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise TooMuch(f"the script has more than {MAX_BYTES:,} bytes")
@@ -44,8 +43,8 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
     except (Return, LoopLeft):
         pass
     except TooMuch as reason:
-        shell.remark("not_read", shell.line or line, f"reading stops here: {reason}")
+        shell.remark("not_read", shell.line or 1, f"reading stops here: {reason}")
     except RecursionError:
-        shell.remark("not_read", shell.line or line, "reading stops here: nested too deeply")
+        shell.remark("not_read", shell.line or 1, "reading stops here: nested too deeply")
     choices = tuple(unknown for unknown in shell.unknowns.known if unknown.one_of and unknown.given)
     return Script(tuple(shell.commands), tuple(shell.remarks), choices)

@@ -6,25 +6,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bashread.arithmetic import NotArithmetic, evaluate
 from bashread.script import Argument, Command, Remark
 from bashread.syntax import parse
-from bashread.values import (
-    ASSUMED,
-    DONE,
-    Array,
-    NotBash,
-    Outcome,
-    TooMuch,
-    Unknown,
-    Unknowns,
-    Word,
-)
+from bashread.values import ASSUMED, DONE, Array, NotBash, Outcome, TooMuch, Unknown, Unknowns, Word, names_of
 from bashread.words import element, fields, single
 
 if TYPE_CHECKING:
@@ -120,27 +111,19 @@ class Shell:
         probe = re.fullmatch(_PROBE, code.strip())
         one_of = (probe["found"], probe["not_found"]) if probe else ()
         unknown = self.unknowns.mark(Unknown(shown, line, one_of=one_of))
-        saved = self.saved()
-        before, self.captured, self.decided_output = (self.captured, self.decided_output), [], True
-        commands, remarks = self.commands, self.remarks
-        self.commands, self.remarks = [], {}
+        before = self.captured, self.decided_output, self.commands, self.remarks
+        self.captured, self.decided_output, self.commands, self.remarks = [], True, [], {}
         try:
-            self.run_text(code, line - 1)
-        except Exit:
-            pass
+            with self.subshell(), contextlib.suppress(Exit):
+                self.run_text(code, line - 1)
         finally:
             output, decided = "".join(self.captured), self.decided_output and not self.remarks
-            self.commands, self.remarks = commands, remarks
-            self.captured, self.decided_output = before
-            self.restore(saved)
+            self.captured, self.decided_output, self.commands, self.remarks = before
         return output.rstrip("\n") if decided else unknown
 
     def arithmetic(self, text: str, line: int) -> str:
         expanded = single(text.replace('"', ""), line, self)
         missing: list[Unknown] = list(self.unknowns.of(expanded))
-        if missing:
-            names = tuple(dict.fromkeys(name for unknown in missing for name in unknown.given))
-            return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names))
 
         def get(name: str) -> int:
             return self._number(name, line, missing, 0)
@@ -151,13 +134,10 @@ class Shell:
             self.assign(name, str(value), line)
 
         try:
-            number = evaluate(expanded, get, put)
+            number = 0 if missing else evaluate(expanded, get, put)
         except NotArithmetic as error:
             raise NotBash(f"$(({text.strip()})): {error}") from None
-        if missing:
-            names = tuple(dict.fromkeys(name for unknown in missing for name in unknown.given))
-            return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names))
-        return str(number)
+        return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names_of(missing))) if missing else str(number)
 
     def _number(self, name: str, line: int, missing: list[Unknown], depth: int) -> int:
         """A variable, or an element of an array, as a number; a name in it is looked up again, as bash does."""
@@ -213,6 +193,15 @@ class Shell:
         self.spend(sum(len(value) for value in self.variables.values() if isinstance(value, dict)))
         return {name: dict(value) if isinstance(value, dict) else value for name, value in self.variables.items()}
 
+    @contextlib.contextmanager
+    def subshell(self) -> Iterator[None]:
+        """What runs inside changes nothing outside."""
+        saved = self.saved()
+        try:
+            yield
+        finally:
+            self.restore(saved)
+
     def restore(self, saved: tuple[Variables, Functions, list[Word]]) -> None:
         """Takes back what was `saved`."""
         self.variables, self.functions, self.positional = saved
@@ -243,7 +232,6 @@ class Shell:
             assert leaving is not None
             raise leaving
         self.functions = functions
-        given = tuple(dict.fromkeys(name for one in unknown for name in one.given))
         merged: Variables = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = [end.get(name) for end in ends]
@@ -251,7 +239,7 @@ class Shell:
             if first is not None and all(value == first for value in values):
                 merged[name] = first
             else:
-                merged[name] = self.unknowns.mark(Unknown(f"${name}", line, given))
+                merged[name] = self.unknowns.mark(Unknown(f"${name}", line, names_of(unknown)))
         self.variables = merged
         return Outcome(None, unknown)
 

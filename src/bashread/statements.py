@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bashread.assignments import assign, assign_all, declare, unset
@@ -12,7 +12,7 @@ from bashread.conditions import bracket
 from bashread.patterns import matcher
 from bashread.state import Exit, LoopLeft, Shell, Statements
 from bashread.syntax import WORDS, assigned, beyond, clauses
-from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown
+from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown, names_of
 from bashread.words import heredoc, pattern, single
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ def _compound(shell: Shell, node: Node) -> Outcome:
 
 
 def _subshell(shell: Shell, node: Node) -> Outcome:
-    saved = shell.saved()
-    try:
+    with shell.subshell():
         return shell.enclosed(lambda: shell.block(node.children), Exit)
-    finally:
-        shell.restore(saved)
 
 
 def _list(shell: Shell, node: Node) -> Outcome:
@@ -54,13 +51,8 @@ def _pipeline(shell: Shell, node: Node) -> Outcome:
     parts = [child for child in node.children if child.is_named and child.type != "comment"]
     shell.decided_output = False
     for part in parts:
-        saved = shell.saved()
-        try:
+        with shell.subshell(), contextlib.suppress(Exit):
             shell.run(part)
-        except Exit:
-            pass
-        finally:
-            shell.restore(saved)
     return ASSUMED
 
 
@@ -145,39 +137,50 @@ def _for(shell: Shell, node: Node) -> Outcome:
     body = node.child_by_field_name("body")
     if name_node is None or body is None:
         raise NotBash("a for loop is not read")
-    name, line = shell.raw(name_node), shell.at(node)
+    name = shell.raw(name_node)
     listed = any(child.type == "in" for child in node.children)
     raws = [child for child in node.children if child.type in WORDS and child.start_byte > name_node.end_byte]
     raws = [child for child in raws if child.end_byte <= body.start_byte]
     words = shell.expanded(raws) if listed else list(shell.positional)
     unknown = tuple(one for word in words for one in shell.unknowns.of(word.text))
     if unknown:
-        return _unknown_turns(shell, name, unknown, body, line)
-    return _turns(shell, ({name: word.text} for word in words), body)
+        return _unknown_turns(shell, name, unknown, body, shell.at(node))
+
+    def going(turn: int) -> Outcome:
+        if turn < len(words):
+            shell.variables[name] = words[turn].text
+        return Outcome(turn < len(words))
+
+    return _turns(shell, node, body, going)
 
 
-def _turns(shell: Shell, turns: Iterator[dict[str, str]], body: Node) -> Outcome:
-    for number, variables in enumerate(turns):
-        if number >= MAX_TURNS:
-            raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
-        shell.variables.update(variables)
+def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]) -> Outcome:
+    """A loop that goes on while `going`, asked before each turn with the number of those before it, says so."""
+    for turn in range(MAX_TURNS + 1):
+        outcome = going(turn)
+        if outcome.value is None:
+            unknown = outcome.unknown or (_exit_status(shell, node),)
+            return _unknown_turns(shell, None, unknown, body, shell.at(node))
+        if not outcome.value:
+            return DONE
+        if turn == MAX_TURNS:
+            break
         try:
             shell.block(body.children)
         except LoopLeft as left:
             if left.levels > 1:
                 raise LoopLeft(left.name, left.levels - 1) from None
             if left.name == "break":
-                break
-    return DONE
+                return DONE
+    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
 
 
 def _unknown_turns(shell: Shell, name: str | None, unknown: tuple[Unknown, ...], body: Node, line: int) -> Outcome:
     """A loop whose turns are not decided: one turn is read, in which every variable that it sets is unknown."""
-    given = tuple(dict.fromkeys(one_name for one in unknown for one_name in one.given))
 
     def forget() -> None:
         for changed in {*assigned(body, shell.raw), *([name] if name else [])}:
-            shell.variables[changed] = shell.unknowns.mark(Unknown(f"${changed}", line, given))
+            shell.variables[changed] = shell.unknowns.mark(Unknown(f"${changed}", line, names_of(unknown)))
 
     def turn() -> Outcome:
         forget()
@@ -198,44 +201,27 @@ def _c_for(shell: Shell, node: Node) -> Outcome:
         raise NotBash("a for loop is not read")
     if unknown := shell.unknowns.of(shell.arithmetic(parts[0], line)):
         return _unknown_turns(shell, None, unknown, body, line)
-    for _ in range(MAX_TURNS):
-        going = shell.nonzero(parts[1], line) if parts[1].strip() else DONE
-        if going.value is None:
-            return _unknown_turns(shell, None, going.unknown, body, line)
-        if not going.value:
-            return DONE
-        try:
-            shell.block(body.children)
-        except LoopLeft as left:
-            if left.levels > 1:
-                raise LoopLeft(left.name, left.levels - 1) from None
-            if left.name == "break":
-                return DONE
-        shell.arithmetic(parts[2], line)
-    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+
+    def going(turn: int) -> Outcome:
+        if turn:
+            shell.arithmetic(parts[2], line)
+        return shell.nonzero(parts[1], line) if parts[1].strip() else DONE
+
+    return _turns(shell, node, body, going)
 
 
 def _while(shell: Shell, node: Node) -> Outcome:
-    body, line = node.child_by_field_name("body"), shell.at(node)
+    body = node.child_by_field_name("body")
     if body is None:
         raise NotBash("a loop is not read")
     condition = [child for child in node.children if child.is_named and child.end_byte <= body.start_byte]
     until = shell.raw(node).startswith("until")
-    for _ in range(MAX_TURNS):
-        going = shell.block(condition)
-        if going.value is None:
-            unknown = going.unknown or (_exit_status(shell, node),)
-            return _unknown_turns(shell, None, unknown, body, line)
-        if going.value == until:
-            return DONE
-        try:
-            shell.block(body.children)
-        except LoopLeft as left:
-            if left.levels > 1:
-                raise LoopLeft(left.name, left.levels - 1) from None
-            if left.name == "break":
-                return DONE
-    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+
+    def going(turn: int) -> Outcome:
+        outcome = shell.block(condition)
+        return outcome if outcome.value is None else Outcome(outcome.value != until)
+
+    return _turns(shell, node, body, going)
 
 
 def _case(shell: Shell, node: Node) -> Outcome:
@@ -245,18 +231,16 @@ def _case(shell: Shell, node: Node) -> Outcome:
     line = shell.at(node)
     subject = single(shell.raw(subject_node), line, shell)
     items = [child for child in node.children if child.type == "case_item"]
-    if unknown := shell.unknowns.of(subject):
-        bodies = [_item_body(shell, item) for item in items]
-        return shell.branches([*bodies, lambda: DONE], unknown, line)
-    for item in items:
-        for shape in _patterns(shell, item):
-            wanted = pattern(shape, line, shell)
-            if unknown := shell.unknowns.of(wanted):
-                bodies = [_item_body(shell, other) for other in items]
-                return shell.branches([*bodies, lambda: DONE], unknown, line)
-            if matcher(wanted)(subject):
-                return _item_body(shell, item)()
-    return DONE
+    unknown = shell.unknowns.of(subject)
+    for item, shape in ((one, shape) for one in items for shape in _patterns(shell, one)):
+        wanted = pattern(shape, line, shell) if not unknown else ""
+        if unknown := unknown or shell.unknowns.of(wanted):
+            break
+        if matcher(wanted)(subject):
+            return _item_body(shell, item)()
+    if not unknown:
+        return DONE
+    return shell.branches([*(_item_body(shell, item) for item in items), lambda: DONE], unknown, line)
 
 
 def _patterns(shell: Shell, item: Node) -> list[str]:

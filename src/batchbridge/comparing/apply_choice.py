@@ -62,6 +62,8 @@ def _in_script(
     env: Mapping[str, str] | None = None,
     command: int | None = None,
 ) -> tuple[str, tuple[Change, ...]]:
+    from batchbridge.reading.scripts import load_script
+
     text, _, _ = decoded(path.read_bytes())
     lines = text.split("\n")  # only at line feeds, as lines are counted
     problems, changes = [], []
@@ -93,7 +95,14 @@ def _in_script(
     if problems:
         raise CannotEdit(*problems)
     edited = "\n".join(lines)
-    if _means(edited, reading, choice, path, adapter, env, command) != choice.spec:
+    source = load_script(edited, path, env=env, framework=adapter.framework, chosen=command)
+    version, prompts = reading.framework_version, reading.dataset_size
+    for devices in (None, choice.spec.topology.world_size):
+        context = Context(framework_version=version, world_size=devices, dataset_size=prompts)
+        again = read_source(source, adapter, context)
+        if again.spec == choice.spec:
+            break
+    if again.spec != choice.spec or again.verdict != "valid":
         raise CannotEdit(f"{path.name} would mean something else with these settings in it")
     return edited, tuple(changes)
 
@@ -106,25 +115,3 @@ def _stands(reading: Reading, key: str, path: Path) -> bool:
 
 def _plain(value: object) -> bool:
     return isinstance(value, (int, float, str)) and re.fullmatch(_VALUE, str(value)) is not None
-
-
-def _means(
-    text: str,
-    reading: Reading,
-    choice: Choice,
-    path: Path,
-    adapter: Adapter,
-    env: Mapping[str, str] | None,
-    command: int | None,
-) -> object:
-    from batchbridge.reading.scripts import load_script
-
-    source = load_script(text, path, env=env, framework=adapter.framework, chosen=command)
-    for devices in (None, choice.spec.topology.world_size):
-        context = Context(
-            framework_version=reading.framework_version, world_size=devices, dataset_size=reading.dataset_size
-        )
-        again = read_source(source, adapter, context)
-        if again.spec == choice.spec:
-            break
-    return again.spec if again.verdict == "valid" else None

@@ -14,7 +14,7 @@ Kind = Literal["differs", "unknown", "same"]
 Verdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Difference:
     """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
 

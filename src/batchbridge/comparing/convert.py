@@ -17,11 +17,12 @@ from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
 from batchbridge.comparing.nearest_spec import Search
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
+from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import Problem
 from batchbridge.frozen import dataclass
-from batchbridge.kit.versions import holds
+from batchbridge.kit.versions import includes
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.briefs import brief
 from batchbridge.reading.files import load_source
@@ -35,7 +36,7 @@ default fills it in. approximate: another number, with its factor. inexpressible
 LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FieldReport:
     """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source. rare:
     what is approximate or inexpressible of it acts in rare steps only (`Effect.rare`)."""
@@ -69,8 +70,8 @@ class Conversion:
     source: Reading
     framework: str
     framework_version: str | None
-    written: Written | None
-    back: Reading | None
+    written: Written | None = None
+    back: Reading | None = None
     fields: tuple[FieldReport, ...] = ()
     refused: tuple[Problem, ...] = ()
     outside: tuple[OutsideReport, ...] = ()
@@ -106,10 +107,11 @@ class Conversion:
     @property
     def verdict(self) -> Literal["complete", "lossy", "invalid", "undecided"]:
         """ "invalid" and "undecided" where the source or the result is; else whether anything is lost."""
-        readings = [self.source, *([] if self.back is None else [self.back])]
-        for verdict in ("invalid", "undecided"):
-            if any(reading.verdict == verdict for reading in readings):
-                return "invalid" if verdict == "invalid" else "undecided"
+        verdicts = {reading.verdict for reading in (self.source, self.back) if reading is not None}
+        if "invalid" in verdicts:
+            return "invalid"
+        if "undecided" in verdicts:
+            return "undecided"
         return "lossy" if self.lossy else "complete"
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,8 +165,6 @@ def convert(
         TypeError: `source` has a type that `read` does not take.
         ValueError: There is no adapter for `to`, it does not know `version`, or a size is below 1.
     """
-    from batchbridge.contract import plugins
-
     if isinstance(source, Reading):
         reading = read(source, world_size=world_size, dataset_size=dataset_size)
     else:
@@ -191,13 +191,7 @@ def convert_to(
         raise ValueError(unknown)
     left = None if given is None else left_behind(reading, given)
     start = Conversion(
-        source=reading,
-        framework=adapter.framework,
-        framework_version=version,
-        written=None,
-        back=None,
-        left_behind=left,
-        strict=strict,
+        source=reading, framework=adapter.framework, framework_version=version, left_behind=left, strict=strict
     )
     with remembered():
         found = start if reading.spec is None else _searched(adapter, reading, version, start)
@@ -219,25 +213,20 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
         world_size=reading.spec.topology.world_size,
         dataset_size=reading.dataset_size,
     )
-    back = read_source(Source(values=written.values), adapter, context)
+
+    def again(values: Mapping[str, Any]) -> Reading:
+        return read_source(Source(values=values), adapter, context)
+
+    back = again(written.values)
     if back.spec is not None and (usual := search.in_usual_form(reading.spec, back.spec, written)) is not written:
-        written = usual
-        back = read_source(Source(values=written.values), adapter, context)
+        written, back = usual, again(usual.values)
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start
     left = start.left_behind or {}
-    written, outside = carry_over(
-        reading,
-        left,
-        _own(reading),
-        adapter,
-        written,
-        back,
-        lambda values: read_source(Source(values=values), adapter, context),
-    )
+    written, outside = carry_over(reading, left, _own(reading), adapter, written, back, again)
     if written is not start.written:
-        back = read_source(Source(values=written.values), adapter, context)
+        back = again(written.values)
     if start.left_behind is not None:
         still = {report.keys[0]: report.value for report in outside if report.status == "left"}
         start = dataclasses.replace(start, left_behind=still)
@@ -259,18 +248,13 @@ def without_outside(found: Conversion) -> Conversion:
 
 def _own(reading: Reading) -> Adapter | None:
     """The adapter that has made `reading`."""
-    from batchbridge.contract import plugins
-
     return plugins.adapters().get(reading.framework)
 
 
 def unknown_version(adapter: Adapter, version: str) -> str | None:
     """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
-    try:
-        if holds(adapter.versions, version):
-            return None
-    except ValueError:  # no version, or a number of more digits than Python reads
-        pass  # no version at all: what the adapter says of it counts
+    if includes(adapter.versions, version):
+        return None
     try:
         reading = adapter.read(Source(), Context(framework_version=version, world_size=1))
     except Exception:  # an adapter that cannot read an empty configuration says nothing about versions
@@ -281,9 +265,7 @@ def unknown_version(adapter: Adapter, version: str) -> str | None:
 
 def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given native keys (flat, dotted) that no canonical field came from, by provenance."""
-    used: set[str] = set()
-    for origin in reading.provenance.values():
-        used |= set(origin.keys)
+    used = {key for origin in reading.provenance.values() for key in origin.keys}
     used |= {
         f"{key}." for key in used
     }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it
@@ -323,17 +305,9 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
         if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
             one = other = None  # as the policy term on both sides, which has reports of its own
         status, reason, factor = _status(adapter, effect, one, other, reading, back, found, brought)
-        yield FieldReport(
-            field=effect.field,
-            aspect=effect.aspect,
-            unit=UNIT_OF[effect.field],
-            status=status,
-            source=one,
-            target=other,
-            reason=reason,
-            factor=factor,
-            rare=status in LOSSY and effect.rare(one, other),
-        )
+        rare = status in LOSSY and effect.rare(one, other)
+        unit = UNIT_OF[effect.field]
+        yield FieldReport(effect.field, effect.aspect, unit, status, one, other, reason, factor, rare)
 
 
 def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Reading:
@@ -396,12 +370,8 @@ def _status(
 
 def _patches(adapter: Adapter, version: str | None) -> bool:
     """Whether a running trainer of this version may be patched."""
-    if not adapter.enforced_versions or version is None:
-        return False
-    try:
-        return holds(adapter.enforced_versions, version)
-    except ValueError:  # no version, or a number of more digits than Python reads
-        return False
+    versions = adapter.enforced_versions
+    return bool(versions) and version is not None and includes(versions, version)
 
 
 def _number(value: object) -> bool:

@@ -167,11 +167,7 @@ SAME: tuple[Same, ...] = (
         "the KL estimate reaches its own bound first, which leaves no gradient",
         _both(_estimate_bound_first),
     ),
-    Same(
-        ("horizon.lr_tick",),
-        "a rollout is trained on in one optimizer step",
-        _both(_one_step_per_rollout),
-    ),
+    Same(("horizon.lr_tick",), "a rollout is trained on in one optimizer step", _both(_one_step_per_rollout)),
 )
 """Source: the definitions of the plan (docs/plan.md) and of the ratio."""
 
@@ -200,7 +196,7 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
         kind, reason = _judge(effect, *values, a, b, split_counts)
         # What the split changes natively are the weights.
         aspect = "weights" if effect.aspect == "split" and kind == "differs" else effect.aspect
-        yield _difference(effect.field, aspect, *values, kind, reason, a, b)
+        yield Difference(field, aspect, UNIT_OF[field], *values, kind, reason, _origin(a, field), _origin(b, field))
     if not field_by_field:
         yield from _horizons(a, b)
 
@@ -241,7 +237,6 @@ def _scopes_that_see_the_split(a: Reading, b: Reading) -> dict[str, str]:
 
 def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
     """Lengths in different units, or several: compared as optimizer steps, where the number of prompts is known."""
-    lengths = [_length(reading) for reading in (a, b)]
     totals = [total_steps(reading) for reading in (a, b)]
     if None in totals:
         kind: Kind = "unknown"
@@ -252,20 +247,7 @@ def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
         kind, reason = "same", f"both are {totals[0]:,} optimizer steps with this number of prompts"
     else:
         kind, reason = "differs", BY_FIELD["horizon.optimizer_steps"].reason
-    origins = [
-        ", ".join(filter(None, (_origin(reading, path) for path in _length_paths(reading)))) for reading in (a, b)
-    ]
-    yield Difference(
-        field="horizon",
-        aspect="clock",
-        unit="",
-        a=lengths[0],
-        b=lengths[1],
-        kind=kind,
-        reason=reason,
-        from_a=origins[0],
-        from_b=origins[1],
-    )
+    yield Difference("horizon", "clock", "", _length(a), _length(b), kind, reason, _length_origin(a), _length_origin(b))
 
 
 def total_steps(reading: Reading) -> int | None:
@@ -280,9 +262,10 @@ def total_steps(reading: Reading) -> int | None:
     return rollouts * per_rollout if rollouts is not None and per_rollout and whole else None
 
 
-def _length_paths(reading: Reading) -> list[str]:
+def _length_origin(reading: Reading) -> str:
     assert reading.spec is not None
-    return [f"horizon.{name}" for name in reading.spec.horizon.lengths]
+    origins = (_origin(reading, f"horizon.{name}") for name in reading.spec.horizon.lengths)
+    return ", ".join(filter(None, origins))
 
 
 def _length(reading: Reading) -> str:
@@ -293,15 +276,8 @@ def _length(reading: Reading) -> str:
 
 def _dataset(a: Reading, b: Reading) -> Iterator[Difference]:
     if a.dataset_size is not None and b.dataset_size is not None and a.dataset_size != b.dataset_size:
-        yield Difference(
-            field="dataset_size",
-            aspect="plan",
-            unit="prompts",
-            a=a.dataset_size,
-            b=b.dataset_size,
-            kind="differs",
-            reason="epochs have other lengths, and the runs see other prompts",
-        )
+        reason = "epochs have other lengths, and the runs see other prompts"
+        yield Difference("dataset_size", "plan", "prompts", a.dataset_size, b.dataset_size, "differs", reason)
 
 
 def _outside(a: Reading, b: Reading, outside: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[Difference]:
@@ -311,19 +287,13 @@ def _outside(a: Reading, b: Reading, outside: tuple[Mapping[str, str], Mapping[s
         one, other = (_said(reading, key) for reading in (a, b))
         known = any(key in reading.given for reading in (a, b)) or all(key in reading.native for reading in (a, b))
         if one != other and known:
-            yield Difference(
-                field=f"outside.{key}",
-                aspect="outside",
-                unit="",
-                a=one,
-                b=other,
-                kind="differs" if what else "unknown",
-                reason=f"the schema has no field for it; it decides {what}"
+            reason = (
+                f"the schema has no field for it; it decides {what}"
                 if what
-                else "the schema has no field for it, and whether it changes what is trained is not known",
-                from_a=_place(a, key),
-                from_b=_place(b, key),
+                else "the schema has no field for it, and whether it changes what is trained is not known"
             )
+            kind: Kind = "differs" if what else "unknown"
+            yield Difference(f"outside.{key}", "outside", "", one, other, kind, reason, _place(a, key), _place(b, key))
 
 
 def _shared(a: Reading, b: Reading) -> dict[str, tuple[Said, Said]]:
@@ -341,17 +311,9 @@ def _outside_in_other_words(a: Reading, b: Reading, shared: Mapping[str, tuple[S
     """The same of two frameworks, where they share a word for a setting that decides something."""
     for name, (one, other) in shared.items():
         if one.value != other.value and one.row.decides:
-            yield Difference(
-                field=f"outside.{name}",
-                aspect="outside",
-                unit="",
-                a=one.value,
-                b=other.value,
-                kind="differs",
-                reason=f"the schema has no field for it; it decides {one.row.decides}",
-                from_a=f"{one.key} ({_place(a, one.key)})",
-                from_b=f"{other.key} ({_place(b, other.key)})",
-            )
+            reason = f"the schema has no field for it; it decides {one.row.decides}"
+            places = f"{one.key} ({_place(a, one.key)})", f"{other.key} ({_place(b, other.key)})"
+            yield Difference(f"outside.{name}", "outside", "", one.value, other.value, "differs", reason, *places)
 
 
 def _given(reading: Reading, keys: Iterable[str], shared: Mapping[str, tuple[Said, Said]]) -> tuple[str, ...]:
@@ -378,36 +340,23 @@ def _native(a: Reading, b: Reading) -> Iterator[Difference]:
     if one is None or other is None or a.spec is None or b.spec is None:
         return
     agree = a.spec.loss == b.spec.loss
-    though = ", though the specifications agree" if agree else ""
+    though = "native runs differ, though the specifications agree" if agree else "native runs differ"
+
+    def differ(name: str, values: tuple[str, str], reason: str) -> Difference:
+        return Difference(f"native.{name}", "native", "", *values, "differs", reason, one.source, other.source)
+
+    formulas = one.denominator_formula, other.denominator_formula
     if one.denominator_scope != other.denominator_scope:
-        yield _native_difference(
-            "native.denominator_scope",
-            f"{one.denominator_scope}: {one.denominator_formula}",
-            f"{other.denominator_scope}: {other.denominator_formula}",
-            f"native runs differ{though}: denominators are counted over something else",
-            a,
-            b,
-        )
-    elif agree and a.framework == b.framework and one.denominator_formula != other.denominator_formula:
-        yield _native_difference(
-            "native.denominator_formula",
-            one.denominator_formula,
-            other.denominator_formula,
-            f"native runs differ{though}: these versions or settings divide by something else",
-            a,
-            b,
-        )
+        scopes = f"{one.denominator_scope}: {formulas[0]}", f"{other.denominator_scope}: {formulas[1]}"
+        yield differ("denominator_scope", scopes, f"{though}: denominators are counted over something else")
+    elif agree and a.framework == b.framework and formulas[0] != formulas[1]:
+        reason = f"{though}: these versions or settings divide by something else"
+        yield differ("denominator_formula", formulas, reason)
     yield from _defects(a, b)
     shuffled = "none" not in (a.spec.order.prompt_shuffle, b.spec.order.prompt_shuffle)
     if shuffled and a.spec.order.seed == b.spec.order.seed and one.order != other.order and a.framework != b.framework:
-        yield _native_difference(
-            "native.order",
-            one.order,
-            other.order,
-            "native runs see the prompts in other orders, whatever the seeds are",
-            a,
-            b,
-        )
+        reason = "native runs see the prompts in other orders, whatever the seeds are"
+        yield differ("order", (one.order, other.order), reason)
 
 
 def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
@@ -420,35 +369,14 @@ def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
         if left is not None and right is not None and left.same_as(right):
             continue
         holders = [f"{r.framework} {r.framework_version}" for r, d in ((a, left), (b, right)) if d is not None]
-        yield Difference(
-            field=f"native.defect.{code}",
-            aspect="native",
-            unit="",
-            a=None if left is None else left.summary,
-            b=None if right is None else right.summary,
-            kind="differs",
-            reason=f"known defect of {' and '.join(dict.fromkeys(holders))} with these settings",
-            from_a="" if left is None else left.source,
-            from_b="" if right is None else right.source,
-        )
+        reason = f"known defect of {' and '.join(dict.fromkeys(holders))} with these settings"
+        values = None if left is None else left.summary, None if right is None else right.summary
+        sources = "" if left is None else left.source, "" if right is None else right.source
+        yield Difference(f"native.defect.{code}", "native", "", *values, "differs", reason, *sources)
 
 
-def _native_difference(field: str, one: str, other: str, reason: str, a: Reading, b: Reading) -> Difference:
-    sources = ["" if r.behaviour is None else r.behaviour.source for r in (a, b)]
-    return Difference(
-        field=field,
-        aspect="native",
-        unit="",
-        a=one,
-        b=other,
-        kind="differs",
-        reason=reason,
-        from_a=sources[0],
-        from_b=sources[1],
-    )
-
-
-_SPECIAL_RANKS = {
+_RANKS: Mapping[str, float] = {
+    **RANK,
     "dataset_size": RANK["rollout.prompts_per_rollout"] + 0.5,
     "horizon": RANK["horizon.optimizer_steps"] - 0.5,
     "native.denominator_scope": RANK["loss.policy.denominator_scope"] + 0.2,
@@ -459,8 +387,7 @@ _DEFECT_RANK = RANK["loss.policy.denominator_scope"] + 0.4
 
 
 def _rank(field: str) -> float:
-    last = len(RANK) if field.startswith("outside.") else _DEFECT_RANK
-    return RANK.get(field, _SPECIAL_RANKS.get(field, last))
+    return _RANKS.get(field, len(RANK) if field.startswith("outside.") else _DEFECT_RANK)
 
 
 # ---- helpers
@@ -476,22 +403,6 @@ def _derived(a: Reading, b: Reading) -> Iterator[tuple[str, str, Any, Any]]:
 def _prompts(a: Reading, b: Reading) -> int | None:
     """The number of prompts (prompts), where both sides have the same."""
     return a.dataset_size if a.dataset_size == b.dataset_size else None
-
-
-def _difference(
-    field: str, aspect: str, one: Any, other: Any, kind: Kind, reason: str, a: Reading, b: Reading
-) -> Difference:
-    return Difference(
-        field=field,
-        aspect=aspect,
-        unit=UNIT_OF.get(field, ""),
-        a=one,
-        b=other,
-        kind=kind,
-        reason=reason,
-        from_a=_origin(a, field),
-        from_b=_origin(b, field),
-    )
 
 
 def _origin(reading: Reading, field: str) -> str:

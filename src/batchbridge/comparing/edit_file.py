@@ -14,11 +14,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively, without_outside
-from batchbridge.comparing.edit_yaml import REMOVED, edit, same
+from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import CannotEdit
@@ -92,7 +93,9 @@ def convert_into(adapter: Adapter, found: Conversion, path: Path, others: Mappin
         return _refused(path, found, (f"{adapter.framework} has no YAML configuration; it is written as {forms}",))
     document = parse_yaml(text, str(path))
     if document.problems or not isinstance(document.value, dict | None):
-        return _refused(path, found, tuple(map(_said, document.problems)) or ("the file is no mapping of settings",))
+        return _refused(
+            path, found, tuple(map(with_line, document.problems)) or ("the file is no mapping of settings",)
+        )
     if document.value is None:
         return _Editing(adapter, found, path, text).whole()
     source = Source(values=document.value, lines=document.lines, path=path)
@@ -107,7 +110,7 @@ def _load(path: Path) -> tuple[str | None, tuple[str, ...]]:
         return None, (f"this is a {path.suffix} file; YAML files are edited",)
     problems = [found for found in load_source(path).problems if found.code != EMPTY]
     if problems:
-        return None, tuple(_said(found) for found in problems)
+        return None, tuple(with_line(found) for found in problems)
     return decoded(path.read_bytes())[0], ()
 
 
@@ -142,11 +145,6 @@ def save(text: str, path: Path, like: Path | None = None) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _said(found: Finding) -> str:
-    line = found.where[0].line if found.where else None
-    return f"line {line}: {found.message}" if line else found.message
-
-
 def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> Into:
     return Into(path=path, conversion=found, text=None, problems=problems)
 
@@ -162,20 +160,15 @@ def _stranger(adapter: Adapter, source: Source, others: Mapping[str, Adapter]) -
     return None
 
 
-_LESS: Mapping[Status, int] = {
-    "exact": 0,
-    "equivalent": 0,
-    "filled": 0,
-    "patched": 1,
-    "approximate": 2,
-    "inexpressible": 3,
-}
+_LESS = ("patched", "approximate", "inexpressible")
+"""What means less and less of the source; every other status means all of it."""
 
 
 def _less(field: FieldReport, alone: FieldReport) -> bool:
     """Whether a field means less of the source than in the conversion alone."""
-    if _LESS[field.status] != _LESS[alone.status]:
-        return _LESS[field.status] > _LESS[alone.status]
+    less, least = (_LESS.index(one.status) if one.status in _LESS else -1 for one in (field, alone))
+    if less != least:
+        return less > least
     if field.field.startswith("topology."):  # where the run is said to run is no matter of taste
         return not same(field.target, alone.target)
     if field.factor is None or alone.factor is None:
@@ -206,6 +199,11 @@ class _Editing:
             if key in named or any(name.startswith(f"{key}.") for name in named)
         }
 
+    @cached_property
+    def before(self) -> dict[str, Any]:
+        """The settings that stand in the file."""
+        return dict(flat(parse_yaml(self.text, "").value))
+
     def whole(self) -> Into:
         """A file without settings: the written configuration behind its comments."""
         assert self.found.written is not None
@@ -214,7 +212,7 @@ class _Editing:
         text = (kept + newline if kept else "") + self.found.written.text[FORM].replace("\n", newline)
         reading = self._read(text)
         if problems := self._errors(reading):
-            return _refused(self.path, self.found, tuple(map(_said, problems)))
+            return _refused(self.path, self.found, tuple(map(with_line, problems)))
         values = parse_yaml(text, "").value
         added = [Change(key, None, value, "added") for key, value in flat(values)]
         return self._into(text, reading, added, 0, self.found)
@@ -234,34 +232,26 @@ class _Editing:
             changes, reading = self._remove(changes, reading)
             changes, reading = self._needed(changes, reading)
         if problems := self._errors(reading):
-            return _refused(self.path, self.found, tuple(map(_said, problems)))
-        before = dict(flat(parse_yaml(self.text, "").value))
-        listed = [self._change(key, value, before) for key, value in changes.items()]
+            return _refused(self.path, self.found, tuple(map(with_line, problems)))
+        listed = [self._change(key, value) for key, value in changes.items()]
         text = edit(self.text, changes) if changes else self.text
-        kept = sum(key not in changes for key in before)
+        kept = sum(key not in changes for key in self.before)
         return self._into(text, reading, listed, kept, without_outside(self.found))
 
-    def _change(self, key: str, value: Any, before: Mapping[str, Any]) -> Change:
+    def _change(self, key: str, value: Any) -> Change:
+        old = self.before.get(key)
         if value is REMOVED:
-            version = f"{self.found.framework} {self.found.framework_version}"
-            why = (
-                f"{version} refuses the configuration with it"
-                if key in self.refused
-                else "it contradicts the conversion"
-            )
-            return Change(key, before.get(key), None, "removed", why)
-        there = key in before or any(other.startswith(f"{key}.") for other in before)
-        return Change(key, before.get(key), value, "set" if there else "added")
+            refuses = f"{self.found.framework} {self.found.framework_version} refuses the configuration with it"
+            why = refuses if key in self.refused else "it contradicts the conversion"
+            return Change(key, old, None, "removed", why)
+        there = key in self.before or any(other.startswith(f"{key}.") for other in self.before)
+        return Change(key, old, value, "set" if there else "added")
 
     def _into(self, text: str, reading: Reading, changes: list[Change], kept: int, found: Conversion) -> Into:
         assert found.written is not None
         written = dataclasses.replace(found.written, text={FORM: text})
         done = dataclasses.replace(
-            found,
-            written=written,
-            back=reading,
-            fields=self._account(reading),
-            natively=tuple(natively(reading)),
+            found, written=written, back=reading, fields=self._account(reading), natively=tuple(natively(reading))
         )
         against = tuple(self._against(reading))
         return Into(path=self.path, conversion=done, text=text, changes=tuple(changes), kept=kept, against=against)
@@ -269,7 +259,7 @@ class _Editing:
     def _set(self, reading: Reading) -> tuple[dict[str, Any], Reading]:
         """Every key whose effective value is another one, literal values first: interpolations may follow them."""
         changes: dict[str, Any] = {}
-        values = dict(flat(parse_yaml(self.text, "").value))
+        values = self.before
         for _ in range(_ROUNDS):
             other = {
                 key: value
@@ -311,8 +301,7 @@ class _Editing:
     def _needed(self, changes: dict[str, Any], reading: Reading) -> tuple[dict[str, Any], Reading]:
         """Leaves out each new key without which every field comes out as well: the default says it."""
         wanted = self._statuses(reading)
-        there = dict(flat(parse_yaml(self.text, "").value))
-        for key in [key for key in changes if key not in there]:
+        for key in [key for key in changes if key not in self.before]:
             fewer = {other: value for other, value in changes.items() if other != key}
             try:
                 again = self._read(edit(self.text, fewer) if fewer else self.text)
@@ -327,7 +316,7 @@ class _Editing:
 
     def _suspects(self, reading: Reading) -> Iterator[str]:
         """Keys of the file that stand behind a contradiction: by findings, then by where worse fields come from."""
-        mine = [key for key, _ in flat(parse_yaml(self.text, "").value) if key not in self.wanted]
+        mine = [key for key in self.before if key not in self.wanted]
         named: list[str | None] = [place.key for one in self._errors(reading) for place in one.where]
         for field in self._worse(reading):
             origin = reading.provenance.get(field.field)

@@ -12,9 +12,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from batchbridge.errors import CannotEdit
+from batchbridge.kit.config_texts import yaml_float
+from batchbridge.meaning.findings import Finding
 from batchbridge.reading.yaml_json import flat, parse_yaml
 
 
@@ -33,10 +36,8 @@ def edit(text: str, changes: Mapping[str, Any]) -> str:
     A key that stands in its mapping is changed there; a new one comes last in the deepest mapping on its path that
     exists. Of an anchored value that changes, unchanged aliases keep the old one. A group that loses its last key goes.
     """
-    if inside := [
-        f"{key} is changed, and so is {whole}, which holds it" for key in changes for whole in _above(key, changes)
-    ]:
-        raise CannotEdit(*inside)
+    if inside := [(key, whole) for key in changes for whole in _groups(key) if whole in changes]:
+        raise CannotEdit(*(f"{key} is changed, and so is {whole}, which holds it" for key, whole in inside))
     before = _values(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     if not text.endswith("\n"):
@@ -88,10 +89,9 @@ def _key_of(item: _Item, path: _Path) -> _Item | None:
     return None
 
 
-def _above(key: str, changes: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of `changes` that hold `key`."""
-    parts = key.split(".")
-    yield from (whole for cut in range(1, len(parts)) if (whole := ".".join(parts[:cut])) in changes)
+def _groups(key: str) -> Iterator[str]:
+    """The groups that a dotted key stands in, the outermost first."""
+    return (key[: dot.start()] for dot in re.finditer(r"\.", key))
 
 
 def scalar(value: Any, like: str = "") -> str:
@@ -102,12 +102,7 @@ def scalar(value: Any, like: str = "") -> str:
         plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
         return value if plain and not like.startswith('"') else _quoted(value)
     if isinstance(value, float):
-        mantissa, exponent, power = repr(value).partition("e")
-        if not exponent and "." not in mantissa:  # inf, nan
-            return {"inf": ".inf", "-inf": "-.inf"}.get(mantissa, ".nan")
-        # PyYAML takes 1e-06 for a text; 1.0e-06 is a number to everybody.
-        mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-        return f"{mantissa}{exponent}{power if power[:1] in ('', '+', '-') else f'+{power}'}"
+        return yaml_float(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(str(key))}: {scalar(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -143,18 +138,20 @@ class _Item:
     value: str = ""
     null: bool = False
     block_text: bool = False
-    pairs: list[tuple[_Item, _Item]] = field(default_factory=list)
     items: list[_Item] = field(default_factory=list)
     target: _Item | None = None
+
+    @cached_property
+    def pairs(self) -> list[tuple[_Item, _Item]]:
+        """A mapping's keys with their values."""
+        return list(zip(self.items[::2], self.items[1::2], strict=True)) if self.kind == "mapping" else []
 
 
 def _values(text: str) -> dict[str, Any]:
     """Flat values of a text that has no problem at all. Raises `CannotEdit`."""
     document = parse_yaml(text, "")
     if document.problems:
-        lines = [p.where[0].line if p.where else None for p in document.problems]
-        found = [p.message for p in document.problems]
-        raise CannotEdit(*(f"line {n}: {text}" if n else text for n, text in zip(lines, found, strict=True)))
+        raise CannotEdit(*map(with_line, document.problems))
     if document.value is None:
         return {}
     if not isinstance(document.value, dict):
@@ -162,17 +159,23 @@ def _values(text: str) -> dict[str, Any]:
     return dict(flat(document.value))
 
 
+def with_line(found: Finding) -> str:
+    """A finding's message, behind its line in the file."""
+    line = found.where[0].line if found.where else None
+    return f"line {line}: {found.message}" if line else found.message
+
+
 def _compose(text: str) -> tuple[_Item | None, list[_Item]]:
     """(the root mapping or None, every alias in the order of the text). Depth and size were checked by `_values`."""
     import yaml
 
-    anchors: dict[str, _Item] = {}
+    anchors: dict[str | None, _Item] = {}
     aliases: list[_Item] = []
     open_: list[_Item] = []
     done: list[list[_Item]] = [[]]
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            item = _Item("alias", *_span(event), target=anchors.get(str(event.anchor)))
+            item = _Item("alias", *_span(event), target=anchors.get(event.anchor))
             aliases.append(item)
             done[-1].append(item)
         elif isinstance(event, yaml.ScalarEvent):
@@ -185,19 +188,19 @@ def _compose(text: str) -> tuple[_Item | None, list[_Item]]:
                 null=plain and event.value in ("", "~", "null", "Null", "NULL"),
                 block_text=event.style in ("|", ">"),
             )
-            item.end = _trimmed(text, item.start, item.end)
-            _note(anchors, item)
+            # A block text ends before its line's end, so that the line stays.
+            item.end = item.start + len(text[item.start : item.end].rstrip("\r\n \t"))
+            anchors[item.anchor] = item  # of None: asked for by nobody
             done[-1].append(item)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             kind: Any = "mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence"
             item = _Item(kind, *_span(event), flow=bool(event.flow_style), anchor=event.anchor)
-            _note(anchors, item)
+            anchors[item.anchor] = item  # of None: asked for by nobody
             open_.append(item)
             done.append([])
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             item, inner = open_.pop(), done.pop()
             item.items = inner
-            item.pairs = list(zip(inner[::2], inner[1::2], strict=True)) if item.kind == "mapping" else []
             item.end = _span(event)[1] if item.flow else inner[-1].end if inner else item.end
             if inner and not item.flow:
                 item.column = inner[0].column  # behind an anchor: where the first key stands
@@ -208,18 +211,6 @@ def _compose(text: str) -> tuple[_Item | None, list[_Item]]:
 
 def _span(event: Any) -> tuple[int, int, int]:
     return event.start_mark.index, event.end_mark.index, event.start_mark.column
-
-
-def _note(anchors: dict[str, _Item], item: _Item) -> None:
-    if item.anchor is not None:
-        anchors[item.anchor] = item
-
-
-def _trimmed(text: str, start: int, end: int) -> int:
-    """A block text ends before its line's end, so that the line stays."""
-    while end > start and text[end - 1] in "\r\n \t":
-        end -= 1
-    return end
 
 
 # ---- edits
@@ -299,18 +290,14 @@ class _Editor:
             self._insert(item, added, whole=len(removed) == len(item.pairs))
 
     def _replace(self, key: _Item, value: _Item, new: Any, path: _Path) -> None:
-        if value.kind == "alias":
-            self.at_aliases[id(value)] = (value, new)
-        elif value.kind == "scalar" and value.anchor is not None:
-            self.anchored.append((value, new))
-        elif value.kind == "scalar" or value.flow:
-            if value.flow:
-                self._leaves(value, path)
+        if self._shares(value, new):
+            return
+        self._leaves(value, path)
+        if value.kind == "scalar" or value.flow:
             space = " " if value.start == value.end and not self.text[value.start - 1].isspace() else ""
             like = self.text[value.start : value.end] if value.kind == "scalar" else ""
             self.edits.append(_Edit(value.start, value.end, space + scalar(new, like)))
         else:
-            self._leaves(value, path)
             colon = self.text.index(":", key.end) + 1
             self.edits.append(_Edit(colon, colon, f" {scalar(new)}"))
             # The lines of the old value go; a comment behind the key stays.
@@ -342,14 +329,20 @@ class _Editor:
             elif alias.target is not None and any(alias.target is one for one in inside):
                 raise CannotEdit(f"{'.'.join(path)} holds the anchor &{alias.target.anchor}, which is used elsewhere")
 
+    def _shares(self, value: _Item, new: Any) -> bool:
+        """Whether an alias or an anchored scalar gets the `new` value: that is decided when all of them are known."""
+        if value.kind == "alias":
+            self.at_aliases[id(value)] = (value, new)
+            return True
+        if value.kind == "scalar" and value.anchor is not None:
+            self.anchored.append((value, new))
+            return True
+        return False
+
     def _remove(self, item: _Item, indexes: list[int]) -> None:
         for index in indexes:
             key, value = item.pairs[index]
-            if value.kind == "alias":
-                self.at_aliases[id(value)] = (value, REMOVED)
-            elif value.kind == "scalar" and value.anchor is not None:
-                self.anchored.append((value, REMOVED))
-            else:
+            if not self._shares(value, REMOVED):
                 self._leaves(value, (key.value,))
             if item.flow:
                 self.edits.append(_flow_removal(item, index, indexes))
@@ -471,9 +464,8 @@ def _verify(before: Mapping[str, Any], after: Mapping[str, Any], changes: Mappin
         for other in [other for other in wanted if other == key or other.startswith(f"{key}.")]:
             del wanted[other]
         if value is not REMOVED:
-            parts = key.split(".")
-            for cut in range(1, len(parts)):
-                wanted.pop(".".join(parts[:cut]), None)  # an empty group
+            for group in _groups(key):
+                wanted.pop(group, None)  # an empty one
             wanted |= dict(flat({key: value}))
     wrong = [
         key for key in {**wanted, **after} if key not in after or key not in wanted or not same(wanted[key], after[key])

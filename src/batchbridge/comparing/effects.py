@@ -8,6 +8,7 @@ setting; within each, the reach of one wrong number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from batchbridge.frozen import dataclass
@@ -119,6 +120,12 @@ def _adam(spec: Spec) -> bool:
 _STEP_MEMBERS = "every update averages over other completions, so its noise and its size in epochs are others"
 _TERM = "each response token gets another weight in the gradient, by its completion's length"
 
+_of_critic = partial(Effect, matters=_critic, on="both sides")
+_of_kl = partial(Effect, matters=_kl, on="both sides")
+_of_kl_term = partial(Effect, matters=_kl_in_loss)
+_of_entropy_term = partial(Effect, matters=_entropy_term)
+_of_ratio = partial(Effect, matters=_ratio_moves, of_surrogate=True)
+
 EFFECTS: tuple[Effect, ...] = (
     # ---- a term that the schema has no word for may do anything
     Effect("open_terms", "objective", "the loss or the advantages have a term that the schema has no word for"),
@@ -162,18 +169,10 @@ EFFECTS: tuple[Effect, ...] = (
         "advantages are divided by the deviation of a group, of the others in it, of a batch, or by nothing",
     ),
     Effect(
-        "advantage.ddof",
-        "weights",
-        "the deviation of small groups differs: by sqrt(n / (n - 1))",
-        "unknown",
-        _scaled,
+        "advantage.ddof", "weights", "the deviation of small groups differs: by sqrt(n / (n - 1))", "unknown", _scaled
     ),
     Effect(
-        "advantage.epsilon",
-        "weights",
-        "advantages of groups with nearly equal rewards differ most",
-        "unknown",
-        _scaled,
+        "advantage.epsilon", "weights", "advantages of groups with nearly equal rewards differ most", "unknown", _scaled
     ),
     Effect("advantage.maximum", "weights", "large advantages are cut"),
     Effect("advantage.minimum", "weights", "small or very negative advantages are cut"),
@@ -184,48 +183,27 @@ EFFECTS: tuple[Effect, ...] = (
         matters=_counts_completions,
         rare=_always,
     ),
-    Effect("loss.kl.aggregation", "weights", f"KL term: {_TERM}", matters=_kl_in_loss),
-    Effect("loss.kl.denominator_scope", "weights", "KL term: weights depend on the split", matters=_kl_in_loss),
-    Effect("loss.kl.constant", "weights", "KL term: scaled by the ratio of the constants", matters=_kl_in_loss),
-    Effect(
-        "loss.kl.count_empty",
-        "weights",
-        "KL term: empty completions count, or do not",
-        matters=_kl_in_loss,
-        rare=_always,
-    ),
-    Effect("loss.entropy.aggregation", "weights", f"entropy term: {_TERM}", matters=_entropy_term),
-    Effect("loss.entropy.denominator_scope", "weights", "entropy term: depends on the split", matters=_entropy_term),
-    Effect("loss.entropy.constant", "weights", "entropy term: scaled by the constants", matters=_entropy_term),
-    Effect(
-        "loss.entropy.count_empty",
-        "weights",
-        "entropy term: empty completions count, or not",
-        matters=_entropy_term,
-        rare=_always,
+    _of_kl_term("loss.kl.aggregation", "weights", f"KL term: {_TERM}"),
+    _of_kl_term("loss.kl.denominator_scope", "weights", "KL term: weights depend on the split"),
+    _of_kl_term("loss.kl.constant", "weights", "KL term: scaled by the ratio of the constants"),
+    _of_kl_term("loss.kl.count_empty", "weights", "KL term: empty completions count, or do not", rare=_always),
+    _of_entropy_term("loss.entropy.aggregation", "weights", f"entropy term: {_TERM}"),
+    _of_entropy_term("loss.entropy.denominator_scope", "weights", "entropy term: depends on the split"),
+    _of_entropy_term("loss.entropy.constant", "weights", "entropy term: scaled by the constants"),
+    _of_entropy_term(
+        "loss.entropy.count_empty", "weights", "entropy term: empty completions count, or not", rare=_always
     ),
     # ---- the critic: where one side has none, its optimizer steps say so for all of it
     Effect("critic.completions_per_step", "plan", "a critic trains on other completions per step, or there is none"),
-    Effect("critic.warmup_rollouts", "plan", "the policy begins to train later", matters=_critic, on="both sides"),
-    Effect(
-        "critic.passes_per_rollout", "plan", "the critic trains more or fewer times", matters=_critic, on="both sides"
-    ),
-    Effect("critic.gamma", "weights", "GAE discounts rewards otherwise", matters=_critic, on="both sides"),
-    Effect("critic.gae_lambda", "weights", "GAE has another bias and variance", matters=_critic, on="both sides"),
-    Effect("critic.aggregation", "weights", f"value loss: {_TERM}", matters=_critic, on="both sides"),
-    Effect("critic.denominator_scope", "weights", "value loss: depends on the split", matters=_critic, on="both sides"),
-    Effect(
-        "critic.constant", "weights", "value loss: scaled by the constants", matters=_critic_constant, on="both sides"
-    ),
-    Effect(
-        "critic.count_empty",
-        "weights",
-        "value loss: empty completions count, or do not",
-        matters=_critic,
-        on="both sides",
-        rare=_always,
-    ),
-    Effect("critic.value_clip", "objective", "values are clipped elsewhere", matters=_critic, on="both sides"),
+    _of_critic("critic.warmup_rollouts", "plan", "the policy begins to train later"),
+    _of_critic("critic.passes_per_rollout", "plan", "the critic trains more or fewer times"),
+    _of_critic("critic.gamma", "weights", "GAE discounts rewards otherwise"),
+    _of_critic("critic.gae_lambda", "weights", "GAE has another bias and variance"),
+    _of_critic("critic.aggregation", "weights", f"value loss: {_TERM}"),
+    _of_critic("critic.denominator_scope", "weights", "value loss: depends on the split"),
+    _of_critic("critic.constant", "weights", "value loss: scaled by the constants", matters=_critic_constant),
+    _of_critic("critic.count_empty", "weights", "value loss: empty completions count, or do not", rare=_always),
+    _of_critic("critic.value_clip", "objective", "values are clipped elsewhere"),
     # ---- clock: how long, and when the learning rate moves
     Effect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
     Effect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
@@ -244,45 +222,17 @@ EFFECTS: tuple[Effect, ...] = (
         _kl,
     ),
     Effect("objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl),
-    Effect("objective.kl_estimator", "objective", "KL has another bias and gradient", matters=_kl, on="both sides"),
-    Effect(
+    _of_kl("objective.kl_estimator", "objective", "KL has another bias and gradient"),
+    _of_kl(
         "objective.kl_log_ratio_clamp",
         "objective",
         "where policy and reference are far apart, KL is estimated from another log ratio",
-        matters=_kl,
-        on="both sides",
         rare=_beyond(10.0),
     ),
-    Effect(
-        "objective.kl_clamp",
-        "objective",
-        "large KL values are cut",
-        matters=_kl,
-        on="both sides",
-        rare=_beyond(10.0),
-    ),
-    Effect(
-        "objective.clip_low",
-        "objective",
-        "the ratio is clipped elsewhere below 1",
-        matters=_ratio_moves,
-        of_surrogate=True,
-    ),
-    Effect(
-        "objective.clip_high",
-        "objective",
-        "the ratio is clipped elsewhere above 1",
-        matters=_ratio_moves,
-        of_surrogate=True,
-    ),
-    Effect(
-        "objective.dual_clip",
-        "objective",
-        "very large ratios of bad completions are cut",
-        matters=_ratio_moves,
-        of_surrogate=True,
-        rare=_beyond(3.0),
-    ),
+    _of_kl("objective.kl_clamp", "objective", "large KL values are cut", rare=_beyond(10.0)),
+    _of_ratio("objective.clip_low", "objective", "the ratio is clipped elsewhere below 1"),
+    _of_ratio("objective.clip_high", "objective", "the ratio is clipped elsewhere above 1"),
+    _of_ratio("objective.dual_clip", "objective", "very large ratios of bad completions are cut", rare=_beyond(3.0)),
     Effect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
     Effect("objective.reward_clip", "objective", "large rewards are cut"),
     Effect(
@@ -299,22 +249,8 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
     Effect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
     Effect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
-    Effect(
-        "critic.learning_rate",
-        "carried",
-        "the critic's updates are longer or shorter",
-        "unknown",
-        _critic,
-        "both sides",
-    ),
-    Effect(
-        "critic.max_gradient_norm",
-        "carried",
-        "the critic's long gradients are cut elsewhere",
-        "value",
-        _critic,
-        "both sides",
-    ),
+    _of_critic("critic.learning_rate", "carried", "the critic's updates are longer or shorter", "unknown"),
+    _of_critic("critic.max_gradient_norm", "carried", "the critic's long gradients are cut elsewhere"),
     Effect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
     Effect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
     Effect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
@@ -329,21 +265,15 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),
     Effect("carried.precision", "carried", "rounding differs", "unknown"),
     Effect("carried.router_loss_coefficient", "carried", "mixture-of-experts models: another router loss", "unknown"),
-    Effect("carried.reference_sync_steps", "carried", "the reference moves, or does not", matters=_kl, on="both sides"),
+    _of_kl("carried.reference_sync_steps", "carried", "the reference moves, or does not"),
     # ---- order: which prompts come when
     Effect("order.prompt_shuffle", "order", "prompts come in another kind of order"),
     Effect("order.last_rollout", "order", "the last prompts of an epoch are dropped, or train"),
     Effect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
     Effect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
     Effect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
-    Effect(
-        "critic.rollout_shuffle",
-        "order",
-        "the critic's steps train on other completions of a rollout",
-        matters=_critic,
-        on="both sides",
-    ),
-    Effect("order.seed", "order", "prompts come in another order", "unfixed", _shuffled),
+    _of_critic("critic.rollout_shuffle", "order", "the critic's steps train on other completions of a rollout"),
+    Effect("order.seed", "order", "prompts come in another order", "unfixed", matters=_shuffled),
     # ---- split: where and in which portions a step is computed
     Effect("topology.world_size", "split", "where a step runs"),
     Effect("topology.tensor_parallel", "split", "where a step runs"),
@@ -355,10 +285,8 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("micro_batch.tokens_counted", "split", "portions of a step"),
     Effect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
     Effect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
-    Effect(
-        "critic.completions_per_device", "split", "portions of the critic's steps", matters=_critic, on="both sides"
-    ),
-    Effect("critic.tokens_per_device", "split", "portions of the critic's steps", matters=_critic, on="both sides"),
+    _of_critic("critic.completions_per_device", "split", "portions of the critic's steps"),
+    _of_critic("critic.tokens_per_device", "split", "portions of the critic's steps"),
 )
 """One row per leaf of the schema, the largest effect first."""
 

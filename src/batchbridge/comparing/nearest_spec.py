@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, get_args, get_origin
 
 from batchbridge.comparing.differences import UNIT_OF
@@ -69,7 +70,7 @@ class Search:
             if step is None and defaults is not None and reset < _RESETS:
                 # No single change helps: everything that is named goes to the target's defaults at once.
                 reset += 1
-                changed = _replace(current, {path: _get(defaults, path) for path in _named(result)})
+                changed = _replace(current, _values(defaults, _named(result)))
                 step = None if changed is None or changed == current else (changed, self._try(changed))
             if step is None:
                 break
@@ -85,7 +86,7 @@ class Search:
         """
         own = found.values
         every = [path for path in own if path.startswith("carried.")]
-        carried = {path: _get(found, path) for path in every if _get(spec, path) is not None}
+        carried = {path: own[path] for path in every if _get(spec, path) is not None}
         filled = [
             path for path, value in spec.values.items() if value is None and path in own and path.startswith(UNKNOWN)
         ]
@@ -97,8 +98,8 @@ class Search:
         # Numbers first, all at once where that keeps the form: it is words that have other forms, and mostly the
         # schedule. Else halves of them.
         words = [path for path, value in carried.items() if isinstance(value, str) and path != _SCHEDULE]
-        left = [[_SCHEDULE] if _SCHEDULE in carried else [], words]
-        left.append([path for path in carried if path not in (_SCHEDULE, *words)])
+        numbers = [path for path in carried if path not in (_SCHEDULE, *words)]
+        left = [[_SCHEDULE] if _SCHEDULE in carried else [], words, numbers]
         while left:
             paths = left.pop()
             with_these = kept.replace(**{path: carried[path] for path in paths})
@@ -111,16 +112,8 @@ class Search:
 
     def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
         """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
-        for path in RANKED:
-            if path.startswith(("loss.kl.", "loss.entropy.")) or path in _LENGTHS:
-                continue
-            wanted = _get(spec, path)
-            if wanted != _get(current, path):
-                current, taken = self._take(current, {path: wanted})
-                written = taken or written
-        lengths = {path: _get(spec, path) for path in _LENGTHS}
-        if lengths != {path: _get(current, path) for path in _LENGTHS}:
-            current, taken = self._take(current, lengths)
+        for paths in (*((path,) for path in _ALONE), _LENGTHS):
+            current, taken = self._take(current, _values(spec, paths))
             written = taken or written
         return written
 
@@ -133,17 +126,14 @@ class Search:
         steps, ratio = spec.carried.warmup_steps, spec.carried.warmup_ratio
         spellings: list[dict[str, Any]] = [{}]
         if not steps and not ratio and (steps, ratio) != (None, None):
-            zeros = ((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0))
-            spellings = [
-                {"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in dict.fromkeys(zeros)
-            ]
+            zeros = dict.fromkeys(((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0)))
+            spellings = [{"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in zeros]
         warmups = len(spellings)
         if spec.carried.weight_decay == 0 and spec.carried.weight_decay_excludes is not None:
             spellings += [{**spelling, "carried.weight_decay_excludes": None} for spelling in spellings]
         tried = []
         for spelling in spellings:
-            spelt = spec.replace(**spelling)
-            result = self._try(spelt)
+            result = self._try(spelt := spec.replace(**spelling))
             if isinstance(result, Written):
                 return spelt, result
             tried.append((spelt, result))
@@ -156,12 +146,12 @@ class Search:
 
     def _defaults(self, spec: Spec) -> Spec | None:
         """What the framework does where it is told nothing but the world size."""
-        world = spec.topology.world_size
-        context = Context(framework_version=self.version, world_size=world, dataset_size=self.dataset_size)
+        world, prompts = spec.topology.world_size, self.dataset_size
         offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
         for version in dict.fromkeys(offered):
+            context = Context(framework_version=version, world_size=world, dataset_size=prompts)
             try:
-                found = self.adapter.read(Source(), dataclasses.replace(context, framework_version=version)).spec
+                found = self.adapter.read(Source(), context).spec
             except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer
                 continue
             if found is not None:
@@ -176,7 +166,7 @@ class Search:
         Where there is none: the first that ends a problem and whose own field is named by no new one, for adapters
         that find the next problems only when the first ones are gone. No field is moved twice in this way.
         """
-        other: tuple[Spec, Problems, frozenset[str]] | None = None
+        other: tuple[Spec, Problems, set[str]] | None = None
         for changes in moves:
             if self._left <= 0:
                 return None
@@ -186,9 +176,8 @@ class Search:
             result = self._try(changed)
             if isinstance(result, Written) or len(result) < len(problems):
                 return changed, result
-            fields = frozenset(changes)
-            ends = bool(set(problems) - set(result)) and not fields & (self._moved | set(_named(result)))
-            other = other or ((changed, result, fields) if ends else None)
+            ends = bool(set(problems) - set(result)) and self._moved.union(_named(result)).isdisjoint(changes)
+            other = other or ((changed, result, set(changes)) if ends else None)
         if other is None:
             return None
         self._moved |= other[2]
@@ -200,7 +189,7 @@ class Search:
         best = self._try(current)
         self._left += _FROM_DEFAULTS
         for group in _TOGETHER:
-            said = {path: _get(spec, path) for path in group}
+            said = _values(spec, group)
             sized = _replace(current, said)
             for change in [{}, *(splits(sized, None) if group is _SIZES and sized is not None else ())]:
                 current, taken = self._take(current, {**said, **change})
@@ -210,16 +199,13 @@ class Search:
         # What goes together once more: single fields may have made room for it.
         again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *_TOGETHER]
         for paths in again:
-            current, taken = self._take(current, {path: _get(spec, path) for path in paths})
+            current, taken = self._take(current, _values(spec, paths))
             best = taken or best
         return best if isinstance(best, Written) else None
 
     def _take(self, current: Spec, changes: Mapping[str, Any]) -> tuple[Spec, Written | None]:
         """`current` with `changes` where that is written, else `current` itself."""
-        if (
-            any(path.startswith("micro_batch.") and path != "micro_batch." for path in changes)
-            and "micro_batch." in changes
-        ):
+        if "micro_batch." in changes:
             changes = {path: value for path, value in changes.items() if path == "micro_batch." or "micro" not in path}
         changed = _replace(current, changes)
         if changed is None or changed == current or self._left <= 0:
@@ -241,10 +227,11 @@ _SIZES = (
     "micro_batch.tokens_per_device",
 )
 _CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
+_LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 _STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _TOGETHER = (
     _SIZES,
-    ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps"),
+    _LENGTHS,
     ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
     ("objective.kl_placement", "objective.kl_coefficient"),
     ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
@@ -255,6 +242,8 @@ _TOGETHER = (
 )
 """Fields that only go together."""
 RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
+_ALONE = [path for path in RANKED if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS]
+"""Fields that are moved alone."""
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_placement", "reward"): ("loss",),
     ("objective.kl_placement", "loss"): ("reward",),
@@ -288,32 +277,36 @@ def _moves(
     current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
 ) -> Iterator[dict[str, Any]]:
     """Changes to try for the fields `named`, those that keep the meaning first."""
-    sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
-    if any(path.startswith("micro_batch.forward_") for path in named):
+
+    def about(*paths: str) -> bool:
+        """Whether one of these fields is named, or one that begins so."""
+        return any(path.startswith(paths) for path in named)
+
+    if about("micro_batch.forward_"):
         yield dict.fromkeys(("micro_batch.forward_completions_per_device", "micro_batch.forward_tokens_per_device"))
-    if "micro_batch.cap" in named:
+    if about("micro_batch.cap"):
         yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
-    if "micro_batch.tokens_per_device" in named:
+    if about("micro_batch.tokens_per_device"):
         yield from _tokens(current, defaults)
-    if sizes:
+    if about("micro_batch.", "topology.", "optimizer_step.completions"):
         yield from splits(current, defaults)
         yield from _steps(current)
-        if any(path.startswith("topology.") for path in named):
+        if about("topology."):
             alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
             yield alone
             for split in splits(_replace(current, alone) or current, defaults):
                 yield {**alone, **split}
-    if any(path in _LENGTHS for path in named):
+    if about(*_LENGTHS):
         yield from _lengths(current, defaults, dataset_size)
-    if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
+    if about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"):
         yield from _parts(current)
-    if defaults is not None and any(path in _STALENESS for path in named):
+    if defaults is not None and about(*_STALENESS):
         yield from _ages(defaults)
-    if any(path in _CRITICS_SPLIT for path in named):
+    if about(*_CRITICS_SPLIT):
         yield dict.fromkeys(_CRITICS_SPLIT)
         for name in ("completions_per_device", "tokens_per_device"):
             yield {**dict.fromkeys(_CRITICS_SPLIT), f"critic.{name}": getattr(current.micro_batch, name)}
-    if any(path.startswith("critic.") for path in named):
+    if about("critic."):
         yield {"critic.": None}
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
@@ -334,29 +327,23 @@ def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
     The least effect first. A default comes before any other value: one that the framework has on its own turns no run
     into another kind of run.
     """
-    free = [
-        path for path in reversed(RANKED) if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS
-    ]
     if defaults is not None:
-        for path in free:
+        for path in reversed(_ALONE):
             if _get(defaults, path) != _get(spec, path):
                 yield {path: _get(defaults, path)}
         yield from _ages(defaults)
         for group in reversed(_TOGETHER):
             if not set(group) & {*_LENGTHS, *_STALENESS}:
-                yield {path: _get(defaults, path) for path in group}
-    for path in free:
-        for value in list(_candidates(path, _get(spec, path), spec, defaults))[:2]:
+                yield _values(defaults, group)
+    for path in reversed(_ALONE):
+        for value in islice(_candidates(path, _get(spec, path), spec, defaults), 2):
             yield {path: value}
 
 
 def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
     """Micro-batches of a fixed size that divide the device's share, the nearest to the present one first."""
-    step, rollout, replicas = (
-        spec.optimizer_step.completions_per_step,
-        spec.completions_per_rollout,
-        spec.topology.data_parallel_size,
-    )
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    replicas = spec.topology.data_parallel_size
     if defaults is not None:
         yield {"micro_batch.": defaults.micro_batch}
     if step is None or replicas.denominator != 1:
@@ -394,16 +381,12 @@ def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
     path = "optimizer_step.completions_per_step"
     step = spec.optimizer_step.completions_per_step
     for near in [] if step is None else _near_sizes(path, step, spec):
-        resized = spec.replace(**{path: near})
-        for split in splits(resized, None):
+        for split in islice(splits(spec.replace(**{path: near}), None), 1):
             yield {path: near, **split}
-            break
 
 
 _LARGEST_MICRO_BATCH = 4096
 _SPLITS_TRIED = 6
-
-
 _MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
 """What frameworks do with a term that has weights of its own."""
 
@@ -420,12 +403,9 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
             yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
 
 
-_LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
-
-
 def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
     """One step old, as it is or as the target's own staleness is: the nearest to none. Two. Then the target's own."""
-    own = {path: _get(defaults, path) for path in _STALENESS}
+    own = _values(defaults, _STALENESS)
     for ahead in (1, 2):
         yield {"staleness.maximum": ahead}
         if defaults.staleness.mode != "sync":
@@ -460,7 +440,7 @@ def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Ite
             yield {**dict.fromkeys(_LENGTHS), path: value}
     yield from alone
     if defaults is not None:
-        yield {path: _get(defaults, path) for path in _LENGTHS}
+        yield _values(defaults, _LENGTHS)
 
 
 def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Iterator[Any]:
@@ -476,12 +456,7 @@ def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Ite
     if defaults is not None:
         found.append(_get(defaults, path))
     for option in _options(path):
-        if get_origin(option) is Literal:
-            found += get_args(option)
-        elif option is type(None):
-            found.append(None)
-        elif option is bool:
-            found += [True, False]
+        found += get_args(option) if get_origin(option) is Literal else _OF_TYPE.get(option, ())
     for candidate in dict.fromkeys(found):
         if candidate != value:
             yield candidate
@@ -490,19 +465,22 @@ def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Ite
 def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
     """The nearest sizes that share out evenly: over devices and groups, or in whole optimizer steps."""
     group, replicas = spec.rollout.completions_per_prompt, math.ceil(spec.topology.data_parallel_size)
-    step = spec.optimizer_step.completions_per_step
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    whole: list[int] = []
     if path == "rollout.prompts_per_rollout":
         units = [step // math.gcd(step, group)] if step else []
         units += [math.lcm(unit, replicas) for unit in units]  # some hand whole prompts to devices
+        whole, rollout = units, None  # a rollout of one optimizer step: all that some frameworks have
     else:
         micro = spec.micro_batch.completions_per_device or 1
         units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
-    found: set[int] = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
-    if path == "rollout.prompts_per_rollout":
-        found |= set(units)  # a rollout of one optimizer step: all that some frameworks have
+    found = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
+    found |= set(whole)
     # Half as far, where that keeps a rollout's number of optimizer steps whole.
-    rollout = spec.completions_per_rollout if path != "rollout.prompts_per_rollout" else None
     return sorted(found - {0}, key=lambda near: abs(near - value) * (1 if rollout and rollout % near else 0.5))
+
+
+_OF_TYPE: Mapping[Any, tuple[Any, ...]] = {type(None): (None,), bool: (True, False)}
 
 
 def _options(path: str) -> tuple[Any, ...]:
@@ -527,6 +505,10 @@ def _get(spec: Spec, path: str) -> Any:
     for name in filter(None, path.split(".")):
         value = getattr(value, name, None)
     return value
+
+
+def _values(spec: Spec, paths: Iterable[str]) -> dict[str, Any]:
+    return {path: _get(spec, path) for path in paths}
 
 
 def _replace(spec: Spec, changes: Mapping[str, Any]) -> Spec | None:

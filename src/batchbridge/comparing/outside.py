@@ -15,7 +15,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Reading, Written
 from batchbridge.frozen import dataclass
-from batchbridge.kit.versions import holds
+from batchbridge.kit.versions import includes
 
 Status = Literal["mapped", "fill in", "left"]
 """mapped: the target has such a setting, and it is written. fill in: a variable stands there. left: it is in the source
@@ -29,7 +29,7 @@ FILES = ("yaml", "json", "toml", "python", "argv")
 WITHOUT_COMMENTS = ("json", "argv")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OutsideReport:
     """What became of one setting outside the schema. keys: of the source, the first being `value`'s; none where the
     source does not say it. target_key: of the target; `target` its value. variable: what a person fills in, and
@@ -79,14 +79,12 @@ def carry_over(
         return written, tuple(_left(source, left, own, said, set()))
     same_words = own is not None and own.outside == adapter.outside
     if same_words and own is not None:
-        whole = _as_given(left, source)
-        kept = {
-            key: value
-            for key, value in whole.items()
+        offers = [
+            [_as_it_stands(key, value, own)]
+            for key, value in _as_given(left, source).items()
             if key not in written.values and _sayable(value) and _shown_as_it_is(value)
-        }
-        offers = [[_as_it_stands(key, value, own)] for key, value in kept.items()]
-        missing = {name: row for row, name in ((row, row.name) for row in rows.values()) if row.needed}
+        ]
+        missing = dict.fromkeys(row.name for row in rows.values() if row.needed)
         there = {said_as.row.name for said_as in said}
         offers += [list(_blanks(rows, name, said)) for name in missing if name not in there]
     else:
@@ -143,14 +141,7 @@ def _rows(adapter: Adapter, written: Written) -> Mapping[str, SharedSetting]:
     """The shared settings of the version that is written for."""
     version = written.framework_version
     rows = adapter.shared_settings()
-    return {} if version is None else {key: row for key, row in rows.items() if _has(row, version)}
-
-
-def _has(row: SharedSetting, version: str) -> bool:
-    try:
-        return not row.versions or holds(row.versions, version)
-    except ValueError:  # no version, or a number of more digits than Python reads
-        return False
+    return {} if version is None else {key: row for key, row in rows.items() if includes(row.versions, version)}
 
 
 def _groups(key: str) -> Iterator[str]:
@@ -197,10 +188,7 @@ def _shown_as_it_is(value: Any) -> bool:
 
 def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
     """A setting of a framework that has the same words."""
-    plain = key.lstrip("+~")
-    return OutsideReport(
-        keys=(key,), value=value, status="mapped", decides=own.decides(key), target_key=plain, target=value
-    )
+    return OutsideReport((key,), value, "mapped", own.decides(key), target_key=key.lstrip("+~"), target=value)
 
 
 def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back: Reading) -> Iterator[OutsideReport]:
@@ -211,35 +199,21 @@ def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back
                 target = row.write(one.value, back)
                 # What is written goes into a shell's words, and to a terminal.
                 if target is not None and _sayable(target) and str(target).isprintable():
-                    yield OutsideReport(
-                        keys=(one.key, *one.row.beside),
-                        value=one.raw,
-                        status="mapped",
-                        decides=one.row.decides,
-                        shared=name,
-                        target_key=key,
-                        target=target,
-                    )
+                    keys = (one.key, *one.row.beside)
+                    yield OutsideReport(keys, one.raw, "mapped", one.row.decides, name, key, target)
     yield from _blanks(rows, name, said)
 
 
 def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> Iterator[OutsideReport]:
     """Variables for settings that the target needs."""
     source = next((one for one in said if one.row.name == name), None)
+    keys = () if source is None else (source.key, *source.row.beside)
+    value = None if source is None else source.raw if source.value is None else source.value
+    variable = SHARED[name].variable
     for key, row in rows.items():
         if row.name == name and row.needed:
-            variable = SHARED[name].variable
-            yield OutsideReport(
-                keys=() if source is None else (source.key, *source.row.beside),
-                value=None if source is None else source.raw if source.value is None else source.value,
-                status="fill in",
-                decides=row.decides,
-                shared=name,
-                target_key=key,
-                target=row.blank(f"<{variable}>"),
-                variable=variable,
-                wanted=row.needed,
-            )
+            blank = row.blank(f"<{variable}>")
+            yield OutsideReport(keys, value, "fill in", row.decides, name, key, blank, variable, row.needed)
 
 
 def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading, read: Read) -> list[OutsideReport]:
@@ -295,14 +269,9 @@ def _left(
         if {key, plain, *_groups(key)} & told:
             continue
         decides = None if own is None else own.decides(plain)
-        read_by_own = decides is None and plain in source.native and not same_words
-        yield OutsideReport(
-            keys=(key,),
-            value=value,
-            status="left",
-            decides="" if read_by_own else decides,
-            shared=shared.get(plain, ""),
-        )
+        if decides is None and plain in source.native and not same_words:  # the adapter reads it
+            decides = ""
+        yield OutsideReport((key,), value, "left", decides, shared.get(plain, ""))
 
 
 def _forms(adapter: Adapter, written: Written, back: Reading, settings: Mapping[str, Any]) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import diff
 from batchbridge.comparing.nearest_spec import splits, writer
+from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.meaning.briefs import brief
@@ -96,10 +97,10 @@ class Scaling:
     @property
     def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
         """ "kept" where the first choice keeps everything on the devices that were asked for."""
-        if self.reading.spec is None or self.reading.verdict == "undecided":
-            return "invalid" if self.reading.verdict == "invalid" else "undecided"
         if self.reading.verdict == "invalid":
             return "invalid"
+        if self.reading.spec is None or self.reading.verdict == "undecided":
+            return "undecided"
         first = self.choices[0] if self.choices else None
         kept = first is not None and not first.lost and first.spec.topology.world_size == self.world_size
         return "kept" if kept else "not kept"
@@ -133,24 +134,21 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         TypeError: `source` has a type that `read` does not take.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
-    from batchbridge.contract import plugins
-
     reading = read(source, dataset_size=dataset_size)
-
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
         raise ValueError(f"there is no adapter for framework {reading.framework!r}")
     if not 1 <= world_size <= MAX_DEVICES:
         raise ValueError(f"world_size = {world_size}: must be at least 1 and at most {MAX_DEVICES}")
-    return (
-        Scaling(reading=reading, world_size=world_size) if adapter is None else scale_with(adapter, reading, world_size)
-    )
+    if adapter is None:
+        return Scaling(reading=reading, world_size=world_size)
+    return scale_with(adapter, reading, world_size)
 
 
 def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
     """As `scale`, with the framework's adapter."""
     empty = Scaling(reading=reading, world_size=world_size)
-    if reading.spec is None or empty.verdict in ("invalid", "undecided"):
+    if reading.spec is None or reading.verdict in ("invalid", "undecided"):
         return empty
     judge = _Judge(adapter, reading)
     target = reading.spec.replace(**{"topology.world_size": world_size})
@@ -215,10 +213,7 @@ RANKING: tuple[tuple[str, Key], ...] = (
         lambda c, before, _: _micro_share(c, before) < SMALLEST_MICRO_BATCH,
     ),
     ("the optimizer step within half of it", lambda c, before, _: _step_change(c, before) > FARTHEST_STEP),
-    (
-        "the group",
-        lambda c, before, _: c.spec.rollout.completions_per_prompt != before.rollout.completions_per_prompt,
-    ),
+    ("the group", lambda c, before, _: c.spec.rollout.completions_per_prompt != before.rollout.completions_per_prompt),
     ("the optimizer step, as near as can be", lambda c, before, _: _step_change(c, before)),
     ("the micro-batch, as near as can be", lambda c, before, _: abs(1 - _micro_share(c, before))),
 )
@@ -451,29 +446,15 @@ class _Judge:
         return None
 
     def _read(self, title: str, spec: Spec, written: Written) -> Choice | None:
-        context = Context(
-            framework_version=self.before.framework_version,
-            world_size=spec.topology.world_size,
-            dataset_size=self.before.dataset_size,
-        )
-        back = read_source(Source(values=written.values), self.adapter, context)
+        back = self._reading(written.values, spec.topology.world_size)
         errors = [finding.message for finding in back.findings if finding.severity == "error"]
         if back.spec is None or back.verdict != "valid":
             self.refused = self.refused or tuple(errors)
             return None
-        values = dict(flat(written.values))
-        keys = dict.fromkeys([*self._values, *values])
-        return Choice(
-            title=title,
-            written=written,
-            reading=back,
-            settings={
-                key: (self._values.get(key), values.get(key))
-                for key in keys
-                if self._values.get(key) != values.get(key)
-            },
-            lost=tuple(self._lost(back)),
-        )
+        before, values = self._values, dict(flat(written.values))
+        pairs = {key: (before.get(key), values.get(key)) for key in {**before, **values}}
+        settings = {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+        return Choice(title=title, written=written, reading=back, settings=settings, lost=tuple(self._lost(back)))
 
     def _lost(self, back: Reading) -> Iterator[Difference]:
         for difference in diff(self.before, back).differences:

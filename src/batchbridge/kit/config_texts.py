@@ -55,10 +55,18 @@ def yaml_value(value: Any) -> str:
     """A value as YAML on one line, which PyYAML and everybody else read alike; texts have quotes, whatever they say."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, float):
-        mantissa, exponent, power = repr(value).partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{exponent}{power}"
-    return json.dumps(value)
+    return yaml_float(value) if isinstance(value, float) else json.dumps(value)
+
+
+def yaml_float(value: float) -> str:
+    """A float as YAML, which PyYAML takes for one too: to it, 1e-06 is a text."""
+    mantissa, exponent, power = repr(value).partition("e")
+    if mantissa in _NO_NUMBERS:
+        return _NO_NUMBERS[mantissa]
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}{exponent}{power}"
+
+
+_NO_NUMBERS = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 
 
 def _toml_key(key: str) -> str:

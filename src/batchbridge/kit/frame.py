@@ -13,7 +13,7 @@ from batchbridge.errors import CannotWrite
 from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.values import Told
-from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
+from batchbridge.kit.versions import includes, installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.spec import Spec
@@ -137,10 +137,7 @@ class FramedAdapter(Adapter):
 
     def knows(self, version: str) -> bool:
         """Whether there are tables for `version`."""
-        try:
-            return holds(self.versions, version)
-        except ValueError:  # no version, or a number of more digits than Python reads
-            return False
+        return includes(self.versions, version)
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """See `Adapter.write`; for the newest known version where none is named."""

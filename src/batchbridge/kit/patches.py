@@ -42,13 +42,7 @@ class Patches:
         return native
 
     def made(
-        self,
-        attribute: str,
-        undo: Callable[[], None],
-        *,
-        what: str,
-        why: str,
-        again: Callable[[], None] | None = None,
+        self, attribute: str, undo: Callable[[], None], *, what: str, why: str, again: Callable[[], None] | None = None
     ) -> None:
         """Lists a change that was made elsewhere and that `undo` takes back; `again` makes it once more."""
         self._saved.append((undo, None if again is None else lambda: again))

@@ -79,9 +79,7 @@ class StepDriver(ABC):
         group = self.plan.completions_per_prompt
         members = [divmod(position, group) for position in step.positions]
         order = layout(
-            [rows.costs[member] for member in members],
-            ranks=self.ranks,
-            rows_per_micro_batch=self.rows_per_micro_batch,
+            [rows.costs[member] for member in members], ranks=self.ranks, rows_per_micro_batch=self.rows_per_micro_batch
         )
         return [None if place is None else members[place] for place in order]
 

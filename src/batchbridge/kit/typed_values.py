@@ -86,10 +86,4 @@ def _any(value: Any) -> Any:
 
 
 _CONVERTERS = {"int": _integer, "float": _float, "bool": _flag, "str": _text, "list": _sequence, "any": _any}
-_NAMES = {
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "list": "a list",
-}
+_NAMES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}

@@ -26,6 +26,14 @@ def holds(versions: str, version: str) -> bool:
     return all(bound(release) for bound in bounds if bound is not None)
 
 
+def includes(versions: str, version: str) -> bool:
+    """As `holds`; False for a text that is no version."""
+    try:
+        return holds(versions, version)
+    except ValueError:  # no version, or a number of more digits than Python reads
+        return False
+
+
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -86,10 +94,7 @@ def installed(distribution: str | None) -> str | None:
 
 def readable(version: str, newest: str) -> str:
     """The version whose tables `version` is read with: `newest` where it is newer than that, else itself."""
-    try:
-        return newest if holds(f">{newest}", version) else version
-    except ValueError:  # no version, or a number of more digits than Python reads
-        return version
+    return newest if includes(f">{newest}", version) else version
 
 
 def newer_version(project: str, version: str, *, newest: str, code: str, difference: str = "") -> Finding:
@@ -109,13 +114,7 @@ def newer_version(project: str, version: str, *, newest: str, code: str, differe
 
 
 def unknown_version(
-    project: str,
-    version: str | None,
-    known: str,
-    newest: str,
-    codes: tuple[str, str],
-    why: str = "",
-    hint: str = "",
+    project: str, version: str | None, known: str, newest: str, codes: tuple[str, str], why: str = "", hint: str = ""
 ) -> Finding:
     """Why nothing is read: no version is named (the first of `codes`), or one outside `known` (the second).
 

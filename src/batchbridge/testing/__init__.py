@@ -12,11 +12,4 @@ __all__ = ["AdapterContract", "AttachContract", "InvalidCase", "ValidCase"]
 if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
     from batchbridge.lazily import loader
 
-    __getattr__, __dir__ = loader(
-        __name__,
-        {
-            "testing.attaching": ("AttachContract",),
-            "testing.contract": ("AdapterContract",),
-            "testing.laws": ("InvalidCase", "ValidCase"),
-        },
-    )
+    __getattr__, __dir__ = loader(__name__)

@@ -21,10 +21,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.testing.fields import CHANGES
 from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
-from batchbridge.testing.laws import (
-    InvalidCase,
-    ValidCase,
-)
+from batchbridge.testing.laws import InvalidCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws

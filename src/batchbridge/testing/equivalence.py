@@ -29,7 +29,7 @@ LEAST_MOVEMENT = 0.01
 ADAM_EPSILON = 3e-3
 """AdamW's epsilon wherever trajectories of the tiny policy are compared: 100,000 times the rounding noise of its
 gradients (3e-8 per element), half of the smallest gradients' root mean square or less (7e-3 to 2e-1). See
-`batchbridge.testing.trajectories` for what a smaller one does."""
+docs/testing.md for what a smaller one does."""
 LEDGER_RTOL = 1e-4
 """Of rewards, advantages and weights: frameworks compute them in float32."""
 

@@ -10,13 +10,7 @@ from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding, verdict
 from batchbridge.reading.arguments import argument_keys, parse_arguments
 from batchbridge.testing.fields import PATHS
-from batchbridge.testing.laws import (
-    InvalidCase,
-    Laws,
-    ValidCase,
-    check_findings,
-    vacuous,
-)
+from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, check_findings, vacuous
 
 
 class FindingLaws(Laws):

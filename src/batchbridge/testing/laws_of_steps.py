@@ -10,13 +10,7 @@ from collections import Counter
 from fractions import Fraction
 
 from batchbridge.testing.hostile import Hostile
-from batchbridge.testing.laws import (
-    InvalidCase,
-    Laws,
-    ValidCase,
-    scripted_tokens,
-    spec_of,
-)
+from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, scripted_tokens, spec_of
 
 
 class StepLaws(Laws):

@@ -14,14 +14,7 @@ from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge.testing.fields import OPEN_TERM, REFUSABLE
-from batchbridge.testing.laws import (
-    Laws,
-    ValidCase,
-    check_findings,
-    differences,
-    spec_of,
-    vacuous,
-)
+from batchbridge.testing.laws import Laws, ValidCase, check_findings, differences, spec_of, vacuous
 
 
 class WritingLaws(Laws):

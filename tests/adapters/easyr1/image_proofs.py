@@ -51,7 +51,7 @@ ON_THE_PLAN: Mapping[str, int] = {
 """Runs whose ledger is the plan, and on how many ranks."""
 REFUSED = "multi_modal: some prompts of this rollout have images and some have none"
 BAR, CONTROL = 1e-5, 1e-4
-"""Of what policies say at the end, relative to how far that moved; see `batchbridge.testing.trajectories`."""
+"""Of what policies say at the end, relative to how far that moved; see `batchbridge_on_cpu.trajectories`."""
 
 
 def cases_of(ranks: int) -> dict[str, tuple[str, Mapping[str, Any]]]:

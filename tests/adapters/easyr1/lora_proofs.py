@@ -59,7 +59,7 @@ TAMPERED: Mapping[str, str] = {
     "loss times 7": "weights",
 }
 BAR, CONTROL = 1e-5, 1e-4
-"""Of what policies say at the end, relative to how far that moved; see `batchbridge.testing.trajectories`."""
+"""Of what policies say at the end, relative to how far that moved; see `batchbridge_on_cpu.trajectories`."""
 
 
 def cases_of(ranks: int) -> dict[str, tuple[str, Mapping[str, Any]]]:

@@ -24,7 +24,8 @@ from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.equivalence import LEDGER_RTOL, Apart, FinishedRun, compare
 from batchbridge.testing.oracle import relative_error
 from batchbridge.testing.snapshots import Snapshot, snapshots
-from batchbridge.testing.trajectories import distance, log_probabilities
+from batchbridge.testing.trajectories import log_probabilities
+from batchbridge_on_cpu.trajectories import distance
 
 MODELS = ("policy", "critic")
 SAYS = {"policy": log_probabilities, "critic": says}

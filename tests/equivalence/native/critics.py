@@ -26,7 +26,7 @@ from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.oracle import Sample, logprobs, step_gradient
 from batchbridge.testing.snapshots import Snapshot, snapshots
 from batchbridge.testing.tiny import Script, tiny_policy
-from batchbridge.testing.value_oracle import ValueSample, clipped_share, value_gradient, values
+from batchbridge_on_cpu.value_oracle import ValueSample, clipped_share, value_gradient, values
 from batchbridge_on_cpu.valuing import value_model
 
 Fault = Literal["swapped", "weight", "undiscounted"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from subjects import Subject
 
     from batchbridge.testing.tiny import Script
-    from batchbridge.testing.trajectories import Fault
+    from batchbridge_on_cpu.trajectories import Fault
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -253,7 +253,7 @@ def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, polic
     """
     from batchbridge.meaning.candidates import plan_of
     from batchbridge.meaning.spec import Spec
-    from batchbridge.testing.trajectories import adamw, reference_run, sgd
+    from batchbridge_on_cpu.trajectories import adamw, reference_run, sgd
 
     spec, subject = Spec.from_dict(header["spec"]), subject_of(case)
     carried = spec.carried
@@ -304,7 +304,7 @@ def plain_torch(case: Case, places: Mapping[str, Path]) -> dict[str, dict[str, f
     """How far each wrapped run's end is from its plan's in plain torch: run -> sound, and each fault."""
     from batchbridge.ledger import read_headers
     from batchbridge.testing.snapshots import snapshots
-    from batchbridge.testing.trajectories import FAULTS, distance
+    from batchbridge_on_cpu.trajectories import FAULTS, distance
 
     found: dict[str, dict[str, float]] = {name: {} for name in places}
     header = read_headers(next(iter(places.values())) / "ledger")[0]

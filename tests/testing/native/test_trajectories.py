@@ -15,7 +15,8 @@ from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, Optimiz
 from batchbridge.testing.equivalence import ADAM_EPSILON, TRAJECTORY_BAR
 from batchbridge.testing.oracle import Sample, ScriptedRun
 from batchbridge.testing.tiny import Script, tiny_policy
-from batchbridge.testing.trajectories import (
+from batchbridge.testing.trajectories import log_probabilities
+from batchbridge_on_cpu.trajectories import (
     FAULTS,
     FIGURES,
     Fault,
@@ -23,7 +24,6 @@ from batchbridge.testing.trajectories import (
     assert_other_end,
     assert_same_end,
     distance,
-    log_probabilities,
     reference_run,
     sgd,
     whole,

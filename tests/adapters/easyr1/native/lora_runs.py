@@ -28,9 +28,9 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.testing.oracle import relative_error
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge.testing.trajectories import FAULTS, Fault, adamw, distance, reference_run
 from batchbridge_on_cpu.easyr1 import pictures
 from batchbridge_on_cpu.easyr1.scripted import command, prepare
+from batchbridge_on_cpu.trajectories import FAULTS, Fault, adamw, distance, reference_run
 
 Weights = Mapping[str, torch.Tensor]
 

@@ -24,7 +24,7 @@ import proofs
 import torch
 from started import bench_folder, finished, fit_failed, fit_run, parameters, version_of
 
-from batchbridge.testing.trajectories import distance
+from batchbridge_on_cpu.trajectories import distance
 
 FITS = {
     1: ("predicted", "enforced", "other loss", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),

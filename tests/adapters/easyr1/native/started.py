@@ -18,10 +18,10 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.testing.trajectories import whole
 from batchbridge_easyr1.installed import version_in
 from batchbridge_on_cpu.easyr1.scripted import command, environment, prepare
 from batchbridge_on_cpu.half_saved import half_saved
+from batchbridge_on_cpu.trajectories import whole
 from batchbridge_on_cpu.verl.cuts import cuts_in
 
 TRIES = 3

@@ -19,7 +19,7 @@ from started import fit_failed, fit_run, parameters
 from batchbridge.ledger import diff
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
-from batchbridge.testing.trajectories import (
+from batchbridge_on_cpu.trajectories import (
     FAULTS,
     Fault,
     adamw,

@@ -18,7 +18,7 @@ from started import Run
 
 from batchbridge.ledger import diff
 from batchbridge.testing.equivalence import LEAST_MOVEMENT
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
+from batchbridge_on_cpu.trajectories import assert_other_end, assert_same_end
 
 Start = Callable[[str], Run]
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 
-from batchbridge.testing.trajectories import distance
+from batchbridge_on_cpu.trajectories import distance
 
 JOBS = ("enforced", "adamw", "resumed", "observed")
 RUNS_OF_JOBS = (("jobs", 1), ("jobs", 2), ("killed", 0), ("ray_job", 0))

@@ -14,7 +14,7 @@ import torch
 
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
-from batchbridge.testing.trajectories import (
+from batchbridge_on_cpu.trajectories import (
     FAULTS,
     Fault,
     adamw,

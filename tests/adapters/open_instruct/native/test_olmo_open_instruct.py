@@ -12,7 +12,7 @@ import proofs
 import pytest
 import torch
 
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 
 Ran = Callable[..., Path]
 

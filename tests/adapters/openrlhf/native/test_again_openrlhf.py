@@ -15,7 +15,7 @@ import torch
 
 from batchbridge.ledger import diff, read_steps
 from batchbridge.testing.tiny import Script
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 
 CUTS = ("threes", "tokens")
 BY_CUT = {"policy_loss", "kl", "logprobs_diff"}

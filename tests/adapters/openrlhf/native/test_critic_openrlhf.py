@@ -18,7 +18,7 @@ from tampering import STEP
 
 from batchbridge.testing.equivalence import TRAJECTORY_BAR
 from batchbridge.testing.oracle import gradient_bar, relative_error
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
+from batchbridge_on_cpu.trajectories import assert_other_end, assert_same_end
 
 RECORD = "critics.json"
 DIVIDED_TWICE = Version(importlib.metadata.version("openrlhf")) < Version("0.11.2")

@@ -22,7 +22,7 @@ from orl_proofs import filled, passes, plan_of, summary
 from batchbridge.ledger import diff
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.testing.oracle import gradient_bar
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 
 # Minutes: `nox -s openrlhf_full` runs it on every release; its figures are kept with digests of our code.
 pytestmark = pytest.mark.by_hand

@@ -28,7 +28,7 @@ from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.testing.oracle import gradient_bar
 from batchbridge.testing.tiny import Script
-from batchbridge.testing.trajectories import FAULTS, Fault, assert_other_end, assert_same_end, reference_run, sgd
+from batchbridge_on_cpu.trajectories import FAULTS, Fault, assert_other_end, assert_same_end, reference_run, sgd
 
 LEARNING_RATE = 6e-2
 GROUP = 3

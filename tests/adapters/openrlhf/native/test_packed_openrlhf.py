@@ -22,7 +22,7 @@ from tampering import STEP, WAYS
 
 from batchbridge.ledger import diff
 from batchbridge.testing.oracle import gradient_bar
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 
 HERE = Path(__file__).parent
 

@@ -15,7 +15,7 @@ import torch
 
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 from batchbridge_trl.releases import has
 from batchbridge_trl.testing import flat_parameters
 

@@ -11,7 +11,7 @@ from representative import cells
 
 from batchbridge import wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
-from batchbridge.testing.trajectories import (
+from batchbridge_on_cpu.trajectories import (
     FAULTS,
     Fault,
     adamw,

@@ -20,7 +20,7 @@ from batchbridge.kit.checkpoints import STATE_FILE
 from batchbridge.ledger import diff, read_steps
 from batchbridge.testing.equivalence import TRAJECTORY_BAR
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge.testing.trajectories import assert_same_end
+from batchbridge_on_cpu.trajectories import assert_same_end
 from batchbridge_trl.testing import flat_parameters
 
 SCRIPT = Path(__file__).parent / "two_ranks.py"

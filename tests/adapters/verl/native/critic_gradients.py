@@ -21,8 +21,8 @@ from batchbridge.meaning.critic_run import run_of_critic
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.testing.oracle import double, relative_error
-from batchbridge.testing.value_oracle import ValueSample, clipped_share, value_gradient, values
 from batchbridge_on_cpu.steps import CONSTANT, GROUP, PROMPTS, STEP_SIZE, Steps, bar, moved, spec_of
+from batchbridge_on_cpu.value_oracle import ValueSample, clipped_share, value_gradient, values
 from batchbridge_on_cpu.verl.critic import PACKED, critic_worker, tiny_critic, value_batch
 from batchbridge_on_cpu.verl.workers import full_gradient
 from batchbridge_verl.critic_engine import CriticLayer

@@ -34,7 +34,8 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
-from batchbridge.testing.trajectories import (
+from batchbridge_on_cpu.half_saved import half_saved
+from batchbridge_on_cpu.trajectories import (
     FAULTS,
     Fault,
     adamw,
@@ -42,7 +43,6 @@ from batchbridge.testing.trajectories import (
     assert_same_end,
     reference_run,
 )
-from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.verl.critic import OVERRIDES as CRITIC
 from batchbridge_on_cpu.verl.critic import save_critic
 from batchbridge_on_cpu.verl.cuts import cuts_in

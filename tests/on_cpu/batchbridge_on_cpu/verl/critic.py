@@ -17,7 +17,7 @@ import transformers
 
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
-from batchbridge.testing.value_oracle import ValueSample
+from batchbridge_on_cpu.value_oracle import ValueSample
 from batchbridge_on_cpu.valuing import without_bias
 from batchbridge_on_cpu.verl.workers import batch, compose
 

@@ -21,8 +21,8 @@ from orl_runs import RELEASE, Run, prepared, run
 
 from batchbridge.ledger import diff
 from batchbridge.testing.equivalence import TRAJECTORY_BAR
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
 from batchbridge_on_cpu.openrlhf.scripted import environment
+from batchbridge_on_cpu.trajectories import assert_other_end, assert_same_end
 
 FILE = f"critic_{RELEASE}.json"
 FLAGS = ("--critic.save_value_network",)

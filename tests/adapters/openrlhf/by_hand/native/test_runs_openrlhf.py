@@ -19,9 +19,9 @@ from orl_runs import FILE, RELEASE, Run, prepared, run
 
 from batchbridge.ledger import diff, read_steps
 from batchbridge.reading.read import read
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
 from batchbridge_on_cpu.half_saved import half_saved_beside_latest
 from batchbridge_on_cpu.openrlhf.scripted import command
+from batchbridge_on_cpu.trajectories import assert_other_end, assert_same_end
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from test_runs_openrlhf import Run, prepared, run
 
 from batchbridge.ledger import diff, fingerprint, read_steps
 from batchbridge.reading.read import read
-from batchbridge.testing.trajectories import assert_same_end
 from batchbridge_on_cpu.openrlhf import agent
 from batchbridge_on_cpu.openrlhf.conversations import Conversations
 from batchbridge_on_cpu.openrlhf.scripted import command
+from batchbridge_on_cpu.trajectories import assert_same_end
 
 FILE = f"together_{version('openrlhf')}.json"
 SETTINGS = {
