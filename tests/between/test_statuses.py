@@ -126,6 +126,17 @@ def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
     assert adapters()[other].enforces(path, wanted)
 
 
+def test_a_critic_s_advantages_are_never_patched() -> None:
+    """OpenRLHF whitens with ddof 0 where verl has 1: `wrap` refuses to change that (`batch_scale`), and a conversion
+    must not promise it. Group advantages of another ddof it writes itself."""
+    sizes = {"data.train_batch_size": 64, "actor_rollout_ref.actor.ppo_mini_batch_size": 64}
+    critics = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 4}
+    found = converted(read("verl", **sizes, **critics, **{"actor_rollout_ref.rollout.n": 4}), "openrlhf")
+    field = report(found, "advantage.ddof")
+    assert (field.status, field.source, field.target) == ("approximate", 1, 0)
+    assert adapters()["openrlhf"].enforces("advantage.ddof", 1)
+
+
 def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropped remainders leave whole rollouts only, so that no step can span two; openrlhf alone keeps remainders."""
     found = converted(read("trl", prompts=5121), "openrlhf")

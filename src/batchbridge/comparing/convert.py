@@ -24,7 +24,9 @@ from batchbridge.errors import Problem
 from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import includes
 from batchbridge.kit.writing import remembered
+from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat
@@ -294,7 +296,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     # The canonical meaning is what is converted: what either framework does on its own is said apart.
     plain = _without_behaviour(reading)
     found = compare(plain, _without_behaviour(back))
-    wrapped = compare(plain, _without_behaviour(_wrapped(adapter, source, back)))
+    wrapped = compare(plain, _without_behaviour(_wrapped(adapter, reading.spec, source, back)))
     brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
         if effect.field not in source and effect.field not in target:
@@ -310,7 +312,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
         yield FieldReport(effect.field, effect.aspect, unit, status, one, other, reason, factor, rare)
 
 
-def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Reading:
+def _wrapped(adapter: Adapter, asked: Spec, source: Mapping[str, Any], back: Reading) -> Reading:
     """What the written configuration means in a run that is wrapped to do as the source does."""
     if back.spec is None or not _patches(adapter, back.framework_version):
         return back
@@ -318,9 +320,16 @@ def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Read
     patched = {
         path: value
         for path, value in source.items()
-        if path in own and value != own[path] and adapter.enforces(path, value)
+        if path in own and value != own[path] and _brings_about(adapter, path, value, asked)
     }
     return dataclasses.replace(back, spec=back.spec.replace(**patched))
+
+
+def _brings_about(adapter: Adapter, path: str, value: Any, spec: Spec) -> bool:
+    """Whether a wrapped run has the source's value of a field. Advantages that rewards alone do not decide are the
+    framework's own, whatever is asked."""
+    own = path.startswith("advantage.") and spec.advantage.baseline not in RULED
+    return not own and adapter.enforces(path, value)
 
 
 def _status(
@@ -347,7 +356,7 @@ def _status(
     if one is None and effect.missing == "unfixed":
         reason = f"{reading.framework} fixes nothing, and each launch has another; {adapter.framework} has {other}"
         return "filled", reason, None
-    if _patches(adapter, back.framework_version) and adapter.enforces(effect.field, one):
+    if _patches(adapter, back.framework_version) and _brings_about(adapter, effect.field, one, reading.spec):
         return "patched", effect.reason, None
     if effect.field in brought:
         return "patched", f"once wrapped it means the same: {brought[effect.field]}", None
