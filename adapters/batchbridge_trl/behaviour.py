@@ -6,103 +6,62 @@ numbers. Sampling (and dropout) moves them, and then the shuffle inside a rollou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit.native_steps import Completion
 from batchbridge.kit.torch_random import TorchGenerator
-from batchbridge_trl.epochs import epoch, sampler_of
+from batchbridge_trl.epochs import Epoch, sampler_of
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config
 
 
-class Symbols(NamedTuple):
-    """What the weight of a completion's tokens depends on: W devices, k micro-batches of the step, m completions of a
-    micro-batch, l the completion's tokens, t_m the micro-batch's tokens, t_r the rollout's tokens over all devices, s
-    steps_per_generation, c max_completion_length."""
-
-    w: int
-    k: int
-    m: int
-    l: int  # noqa: E741  # as in the formulas
-    t_m: int
-    t_r: int
-    s: int
-    c: int
-
-
 class Denominator(NamedTuple):
-    """How loss types divide: `scope`, one token's `weight` in an optimizer step and its `formula` in words (see
-    `Symbols`; L_i is l), the versions, the source."""
+    """How loss types divide: `scope`, one token's weight in an optimizer step as a formula, the source, the versions.
+
+    Symbols of a formula: W devices, k micro-batches of the step, m completions of a micro-batch, L_i the completion's
+    tokens, T_m the micro-batch's tokens, T_r the rollout's tokens over all devices, s steps_per_generation, c
+    max_completion_length.
+    """
 
     losses: tuple[str, ...]
     scope: DenominatorScope
     formula: str
-    weight: Callable[[Symbols], Fraction]
     source: str
     versions: str = ""
+
+    def weight(self, symbols: Mapping[str, int]) -> Fraction:
+        """The formula in numbers: its first symbol over the product of the others."""
+        above, *below = re.findall(r"\w+", self.formula)
+        return Fraction(symbols.get(above, 1), math.prod(symbols[symbol] for symbol in below))
 
 
 _ROLLOUT = ("dapo", "cispo", "vespo")
 _LOSS = "GRPOTrainer._compute_loss"
+_BY_K = "transformers divides by k up to 0.21, TRL since 0.22"
 DENOMINATORS = (
     Denominator(
         ("grpo",),
         "optimizer_step",
         "1 / (W k m L_i)",
-        lambda of: Fraction(1, of.w * of.k * of.m * of.l),
         "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; k = gradient_accumulation_steps, in transformers",
         "<0.16",
     ),
     Denominator(
-        ("grpo", "sapo"),
-        "optimizer_step",
-        "1 / (W k m L_i)",
-        lambda of: Fraction(1, of.w * of.k * of.m * of.l),
-        f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
-        ">=0.17",
+        ("grpo", "sapo"), "optimizer_step", "1 / (W k m L_i)", f"trl 0.17.0 to 1.16.0 {_LOSS}; {_BY_K}", ">=0.17"
     ),
-    Denominator(
-        ("luspo",),
-        "optimizer_step",
-        "1 / (W k m)",
-        lambda of: Fraction(1, of.w * of.k * of.m),
-        f"trl 0.28.0 to 1.16.0 {_LOSS}",
-    ),
-    Denominator(
-        ("dr_grpo",),
-        "optimizer_step",
-        "1 / (W k m c)",
-        lambda of: Fraction(1, of.w * of.k * of.m * of.c),
-        f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
-    ),
-    Denominator(
-        ("bnpo",),
-        "micro_batch",
-        "1 / (W k T_m)",
-        lambda of: Fraction(1, of.w * of.k * of.t_m),
-        f"trl 0.16.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
-    ),
-    Denominator(
-        _ROLLOUT,
-        "rollout",
-        "1 / T_r",
-        lambda of: Fraction(1, of.t_r),
-        f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)",
-        ">=0.22,<1.9.1",
-    ),
-    Denominator(
-        _ROLLOUT,
-        "rollout",
-        "s / (k T_r)",
-        lambda of: Fraction(of.s, of.k * of.t_r),
-        f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)",
-        ">=1.9.1",
-    ),
+    Denominator(("luspo",), "optimizer_step", "1 / (W k m)", f"trl 0.28.0 to 1.16.0 {_LOSS}"),
+    Denominator(("dr_grpo",), "optimizer_step", "1 / (W k m c)", f"trl 0.17.0 to 1.16.0 {_LOSS}; {_BY_K}"),
+    Denominator(("bnpo",), "micro_batch", "1 / (W k T_m)", f"trl 0.16.0 to 1.16.0 {_LOSS}; {_BY_K}"),
+    Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
+    Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
 )
 """Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; see
 `epochs.LOOPS` for what k is), since 0.22 TRL, by those of the actual window, but not for the dapo family."""
@@ -178,28 +137,26 @@ def behaviour(facts: Facts) -> Behaviour | None:
     if scope == "rollout" and steps == window:
         scope = "optimizer_step"  # the rollout is the step's, or each of its passes
     layout = _layout(facts)
-    undecided = [text for applies, text in UNDECIDED if applies(facts)]
+    undecided = []
     if steps > 1 and layout.shuffled:
         which = "micro-batch" if window % steps == 0 else "optimizer step and micro-batch"
         why = "sampling moves the random numbers that shuffle it; decided only for scripted rollouts"
-        undecided.insert(0, f"which {which} trains a completion of a rollout: {why}")
-    order = (
-        f"torch.randperm of a generator seeded with {facts.native['seed']} whose state continues over epochs"
-        if facts.native["shuffle_dataset"]
-        else "as in the dataset"
-    )
+        undecided.append(f"which {which} trains a completion of a rollout: {why}")
+    undecided += _open_weights(facts)
+    if _on(facts, "split_batches"):
+        undecided.append("the rollouts: accelerator_config.split_batches cuts them")
+    order = "as in the dataset"
+    if facts.native["shuffle_dataset"]:
+        order = f"torch.randperm of a generator seeded with {facts.native['seed']} whose state continues over epochs"
+    rest = "dropped" if sampler_of(facts.version).drops else "a shorter one"
+    micro = facts.sizes.micro
+    members = layout.text.format(micro=micro, share=micro * steps, steps=steps, passes=facts.sizes.iterations)
+    members += f"; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
+    if not micro_steps or micro_steps % window:
+        members += "; it draws from several rollouts"
     return Behaviour(
-        order=(
-            f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest "
-            + ("dropped" if sampler_of(facts.version).drops else "a shorter one")
-        ),
-        membership=(
-            layout.text.format(
-                micro=facts.sizes.micro, share=facts.sizes.micro * steps, steps=steps, passes=facts.sizes.iterations
-            )
-            + f"; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
-            + ("" if micro_steps and micro_steps % window == 0 else "; it draws from several rollouts")
-        ),
+        order=f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest {rest}",
+        membership=members,
         denominator_scope=scope,
         denominator_formula=row.formula,
         lr_tick="after every optimizer step",
@@ -211,7 +168,7 @@ def behaviour(facts: Facts) -> Behaviour | None:
 
 
 def native_steps(
-    reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    reading: Reading, dataset_size: int, response_tokens: Mapping[Completion, int]
 ) -> Iterator[NativeStep]:
     """The optimizer steps of the unwrapped run with scripted rollouts, weights as exact fractions.
 
@@ -221,17 +178,12 @@ def native_steps(
     facts = facts_of(reading)
     if facts is None or facts.rollout is None or facts.loss is None:
         raise ValueError("the settings give no run: see the findings")
-    if facts.sizes.iterations < 1:
+    found = facts._replace(prompts=dataset_size).epoch
+    if found is None:
         return iter(())
-    for applies, why in NO_STEPS:
-        if applies(facts):
-            raise ValueError(why)
-    return _steps(facts, dataset_size, response_tokens)
-
-
-class _Member(NamedTuple):
-    prompt: int
-    sample: int
+    if (why := _no_steps(facts)) is not None:
+        raise ValueError(why)
+    return _steps(facts, found, response_tokens)
 
 
 class _MicroStep(NamedTuple):
@@ -239,22 +191,20 @@ class _MicroStep(NamedTuple):
 
     rollout: int
     pass_index: int
-    members: tuple[tuple[_Member, ...], ...]
+    members: Sequence[Sequence[Completion]]
     rollout_tokens: int
 
 
-def _steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+def _steps(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Iterator[NativeStep]:
     """transformers' loop: windows of micro-batches as the loader's length promises them, and a step at each window's
     nominal end, or at the promised end of the epoch. Micro-batches after the last such end wait for the next epoch."""
-    assert facts.rollout is not None
-    window, drop_last = facts.sizes.window, bool(facts.native["dataloader_drop_last"])
-    found = epoch(facts.sizes, facts.rollout, dataset_size, facts.version, drop_last=drop_last)
     if not found.real:
         return
+    window = found.window
     total, epochs = found.stops(facts.native["num_train_epochs"], facts.native["max_steps"])
     index = 0
     waiting: list[tuple[_MicroStep, int]] = []
-    for micro_steps in islice(_epochs(facts, dataset_size, tokens, found.real), epochs):
+    for micro_steps in islice(_epochs(facts, found, tokens), epochs):
         done = 0
         for place in range(found.windows):
             drawn = list(islice(micro_steps, window if place < found.windows - 1 else found.last_window))
@@ -268,9 +218,7 @@ def _steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int
                 return
 
 
-def _epochs(
-    facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int], real: int
-) -> Iterator[Iterator[_MicroStep]]:
+def _epochs(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Iterator[Iterator[_MicroStep]]:
     """The micro-steps of each epoch, epoch after epoch without end."""
     assert facts.rollout is not None
     sizes, size = facts.sizes, facts.rollout.completions
@@ -278,25 +226,26 @@ def _epochs(
     ranks = [TorchGenerator(facts.native["seed"] + rank) for rank in range(sizes.world)]
     rollouts = count()
     while True:
-        order = generator.permutation(dataset_size) if facts.native["shuffle_dataset"] else list(range(dataset_size))
+        order = generator.permutation(found.prompts) if facts.native["shuffle_dataset"] else range(found.prompts)
         for rank in ranks:
             rank.draw_int64()  # the data loader's base seed, once per epoch
-        rows = [_Member(p, s) for p in order for s in range(sizes.generations)]
+        rows = [(prompt, sample) for prompt in order for sample in range(sizes.generations)]
         if sampler_of(facts.version).drops:
             rows = rows[: len(rows) // size * size]
         elif sizes.world > 1:
             # accelerate fills the last micro-batches with the epoch's first rows; a single process leaves them short.
-            rows += islice(cycle(rows[: sizes.micro * sizes.world]), -len(rows) % (sizes.micro * sizes.world))
+            rows += islice(cycle(rows[: sizes.micro_step]), -len(rows) % sizes.micro_step)
         chunks = (rows[start : start + size] for start in range(0, len(rows), size))
-        yield islice((step for rows in chunks for step in _rollout(next(rollouts), rows, facts, ranks, tokens)), real)
+        steps = (step for chunk in chunks for step in _rollout(next(rollouts), chunk, facts, ranks, tokens))
+        yield islice(steps, found.real)
 
 
 def _rollout(
     number: int,
-    rows: Sequence[_Member],
+    rows: Sequence[Completion],
     facts: Facts,
     ranks: Sequence[TorchGenerator],
-    tokens: Mapping[tuple[int, int], int],
+    tokens: Mapping[Completion, int],
 ) -> Iterator[_MicroStep]:
     """The micro-steps that one rollout feeds, pass after pass."""
     micro, world, layout = facts.sizes.micro, facts.sizes.world, _layout(facts)
@@ -313,42 +262,37 @@ def _rollout(
         parts = [[block[cut : cut + micro] for block in blocks] for cut in range(0, share, micro)]
     for pass_index in range(facts.sizes.iterations):
         for part in parts:
-            yield _MicroStep(number, pass_index, tuple(map(tuple, part)), total)
+            yield _MicroStep(number, pass_index, part, total)
 
 
 def _step(
-    index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: Facts, tokens: Mapping[tuple[int, int], int]
+    index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: Facts, tokens: Mapping[Completion, int]
 ) -> NativeStep:
     """`micro_steps`: each with the micro-batches of the window that it was drawn in, by which its loss is divided."""
+    assert facts.rollout is not None
+    row, left_open = _denominator(facts), any(_open_weights(facts))
+    symbols = {"W": facts.sizes.world, "s": facts.rollout.steps_per_generation}
+    symbols["c"] = facts.native["max_completion_length"]
     rows = []
     for place, (micro_step, window) in enumerate(micro_steps):
         for rank, members in enumerate(micro_step.members):
             local = sum(tokens[member] for member in members)
-            for member in members:
-                weight = _weight(facts, window, len(members), tokens[member], local, micro_step.rollout_tokens)
+            symbols |= {"k": window, "m": len(members), "T_m": local, "T_r": micro_step.rollout_tokens}
+            for prompt, sample in members:
+                symbols["L_i"] = tokens[prompt, sample]
+                weight = row.weight(symbols) if symbols["L_i"] else Fraction(0)
                 rows.append(
                     NativeRow(
                         rollout=micro_step.rollout,
                         pass_index=micro_step.pass_index,
-                        prompt=member.prompt,
-                        sample=member.sample,
+                        prompt=prompt,
+                        sample=sample,
                         rank=rank,
                         micro_batch=place,
-                        weight=weight,
+                        weight=None if left_open else weight,
                     )
                 )
     return NativeStep(index=index, rows=tuple(rows))
-
-
-def _weight(facts: Facts, window: int, members: int, length: int, local: int, total: int) -> Fraction | None:
-    """The weight of one token of a completion of `length` tokens: `Denominator.formula`, in numbers."""
-    if _liger_decides(facts) or _luspo_widened(facts) or _masked_tokens_count(facts):
-        return None
-    if not length:
-        return Fraction(0)
-    assert facts.rollout is not None
-    steps, longest = facts.rollout.steps_per_generation, facts.native["max_completion_length"]
-    return _denominator(facts).weight(Symbols(facts.sizes.world, window, members, length, local, total, steps, longest))
 
 
 def _denominator(facts: Facts) -> Denominator:
@@ -359,19 +303,17 @@ def _layout(facts: Facts) -> Layout:
     return next(row for row in LAYOUTS if holds(row.versions, facts.version))
 
 
-def _liger_decides(facts: Facts) -> bool:
-    """Source: trl 0.17.0 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own."""
-    return facts.liger and holds(">=0.17,<1.14", facts.version)
+def _open_weights(facts: Facts) -> Iterator[str]:
+    """Why the configuration does not decide the weights.
 
-
-def _luspo_widened(facts: Facts) -> bool:
-    return any(defect.code == "BB-TRL-070" for defect in defects(facts)) if facts.loss.name == "luspo" else False
-
-
-def _masked_tokens_count(facts: Facts) -> bool:
-    """BB-TRL-078: what the denominator counts is not the tokens that train."""
-    counts = facts.loss.rollout_denominator and facts.native["mask_truncated_completions"]
-    return bool(counts) and holds("<1.9", facts.version)
+    Source: trl 0.17.0 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own.
+    """
+    if facts.liger and holds(">=0.17,<1.14", facts.version):
+        yield "the weights: Liger's own kernel computes the loss before trl 1.14"
+    if facts.loss.rollout_denominator and facts.native["mask_truncated_completions"] and holds("<1.9", facts.version):
+        yield "the weights: the denominator counts the tokens of masked completions, which is what was sampled"
+    if facts.loss.name == "luspo" and any(defect.code == "BB-TRL-070" for defect in defects(facts)):
+        yield "the weights: they depend on the padding"
 
 
 def _on(facts: Facts, option: str) -> bool:
@@ -379,44 +321,14 @@ def _on(facts: Facts, option: str) -> bool:
     return accelerator_config(facts.native).get(option) is True and facts.sizes.world > 1
 
 
-UNDECIDED: tuple[tuple[Callable[[Facts], bool], str], ...] = (
-    (_liger_decides, "the weights: Liger's own kernel computes the loss before trl 1.14"),
-    (
-        _masked_tokens_count,
-        "the weights: the denominator counts the tokens of masked completions, which is what was sampled",
-    ),
-    (_luspo_widened, "the weights: they depend on the padding"),
-    (
-        lambda facts: _on(facts, "split_batches"),
-        "the rollouts: accelerator_config.split_batches cuts them",
-    ),
-)
-"""What of a run the configuration does not decide, and when."""
-NO_STEPS: tuple[tuple[Callable[[Facts], bool], str], ...] = (
-    (
-        lambda facts: (
-            facts.groups_per_micro_step and bool(facts.sizes.micro * facts.sizes.world % facts.sizes.generations)
-        ),
-        "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run",
-    ),
-    *(
-        (
-            lambda facts, option=option: _on(facts, option),
-            f"accelerator_config.{option} is on: what each device gets is left open",
-        )
-        for option in ("split_batches", "dispatch_batches")
-    ),
-    (
-        lambda facts: (
-            accelerator_config(facts.native).get("even_batches") is False
-            and facts.sizes.world > 1
-            and not sampler_of(facts.version).drops
-        ),
-        "accelerator_config.even_batches is off: devices get different numbers of micro-batches",
-    ),
-    (
-        lambda facts: bool(facts.native.get("dataset_streaming") or facts.native.get("streaming")),
-        "dataset_streaming: a streamed dataset has no prompt indices",
-    ),
-)
-"""When there are no optimizer steps to say, and why."""
+def _no_steps(facts: Facts) -> str | None:
+    """Why there are no optimizer steps to say; None where there are."""
+    if facts.groups_per_micro_step and facts.sizes.micro_step % facts.sizes.generations:
+        return "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run"
+    for option in ("split_batches", "dispatch_batches"):
+        if _on(facts, option):
+            return f"accelerator_config.{option} is on: what each device gets is left open"
+    uneven = accelerator_config(facts.native).get("even_batches") is False and facts.sizes.world > 1
+    if uneven and not sampler_of(facts.version).drops:
+        return "accelerator_config.even_batches is off: devices get different numbers of micro-batches"
+    return "dataset_streaming: a streamed dataset has no prompt indices" if facts.streams else None

@@ -16,15 +16,13 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of
-from batchbridge_trl.sizes import sizes_of
+from batchbridge_trl.recipe import OF_SFT, fine_tunes, name_of, not_judged, recipe_of, starts
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, GENERATIONS, MICRO, PASSES, STEPS, sizes_of
 from batchbridge_trl.starting import start_of
-from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
+from batchbridge_trl.tables import Group, settings_of, versions_of
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
-
-CODES = Codes("BB-TRL-001", "BB-TRL-002", "BB-TRL-005", "BB-TRL-003", "BB-TRL-004", "BB-TRL-006")
 
 
 class TrlAdapter(FramedAdapter):
@@ -32,7 +30,7 @@ class TrlAdapter(FramedAdapter):
 
     framework: ClassVar[str] = "trl"
     title = "trl"
-    codes = CODES
+    codes = Codes("BB-TRL-001", "BB-TRL-002", "BB-TRL-005", "BB-TRL-003", "BB-TRL-004", "BB-TRL-006")
     no_configuration = "BB-TRL-006"
     no_run = ("BB-TRL-081",)
     distribution: ClassVar[str | None] = "trl"
@@ -51,7 +49,6 @@ class TrlAdapter(FramedAdapter):
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
-    gone: ClassVar[tuple[Gone, ...]] = tables.GONE
 
     def hooks(self) -> Mapping[str, str]:
         """The module of the trainer, and that of the class which its copies are derived from; see `launched`."""
@@ -64,7 +61,7 @@ class TrlAdapter(FramedAdapter):
         """Certain for a config object; else by GRPO's own key names, also of a recipe that a command names."""
         if source.native is not None:
             return 1.0 if self.is_configuration(source.native) else 0.0
-        if _starts_trls_own(source.argv):
+        if starts(source.argv, "grpo"):  # whose parser takes TRL's settings and nothing else
             return 0.97
         if fine_tunes(source.argv):
             return 0.9  # below what is certain: in a script, a GRPO command beside it is the one that is meant
@@ -106,20 +103,19 @@ class TrlAdapter(FramedAdapter):
         found += taken.findings
         world = world_size(source, context, native)
         native[WORLD] = world.size
-        if world.size is not None and too_large(world.size):
+        if world.provenance is None:
+            found.append(_world_missing(world.reason))
+        elif too_large(world.size):
             bad.add(WORLD)
             found.append(_wrong_value(Where(WORLD), world.size, TOO_LARGE))
             native[WORLD] = None
-        elif world.provenance is not None:
-            origin = world.provenance
-            places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
-        if world.size is None and WORLD not in bad:
-            found.append(_world_missing(world.reason))
+        else:
+            places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
         guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
-        reading = self.unread(version, found, context)
-        reading = dataclasses.replace(reading, native=native, given=places, guessed=guessed)
-        sizes = None if bad & _DECIDING else sizes_of(native)
-        if sizes is None:
+        reading = dataclasses.replace(
+            self.unread(version, found, context), native=native, given=places, guessed=guessed
+        )
+        if bad & _DECIDING or (sizes := sizes_of(native)) is None:
             return reading
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import Facts
@@ -127,8 +123,7 @@ class TrlAdapter(FramedAdapter):
         start = None if source.native is not None else start_of(source, native, _program(source.argv))
         facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        told = None if bad else meaning(native, sizes, version)
-        if told is None:
+        if bad or (told := meaning(native, sizes, version)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
@@ -147,7 +142,7 @@ class TrlAdapter(FramedAdapter):
         """See `file_schema`."""
         from batchbridge_trl.file_schema import settings_schema
 
-        return settings_schema(self.framework, self.groups, self.gone, version, self.decides)
+        return settings_schema(self.framework, self.groups, version, self.decides)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """TRL's own rules and known defects; see `rules`."""
@@ -215,61 +210,41 @@ class TrlAdapter(FramedAdapter):
 
     def _unknown_key(self, place: Where, near: Sequence[str], version: str, given: Mapping[str, Any]) -> Finding:
         key = place.key or ""
-        gone = next((gone for gone in self.gone if gone.key == key), None)
+        gone = next((gone for gone in tables.GONE if gone.key == key), None)
         if gone is not None:
-            message = gone.message
+            message, source = gone.message, gone.source
             fixes = [gone.fix(given[key], settings_of(self.groups, version), given)]
         else:
-            elsewhere = sorted(versions_of(self.groups, key))
-            message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}" + (
-                f"; trl {' or '.join(elsewhere)} has it" if elsewhere else ""
-            )
+            message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}"
+            if elsewhere := sorted(versions_of(self.groups, key)):
+                message += f"; trl {' or '.join(elsewhere)} has it"
             fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
             fixes.append(Fix(f"remove {key}", {key: None}))
-        return Finding(
-            "BB-TRL-003",
-            "error",
-            "config",
-            message,
-            (place,),
-            tuple(fixes),
-            native=(
-                "TrlParser: ValueError: Unknown arguments from config file; "
-                "GRPOConfig(...): unexpected keyword argument"
-            ),
-            source=gone.source if gone is not None else ", ".join(group.source for group in self.groups[:2]),
+            source = ", ".join(group.source for group in self.groups[:2])
+        native = (
+            "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
         )
+        return Finding("BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source)
 
 
-_TELLING = frozenset(
-    {"num_generations", "steps_per_generation", "generation_batch_size", "scale_rewards", "max_completion_length"}
-)
+_TELLING = frozenset({GENERATIONS, STEPS, BATCH, "scale_rewards", "max_completion_length"})
 _HELPING = frozenset(
     {
-        *("per_device_train_batch_size", "gradient_accumulation_steps", "loss_type", "num_train_epochs", "max_steps"),
         *(
+            MICRO,
+            ACCUMULATION,
+            PASSES,
+            "loss_type",
+            "num_train_epochs",
+            "max_steps",
             "epsilon_high",
             "beta",
-            "num_iterations",
             "use_vllm",
-            "reward_funcs",
-            "learning_rate",
-            "per_device_eval_batch_size",
         ),
+        *("reward_funcs", "learning_rate", "per_device_eval_batch_size"),
     }
 )
-_DECIDING = frozenset(
-    {
-        *(
-            "per_device_train_batch_size",
-            "gradient_accumulation_steps",
-            "num_generations",
-            "num_iterations",
-            "loss_type",
-        ),
-        *("generation_batch_size", "steps_per_generation", "scale_rewards", "importance_sampling_level", WORLD),
-    }
-)
+_DECIDING = frozenset({*FIELDS.values(), "loss_type", "scale_rewards", "importance_sampling_level"})
 """Keys without which nothing about batches can be said."""
 
 
@@ -283,28 +258,16 @@ def keys_in(source: Source) -> set[str]:
     return mine | named if named & _TELLING else mine
 
 
-def _starts_trls_own(argv: Sequence[str]) -> bool:
-    """Whether words start the script that TRL ships, whose parser takes TRL's settings and nothing else."""
-    program = tuple(argv[1:] if argv and _name(argv[0]).startswith("python") else argv)
-    if program[:2] == ("-m", "trl.scripts.grpo") or (program and program[0].endswith("trl/scripts/grpo.py")):
-        return True
-    return program[1:2] == ("grpo",) and _name(program[0]) == "trl"
-
-
 def _program(argv: Sequence[str]) -> str | None:
     """The script or module that words start, where it is not TRL's."""
-    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
-    return None if not program or argv[0].startswith("-") or _starts_trls_own(argv) else program[0]
+    program = [word for word in argv[:3] if not word.startswith("-") and not name_of(word).startswith("python")]
+    return None if not program or argv[0].startswith("-") or starts(argv, "grpo") else program[0]
 
 
 def _script_of_ones_own(argv: Sequence[str]) -> str | None:
     """The script or module that words start, where it is neither TRL's nor Open-R1's: its parser is not known."""
     program = _program(argv)
     return None if program is None or program.endswith("open_r1/grpo.py") else program
-
-
-def _name(program: str) -> str:
-    return program.rpartition("/")[2]
 
 
 def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
@@ -340,28 +303,26 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
         value = getattr(config, key)
         value = getattr(value, "value", value) if row.kind.name in ("choice", "any") else value
         given[key] = value
-    micro, steps = given.get("per_device_train_batch_size"), given.get("steps_per_generation")
-    world, batch = getattr(config, "world_size", None), given.get("generation_batch_size")
+    micro, steps, batch, world = (
+        given.get(MICRO),
+        given.get(STEPS),
+        given.get(BATCH),
+        getattr(config, "world_size", None),
+    )
     if isinstance(micro, int) and isinstance(steps, int) and isinstance(world, int) and batch == micro * steps * world:
-        given["generation_batch_size"] = None
-        if steps == given.get("gradient_accumulation_steps"):
-            given["steps_per_generation"] = None
+        given[BATCH] = None
+        if steps == given.get(ACCUMULATION):
+            given[STEPS] = None
     elif isinstance(batch, int) and isinstance(steps, int):
-        given["steps_per_generation"] = None
+        given[STEPS] = None
     return given, {key: Where(key, _printable(value)) for key, value in given.items() if value != rows[key].default}
 
 
 def _no_text(key: object) -> Finding:
     shown = _shown(key)
-    return Finding(
-        "BB-TRL-008",
-        "error",
-        "config",
-        f"the key {shown} is no text, and every setting's name is",
-        where=(Where(shown),),
-        fixes=(Fix(f"remove {shown}"),),
-        native="TypeError: keywords must be strings",
-    )
+    message = f"the key {shown} is no text, and every setting's name is"
+    fix, native = Fix(f"remove {shown}"), "TypeError: keywords must be strings"
+    return Finding("BB-TRL-008", "error", "config", message, (Where(shown),), (fix,), native)
 
 
 def _printable(value: Any) -> Any:
@@ -379,27 +340,15 @@ def _shown(value: object) -> str:
 
 
 def _wrong_value(place: Where, value: object, wrong: WrongValue) -> Finding:
-    shown = _shown(value)
-    return Finding(
-        "BB-TRL-007" if wrong is TOO_LARGE else "BB-TRL-004",
-        "error",
-        "config",
+    code, shown = "BB-TRL-007" if wrong is TOO_LARGE else "BB-TRL-004", _shown(value)
+    message, where = (
         f"{place.key} = {shown}: expected {wrong.expected}",
-        where=(Where(place.key, shown, place.file, place.line),),
-        native=wrong.native.replace("{key}", place.key or ""),
+        Where(place.key, shown, place.file, place.line),
     )
+    return Finding(code, "error", "config", message, (where,), native=wrong.native.replace("{key}", place.key or ""))
 
 
 def _world_missing(reason: str) -> Finding:
-    return Finding(
-        "BB-TRL-005",
-        "warning",
-        "config",
-        f"the world size is missing, and batches count completions over all devices: {reason}",
-        where=(Where(WORLD),),
-        fixes=(
-            Fix("say the world size (--world-size, or --nodes and --gpus)"),
-            Fix(f"put {WORLD} into an accelerate file"),
-        ),
-        undecided=True,
-    )
+    message = f"the world size is missing, and batches count completions over all devices: {reason}"
+    ways = "say the world size (--world-size, or --nodes and --gpus)", f"put {WORLD} into an accelerate file"
+    return Finding("BB-TRL-005", "warning", "config", message, (Where(WORLD),), tuple(map(Fix, ways)), undecided=True)

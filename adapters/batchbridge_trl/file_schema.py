@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge.kit.file_schema import Words, elsewhere, nested, refused, setting
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.later import OBJECTIVES
-from batchbridge_trl.settings import holds
-from batchbridge_trl.tables import Gone, Group, settings_of
+from batchbridge_trl.settings import GONE, holds
+from batchbridge_trl.tables import Group, settings_of
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "gradient_accumulation_steps": ("micro-batches", "Micro-batches that a device adds up in one optimizer step."),
@@ -60,11 +60,7 @@ def words_of(version: str) -> Mapping[str, Words]:
 
 
 def settings_schema(
-    framework: str,
-    groups: tuple[Group, ...],
-    gone: Iterable[Gone],
-    version: str,
-    decides: Callable[[str], str | None],
+    framework: str, groups: tuple[Group, ...], version: str, decides: Callable[[str], str | None]
 ) -> dict[str, Any]:
     """Every key of `groups` that is a setting in `version`; those that are gone, or came later, are refused by name.
 
@@ -82,5 +78,5 @@ def settings_schema(
     named = f"trl {version}" if framework == "trl" else f"{framework} under trl {version}"
     every = (row for group in groups for row in group.settings)
     others = dict(elsewhere(every, rows, named, "trl"))
-    dropped = {one.key: refused(one.message) for one in gone if one.key not in rows}
+    dropped = {one.key: refused(one.message) for one in GONE if one.key not in rows}
     return nested({**others, **dropped, **leaves})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from batchbridge.kit.key_table import Key, told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
-from batchbridge_trl.sizes import Sizes
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, PASSES, STEPS, Sizes
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.world import KEY as WORLD
 
@@ -127,15 +127,12 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
     told = told_by(said_alone(version), native)
     told |= {
         "topology.world_size": Told(sizes.world, WORLD),
-        "rollout.prompts_per_rollout": Told(
-            rollout.prompts, None, *_prompts_formula(sizes, rollout.steps_per_generation)
-        ),
+        "rollout.prompts_per_rollout": Told(rollout.prompts, None, *_prompts_formula(sizes)),
         "optimizer_step.completions_per_step": Told(
-            sizes.micro * sizes.world * sizes.window,
+            sizes.micro_step * sizes.window,
             None,
-            f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x gradient_accumulation_steps "
-            f"{sizes.window}",
-            ("per_device_train_batch_size", WORLD, "gradient_accumulation_steps"),
+            sizes.product(ACCUMULATION, sizes.window),
+            (MICRO, WORLD, ACCUMULATION),
         ),
         "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
     }
@@ -165,54 +162,28 @@ def samples_with_correction(native: Mapping[str, Any]) -> bool:
     return bool(native["use_vllm"] and native["vllm_importance_sampling_correction"])
 
 
-def _prompts_formula(sizes: Sizes, steps: int) -> tuple[str, tuple[str, ...]]:
+def _prompts_formula(sizes: Sizes) -> tuple[str, tuple[str, ...]]:
     """The formula of a rollout's prompts, and its native keys."""
     if sizes.generation_batch is not None:
-        keys = ("generation_batch_size", "num_generations")
-        return f"generation_batch_size {sizes.generation_batch} / num_generations {sizes.generations}", keys
-    named = "steps_per_generation" if sizes.steps_per_generation is not None else "gradient_accumulation_steps"
-    return (
-        f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x {named} {steps} "
-        f"/ num_generations {sizes.generations}",
-        ("per_device_train_batch_size", WORLD, named, "num_generations"),
-    )
-
-
-class Recorded(NamedTuple):
-    """When a version records the log-probabilities of a rollout before it trains on it."""
-
-    versions: str
-    when: Callable[[int, int, int], bool]
-    """Of the micro-batches of an optimizer step, those of a rollout, and the passes."""
-    source: str
-
-
-RECORDED = (
-    Recorded("<0.18", lambda window, steps, passes: passes > 1, "trl 0.16.0 num_iterations > 1; 0.15 has one pass"),
-    Recorded(
-        ">=0.18,<0.20",
-        lambda window, steps, passes: passes > 1 or steps > window,
-        "trl 0.18.0 to 0.19.1: num_iterations > 1 or steps_per_generation > gradient_accumulation_steps",
-    ),
-    Recorded(
-        ">=0.20",
-        lambda window, steps, passes: passes < 1 or window % (steps * passes) != 0,
-        "trl 0.20.0 to 1.16.0: gradient_accumulation_steps % (steps_per_generation x num_iterations) != 0",
-    ),
-)
-"""Elsewhere the ratio is taken against the training forward itself, and is 1. Source: trl
-GRPOTrainer._generate_and_score_completions."""
+        return f"{BATCH} {sizes.generation_batch} / {GENERATIONS} {sizes.generations}", (BATCH, GENERATIONS)
+    named, steps = sizes.steps
+    return f"{sizes.product(named, steps)} / {GENERATIONS} {sizes.generations}", (MICRO, WORLD, named, GENERATIONS)
 
 
 def records_old_logprobs(sizes: Sizes, steps: int, version: str) -> bool:
-    """Whether `version` records log-probabilities at the rollout, vLLM's correction aside."""
-    row = next(row for row in RECORDED if holds(row.versions, version))
-    return row.when(sizes.window, steps, sizes.iterations)
+    """Whether `version` records the log-probabilities of a rollout before it trains on it, vLLM's correction aside.
+
+    Elsewhere the ratio is taken against the training forward itself, and is 1. Source: trl 0.16.0, 0.18.0 to 0.19.1 and
+    0.20.0 to 1.16.0 GRPOTrainer._generate_and_score_completions; 0.15 has one pass.
+    """
+    if holds("<0.20", version):
+        return sizes.iterations > 1 or (steps > sizes.window and holds(">=0.18", version))
+    return sizes.iterations < 1 or sizes.window % (steps * sizes.iterations) != 0
 
 
 def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: int, version: str) -> dict[str, Told]:
-    high = native["epsilon"] if native["epsilon_high"] is None else native["epsilon_high"]
     high_key = "epsilon" if native["epsilon_high"] is None else "epsilon_high"
+    high = native[high_key]
     corrected = samples_with_correction(native)
     detached = not corrected and not records_old_logprobs(sizes, steps, version)
     told = {
@@ -220,18 +191,17 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
         "old_logprobs": Told(
             "detached" if detached else "rollout_start",
             None,
-            f"gradient_accumulation_steps {sizes.window} over steps_per_generation {steps} x num_iterations "
-            f"{sizes.iterations}" + (", and vLLM's correction needs them" if corrected else ""),
-            ("gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
+            f"{ACCUMULATION} {sizes.window} over {STEPS} {steps} x {PASSES} {sizes.iterations}"
+            + (", and vLLM's correction needs them" if corrected else ""),
+            (ACCUMULATION, STEPS, PASSES),
         ),
         "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
         # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
         "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
     }
     if native["beta"]:
-        told["kl_estimator"] = Told(
-            "k3_times_ratio" if native["use_bias_correction_kl"] else "k3", "use_bias_correction_kl"
-        )
+        estimator = "k3_times_ratio" if native["use_bias_correction_kl"] else "k3"
+        told["kl_estimator"] = Told(estimator, "use_bias_correction_kl")
     if loss.surrogate == "ppo":
         told["clip_low"] = Told(native["epsilon"], "epsilon")
         told["clip_high"] = Told(high, high_key)
@@ -253,30 +223,23 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
     # Below 1 it is a share of the run: transformers 5.23.0 TrainingArguments.get_warmup_steps.
     share = 0 < warmup < 1 or warmup_key == "warmup_ratio"
     length = Told(warmup if share else float(int(warmup)), warmup_key)
-    if warmup and str(native["lr_scheduler_type"]) in WITHOUT_WARMUP:
-        share, length = (
-            False,
-            Told(
-                0.0,
-                None,
-                f"lr_scheduler_type {native['lr_scheduler_type']} has no warm-up",
-                ("lr_scheduler_type", warmup_key),
-            ),
-        )
-    synced = native["sync_ref_model"]
+    schedule, arguments = str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"]
+    if warmup and schedule in WITHOUT_WARMUP:
+        keys = "lr_scheduler_type", warmup_key
+        share, length = False, Told(0.0, None, f"lr_scheduler_type {schedule} has no warm-up", keys)
     told = {
         "lr_schedule": Told(
-            _schedule(native),
+            schedule_text(schedule, arguments, native["learning_rate"]),  # in the words that adapters share
             "lr_scheduler_type",
-            "lr_scheduler_type with lr_scheduler_kwargs" if native["lr_scheduler_kwargs"] else None,
+            "lr_scheduler_type with lr_scheduler_kwargs" if arguments else None,
             ("lr_scheduler_kwargs",),
         ),
         "warmup_ratio" if share else "warmup_steps": length,
-        "reference_sync_steps": (
-            Told(native["ref_model_sync_steps"], "ref_model_sync_steps") if synced else Told(None, "sync_ref_model")
-        ),
+        "reference_sync_steps": Told(None, "sync_ref_model"),
         "precision": Told(precision(native), "bf16"),
     }
+    if native["sync_ref_model"]:
+        told["reference_sync_steps"] = Told(native["ref_model_sync_steps"], "ref_model_sync_steps")
     if holds("<0.16", version) and native["use_vllm"]:
         told["top_k"] = Told(0, None, "vLLM samples without top-k, transformers' generate with its default of 50")
     return {f"carried.{name}": entry for name, entry in told.items()}
@@ -285,11 +248,6 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
 def shifted(number: float, by: int) -> float:
     """`number + by` in decimals, so that 0.2 - 1 + 1 is 0.2 again."""
     return float(Decimal(repr(number)) + by)
-
-
-def _schedule(native: Mapping[str, Any]) -> str:
-    """The schedule in the words that adapters share."""
-    return schedule_text(str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"], native["learning_rate"])
 
 
 def _correction(native: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ _OF_GRPO = frozenset(
         *("max_completion_length", "reward_funcs", "reward_weights", "epsilon", "use_vllm"),
     }
 )
-_SFT_SCRIPTS = ("trl/scripts/sft.py", "open_r1/sft.py")
 
 
 def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
@@ -46,13 +45,24 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
     return rest, load_source(path), None
 
 
-def fine_tunes(argv: Sequence[str]) -> bool:
-    """Whether words start the SFT script of TRL or of Open-R1."""
-    program = tuple(argv[1:] if argv and argv[0].rpartition("/")[2].startswith("python") else argv)
+def name_of(program: str) -> str:
+    """A program's name without its folder."""
+    return program.rpartition("/")[2]
+
+
+def starts(argv: Sequence[str], command: str, *scripts: str) -> bool:
+    """Whether words start a command of TRL (`trl grpo`, `python -m trl.scripts.grpo`), or one of further scripts."""
+    program = tuple(argv[1:] if argv and name_of(argv[0]).startswith("python") else argv)
     if not program:
         return False
-    command = program[0].rpartition("/")[2] == "trl" and program[1:2] == ("sft",)
-    return command or program[:2] == ("-m", "trl.scripts.sft") or program[0].endswith(_SFT_SCRIPTS)
+    named = name_of(program[0]) == "trl" and program[1:2] == (command,)
+    module = program[:2] == ("-m", f"trl.scripts.{command}")
+    return named or module or program[0].endswith((f"trl/scripts/{command}.py", *scripts))
+
+
+def fine_tunes(argv: Sequence[str]) -> bool:
+    """Whether words start the SFT script of TRL or of Open-R1."""
+    return starts(argv, "sft", "open_r1/sft.py")
 
 
 def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:

@@ -30,18 +30,8 @@ _4, _51, _57, _5 = "<0.29", *(versions for versions, _ in TRANSFORMERS)
 
 LR_SCHEDULER_TYPE = choice(
     (
-        "linear",
-        "cosine",
-        "cosine_with_restarts",
-        "polynomial",
-        "constant",
-        "constant_with_warmup",
-        "inverse_sqrt",
-        "reduce_lr_on_plateau",
-        "cosine_with_min_lr",
-        "cosine_warmup_with_min_lr",
-        "warmup_stable_decay",
-        "greedy",
+        *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+        *("reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"),
     ),
     "SchedulerType",
 )

@@ -20,6 +20,12 @@ class Group:
     settings: tuple[Key, ...]
 
 
+def fixed_before(row: Key) -> tuple[Key, Key]:
+    """A row of a setting that came with a version, and one of those before, which did what its default says."""
+    came = row.versions.removeprefix(">=").partition(",")[0]
+    return row._replace(versions=f"<{came}", fixed=True), row
+
+
 class Gone(NamedTuple):
     """A key that newer versions do not know: since when, what says it now (None: nothing), and the source.
 

@@ -14,10 +14,11 @@ from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_trl.meaning import GIVEN, loss_types, said_alone, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
+from batchbridge_trl.sizes import ACCUMULATION, BATCH
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.values import too_large
 
-_CORRECTION = r"(\w+) \[(\S+), (\S+)\]"
+_CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 
 
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
@@ -55,17 +56,12 @@ CORRECTION_CAP = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling
 @lru_cache(maxsize=64)
 def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
     """Canonical fields that no setting decides in `version`, with the values that they may have."""
-    given = {
-        g.path: (g.value, None) if g.path in _MAY_BE_UNKNOWN else (g.value,)
-        for g in GIVEN
-        if holds(g.versions, version)
-    }
+    given: dict[str, tuple[Any, ...]] = {g.path: (g.value,) for g in GIVEN if holds(g.versions, version)}
+    given |= {path: (*given[path], None) for path in _MAY_BE_UNKNOWN}
     cut = {} if holds("<0.26", version) else {"carried.max_prompt_tokens": (None,)}
     return {**_FIXED, **given, **cut}
 
 
-_SHARE_OF_WARMUP = (("<0.29", "warmup_ratio"), (">=0.29", "warmup_steps"))
-"""The key that takes a share of the run, with transformers 4 and with transformers 5."""
 _MAY_BE_UNKNOWN = ("advantage.epsilon", "advantage.ddof", "carried.weight_decay_excludes")
 
 
@@ -98,55 +94,42 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 
 
 def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
-    rollout, step, world = spec.rollout, spec.optimizer_step, spec.topology.world_size
-    micro, completions = spec.micro_batch.completions_per_device, step.completions_per_step
+    prompts, completions = spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step
+    micro, world = spec.micro_batch.completions_per_device, spec.topology.world_size
     for path, value in (
-        ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
+        ("rollout.prompts_per_rollout", prompts),
         ("optimizer_step.completions_per_step", completions),
         ("micro_batch.completions_per_device", micro),
     ):
         problems.need(value is not None, f"{path} is open: trl needs a number", path)
-    if rollout.prompts_per_rollout is None or completions is None or micro is None:
+    if prompts is None or completions is None or micro is None:
         return
-    per_micro_step = micro * world
+    if (per_micro_step := micro * world) > 0:
+        values[ACCUMULATION] = completions // per_micro_step
+    # Of the two exclusive settings the one that means the same on every world size.
+    values[BATCH] = prompts * spec.rollout.completions_per_prompt
     for name, amount, fields in (
         ("optimizer_step.completions_per_step", completions, ("optimizer_step.completions_per_step",)),
-        ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt, ()),
+        ("completions per rollout", values[BATCH], ()),
     ):
         below = amount // per_micro_step * per_micro_step if per_micro_step else 0
         problems.need(
             per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
             f"{name} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
             f"{per_micro_step}; fix: {f'{below} or ' if below else ''}{below + per_micro_step}",
-            *fields,
-            "micro_batch.completions_per_device",
-            "topology.world_size",
+            *(*fields, "micro_batch.completions_per_device", "topology.world_size"),
         )
-    if per_micro_step > 0:
-        values["gradient_accumulation_steps"] = completions // per_micro_step
-    # Of the two exclusive settings the one that means the same on every world size.
-    values["generation_batch_size"] = rollout.prompts_per_rollout * rollout.completions_per_prompt
 
 
 def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     horizon = spec.horizon
-    problems.need(
-        horizon.rollouts is None,
-        "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead",
-        "horizon.rollouts",
-    )
+    reason = "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead"
+    problems.need(horizon.rollouts is None, reason, "horizon.rollouts")
     if horizon.optimizer_steps is not None:
-        problems.need(
-            horizon.epochs is None,
-            "horizon: epochs and optimizer_steps are both given; trl obeys the steps",
-            "horizon.epochs",
-            "horizon.optimizer_steps",
-        )
-        problems.need(
-            horizon.optimizer_steps > 0,
-            "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl",
-            "horizon.optimizer_steps",
-        )
+        reason = "horizon: epochs and optimizer_steps are both given; trl obeys the steps"
+        problems.need(horizon.epochs is None, reason, "horizon.epochs", "horizon.optimizer_steps")
+        reason = "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl"
+        problems.need(horizon.optimizer_steps > 0, reason, "horizon.optimizer_steps")
         values["max_steps"] = horizon.optimizer_steps
     elif horizon.epochs is not None:
         values["max_steps"] = -1
@@ -177,46 +160,31 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         if constant is not None:
             values["max_completion_length"] = constant
     else:
-        problems.need(
-            constant is None,
-            f"loss.policy.constant = {constant}: {policy.aggregation} has none",
-            "loss.policy.constant",
-        )
+        reason = f"loss.policy.constant = {constant}: {policy.aggregation} has none"
+        problems.need(constant is None, reason, "loss.policy.constant")
 
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     objective, surrogate = spec.objective, spec.objective.surrogate or "ppo"
     if surrogate == "ppo":
-        for path in ("clip_low", "clip_high"):
-            clips = getattr(objective, path) is not None
-            problems.need(
-                clips or holds("<0.16", version), f"objective.{path} is off: trl always clips", f"objective.{path}"
-            )
-        values["epsilon"], values["epsilon_high"] = objective.clip_low, objective.clip_high
-        values["delta"] = objective.dual_clip
+        for name in ("clip_low", "clip_high"):
+            clips = getattr(objective, name) is not None or holds("<0.16", version)
+            problems.need(clips, f"objective.{name} is off: trl always clips", f"objective.{name}")
+        values |= {"epsilon": objective.clip_low, "epsilon_high": objective.clip_high, "delta": objective.dual_clip}
     else:
-        problems.need(
-            objective.clip_low is None, f"objective.clip_low: trl's {surrogate} has no lower clip", "objective.clip_low"
-        )
-        problems.need(
-            objective.dual_clip is None, f"objective.dual_clip: trl's {surrogate} has none", "objective.dual_clip"
-        )
-        if surrogate != "cispo":
-            problems.need(
-                objective.clip_high is None, f"objective.clip_high: trl's {surrogate} has none", "objective.clip_high"
-            )
-        elif problems.need(
-            objective.clip_high is not None,
-            "objective.clip_high is off: trl's cispo always clips",
-            "objective.clip_high",
-        ):
+        lacking = {"clip_low": "no lower clip", "dual_clip": "none", "clip_high": "none"}
+        if surrogate == "cispo":
+            del lacking["clip_high"]
+        for name, has in lacking.items():
+            reason = f"objective.{name}: trl's {surrogate} has {has}"
+            problems.need(getattr(objective, name) is None, reason, f"objective.{name}")
+    if surrogate == "cispo":
+        reason = "objective.clip_high is off: trl's cispo always clips"
+        if problems.need(objective.clip_high is not None, reason, "objective.clip_high"):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
     values.setdefault("beta", 0.0)
-    problems.need(
-        objective.kl_placement != "reward",
-        "objective.kl_placement = reward: trl has KL in the loss only",
-        "objective.kl_placement",
-    )
+    reason = "objective.kl_placement = reward: trl has KL in the loss only"
+    problems.need(objective.kl_placement != "reward", reason, "objective.kl_placement")
     problems.need(
         objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
         f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
@@ -224,11 +192,8 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
         "objective.kl_placement",
     )
     if objective.kl_estimator is not None:
-        problems.need(
-            objective.kl_estimator in ("k3", "k3_times_ratio"),
-            f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio",
-            "objective.kl_estimator",
-        )
+        reason = f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio"
+        problems.need(objective.kl_estimator in ("k3", "k3_times_ratio"), reason, "objective.kl_estimator")
         values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
     values.setdefault("entropy_coef", 0.0)
     if objective.sampler_correction is not None:
@@ -236,22 +201,19 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
 
 
 def _write_correction(correction: str, values: dict[str, Any], problems: Problems) -> None:
-    match = re.fullmatch(_CORRECTION, correction)
-    numbers: list[float | None] = []
+    match = _CORRECTION.fullmatch(correction)
+    mode, *bounds = match.groups() if match else ("", "", "")
     try:
-        numbers = [None if bound == "-" else float(bound) for bound in match.groups()[1:]] if match else []
+        low, high = (None if bound == "-" else float(bound) for bound in bounds)
     except ValueError:
-        match = None
-    if problems.need(
-        match is not None,
-        f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
-        "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
-        "objective.sampler_correction",
-    ):
-        assert match is not None
-        values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
-        values["vllm_importance_sampling_mode"] = match[1]
-        values["vllm_importance_sampling_clip_min"], values["vllm_importance_sampling_clip_max"] = numbers
+        problems.add(
+            f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
+            "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
+            "objective.sampler_correction",
+        )
+        return
+    values |= {"use_vllm": True, "vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode}
+    values |= {"vllm_importance_sampling_clip_min": low, "vllm_importance_sampling_clip_max": high}
 
 
 def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
@@ -270,7 +232,7 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
         values["lr_scheduler_type"] = transformers_name(name, warms_up=warms_up)
         if arguments:
             values["lr_scheduler_kwargs"] = arguments
-    share_key = next(key for versions, key in _SHARE_OF_WARMUP if holds(versions, version))
+    share_key = "warmup_ratio" if holds("<0.29", version) else "warmup_steps"  # with transformers 4, and 5
     if carried.warmup_ratio:
         problems.need(
             (0 < carried.warmup_ratio < 1 or share_key == "warmup_ratio") and not carried.warmup_steps,
@@ -280,18 +242,13 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
         )
         values[share_key] = carried.warmup_ratio
     elif carried.warmup_steps is not None:
-        problems.need(
-            carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps),
-            f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps",
-            "carried.warmup_steps",
-        )
+        whole = carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps)
+        reason = f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps"
+        problems.need(whole, reason, "carried.warmup_steps")
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
-    if carried.precision is not None and problems.need(
-        carried.precision in flags,
-        f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16",
-        "carried.precision",
-    ):
+    reason = f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16"
+    if carried.precision is not None and problems.need(carried.precision in flags, reason, "carried.precision"):
         values["bf16"], values["fp16"] = flags[carried.precision]
     values["sync_ref_model"] = carried.reference_sync_steps is not None
     if carried.reference_sync_steps is not None:

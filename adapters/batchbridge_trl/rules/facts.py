@@ -57,6 +57,11 @@ class Facts(NamedTuple):
         return bool(own) if own is not None else bool(self.native["use_liger_kernel"])
 
     @property
+    def streams(self) -> bool:
+        """Whether the dataset is streamed."""
+        return bool(self.native.get("dataset_streaming") or self.native.get("streaming"))
+
+    @property
     def groups_per_micro_step(self) -> bool:
         """Whether each micro-batch, over all devices, must hold whole groups: before 0.17."""
         return holds("<0.17", self.version)

@@ -15,10 +15,6 @@ from batchbridge_trl.sizes import ACCUMULATION, FIELDS, GENERATIONS, accelerator
 from batchbridge_trl.world import KEY as WORLD
 
 
-def _streamed(facts: Facts) -> bool:
-    return bool(facts.native.get("dataset_streaming") or facts.native.get("streaming"))
-
-
 def _unknown(facts: Facts, key: str, known: Collection[object], names: str = "") -> str | None:
     value = facts.native[key]
     return None if value in known else f"{key} = {value}: must be one of {names or ', '.join(map(str, known))}"
@@ -114,7 +110,7 @@ def _two_accumulations(facts: Facts) -> str | None:
 )
 @says("NotImplementedError: Iterable datasets are not yet supported in GRPOTrainer", f"trl 0.17.0 to 1.8.0 {INIT}")
 def _no_streams(facts: Facts) -> str | None:
-    return "streamed datasets are not supported before trl 1.9" if _streamed(facts) else None
+    return "streamed datasets are not supported before trl 1.9" if facts.streams else None
 
 
 @RULES.add(BUILDING, "BB-TRL-034", "dataset_streaming", "streaming", "max_steps", versions=">=1.9")
@@ -123,7 +119,7 @@ def _no_streams(facts: Facts) -> str | None:
     "transformers 5.23.0 Trainer.__init__",
 )
 def _endless(facts: Facts) -> str | None:
-    if not _streamed(facts) or facts.native["max_steps"] > 0:
+    if not facts.streams or facts.native["max_steps"] > 0:
         return None
     return "a streamed dataset has no length, so max_steps must be given"
 
