@@ -23,6 +23,11 @@ AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
 """Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
 
 
+def aggregations(version: str) -> list[str]:
+    """The values of `loss_agg_mode` that a version has."""
+    return [name for name in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(name, ""), version)]
+
+
 class LossMode(NamedTuple):
     """One `policy_loss.loss_mode`: the surrogate, what its ratio is taken over, whether it clips and clips twice, an
     aggregation that it insists on (canonical) in `insisting` versions, and its versions."""
@@ -68,9 +73,7 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
     """The aggregations (canonical) that a loss mode can take in `version`."""
     if (insisted := mode.insists_on(version)) is not None:
         return (insisted,)
-    return tuple(
-        canonical for name, canonical in AGGREGATIONS.items() if holds(AGGREGATION_VERSIONS.get(name, ""), version)
-    )
+    return tuple(AGGREGATIONS[name] for name in aggregations(version))
 
 
 class Estimator(NamedTuple):

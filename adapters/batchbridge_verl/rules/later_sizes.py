@@ -10,6 +10,7 @@ from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
+    WORLD,
     either,
     fix,
     mini_fixes,
@@ -18,17 +19,8 @@ from batchbridge_verl.rules.row import (
     whole_shares,
     whole_steps,
 )
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    FORWARD_BUDGET,
-    GROUP,
-    MICRO,
-    MINI,
-    PROMPTS,
-    Run,
-)
-from batchbridge_verl.settings import CRITIC, PREFIX_GROUPER
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 
 _CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
 
@@ -68,10 +60,10 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
-        completions = v["mini"] * v["group"] * per_replica
-        return completions % v["world"] == 0 and completions // v["world"] % v["micro"] == 0
+        completions = v[MINI] * v[GROUP] * per_replica
+        return completions % v[WORLD] == 0 and completions // v[WORLD] % v[MICRO] == 0
 
-    return near(run, ("micro", "mini", "group"), legal)
+    return near(run, (MICRO, MINI, GROUP), legal)
 
 
 def remainder(run: Run) -> int:
@@ -112,7 +104,7 @@ def _groups_over_replicas(run: Run) -> str | None:
 
 def _group_fixes(run: Run) -> tuple[Fix, ...]:
     others = either((PREFIX_GROUPER, False), ("trainer.balance_batch", False))(run)
-    return (*near(run, ("prompts",), lambda v: v["prompts"] % (run.replicas or 1) == 0), *others)
+    return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
 
 
 def _over_budget(run: Run, key: str) -> str | None:
@@ -215,7 +207,7 @@ LATER_SIZES = (
         (PROMPTS, MINI, DYNAMIC),
         "AssertionError in tensordict_utils.make_iterator at the first update",
         "verl 0.9.1 utils/tensordict_utils.py:559",
-        mini_fixes,
+        mini_fixes(ACTOR),
         ENGINE_WORKERS,
     ),
     UPDATING(

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules.row import DEVICES, fix, setting
-from batchbridge_verl.rules.validated import DATACLASSES, dtype_row, instead, one_of_two, schedule_row, strategy_counts
+from batchbridge_verl.rules.row import DEVICES, fix, instead, setting
+from batchbridge_verl.rules.validated import (
+    DATACLASSES,
+    ULYSSES,
+    below_devices,
+    dtype_row,
+    one_of_two,
+    padding_with_ulysses,
+    schedule_row,
+    smaller_than_mini,
+    whole_micro_batches,
+)
 from batchbridge_verl.run import PROMPTS, Run
 from batchbridge_verl.settings import CRITIC, holds
 
@@ -14,7 +26,7 @@ CRITIC_PADDING = "critic.model.use_remove_padding"
 
 _CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
 _CRITIC_GLOBAL, _CRITIC_DYNAMIC = f"{CRITIC}ppo_micro_batch_size", f"{CRITIC}use_dynamic_bsz"
-_CRITIC_ULYSSES = f"{CRITIC}ulysses_sequence_parallel_size"
+_CRITIC_ULYSSES = f"{CRITIC}{ULYSSES}"
 
 
 def _critic_micros(run: Run) -> str | None:
@@ -33,39 +45,9 @@ def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
     return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
 
 
-def _critic_divides(run: Run) -> str | None:
-    size = run[_CRITIC_GLOBAL]
-    if not run.critic or run[_CRITIC_DYNAMIC] or size is None:
-        return None
-    if size == 0:
-        return f"{_CRITIC_GLOBAL} = 0: must be at least 1"
-    if run[_CRITIC_MINI] % size:
-        return f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} is no multiple of {_CRITIC_GLOBAL} = {size}"
-    return None
-
-
-def _critic_smaller(run: Run) -> str | None:
-    if not run.critic or run[_CRITIC_DYNAMIC] or run[PROMPTS] >= run[_CRITIC_MINI]:
-        return None
-    return f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {_CRITIC_MINI} = {run[_CRITIC_MINI]} prompts"
-
-
-def _critic_below_devices(run: Run) -> str | None:
-    size = run[_CRITIC_GLOBAL]
-    if not run.critic or run[_CRITIC_DYNAMIC] or size is None or run.engine != "fsdp":
-        return None
-    ulysses = run[_CRITIC_ULYSSES]
-    if size * ulysses >= run.world:
-        return None
-    return f"{_CRITIC_GLOBAL} = {size} x sequence parallel {ulysses} is below {run.world} devices"
-
-
-def _critic_padding(run: Run) -> str | None:
-    if not run.critic or run.engine != "fsdp" or run[_CRITIC_ULYSSES] <= 1 or run[CRITIC_PADDING]:
-        return None
-    if not strategy_counts(run, f"{CRITIC}strategy"):
-        return None
-    return f"{_CRITIC_ULYSSES} = {run[_CRITIC_ULYSSES]} needs {CRITIC_PADDING}"
+def _below_devices(run: Run) -> str | None:
+    # Before 0.6.0 whatever the engine; see `batchbridge_history.verl`.
+    return below_devices(CRITIC, run) if run.engine == "fsdp" or holds("<0.6.0", run.version) else None
 
 
 _SOURCE = "verl 0.6.0 to 0.9.1 workers/config/critic.py CriticConfig; 0.4.0 to 0.5.0 RayPPOTrainer._validate_config"
@@ -88,8 +70,8 @@ OF_REWARDS = IN_CONFIG(
 )
 
 OF_CRITIC = (
-    schedule_row(CRITIC, lambda run: run.critic),
-    dtype_row(CRITIC, lambda run: run.critic),
+    schedule_row(CRITIC),
+    dtype_row(CRITIC),
     IN_CONFIG(
         "BB-VERL-059",
         _critic_micros,
@@ -101,7 +83,7 @@ OF_CRITIC = (
     ),
     IN_CONFIG(
         "BB-VERL-060",
-        _critic_divides,
+        partial(whole_micro_batches, CRITIC),
         (_CRITIC_MINI, _CRITIC_GLOBAL),
         "ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)",
         _SOURCE,
@@ -110,7 +92,7 @@ OF_CRITIC = (
     ),
     IN_CONFIG(
         "BB-VERL-061",
-        _critic_padding,
+        partial(padding_with_ulysses, CRITIC, CRITIC_PADDING),
         (_CRITIC_ULYSSES, CRITIC_PADDING),
         "ValueError: When using sequence parallelism for critic, you must enable `use_remove_padding`.",
         "verl 0.6.0 to 0.7.1 workers/config/critic.py FSDPCriticConfig; 0.4.0 to 0.5.0 _validate_config",
@@ -119,7 +101,7 @@ OF_CRITIC = (
     ),
     IN_CONFIG(
         "BB-VERL-062",
-        _critic_smaller,
+        partial(smaller_than_mini, CRITIC),
         (PROMPTS, _CRITIC_MINI),
         "ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)",
         _SOURCE,
@@ -128,7 +110,7 @@ OF_CRITIC = (
     ),
     IN_CONFIG(
         "BB-VERL-060",
-        _critic_below_devices,
+        _below_devices,
         (_CRITIC_GLOBAL, *DEVICES),
         "ValueError: critic.ppo_micro_batch_size (...) * ulysses_sequence_parallel_size (...) must be >= n_gpus (...)",
         _SOURCE,
