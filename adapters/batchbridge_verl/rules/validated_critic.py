@@ -6,7 +6,7 @@ from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules.row import DEVICES, fix, instead, setting
+from batchbridge_verl.rules.row import DEVICES, instead, mini_fixes, setting
 from batchbridge_verl.rules.validated import (
     DATACLASSES,
     ULYSSES,
@@ -105,7 +105,7 @@ OF_CRITIC = (
         (PROMPTS, _CRITIC_MINI),
         "ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)",
         _SOURCE,
-        lambda run: (fix({_CRITIC_MINI: run[PROMPTS]}), fix({PROMPTS: run[_CRITIC_MINI]})),
+        mini_fixes(CRITIC),
         DATACLASSES,
     ),
     IN_CONFIG(
