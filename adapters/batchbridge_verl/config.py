@@ -16,15 +16,7 @@ from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
-from batchbridge_verl.given import (
-    CODES,
-    CONFIGS,
-    ENTRIES,
-    NATIVELY,
-    PROGRAM,
-    refused_fields,
-    unknown_keys,
-)
+from batchbridge_verl.given import CODES, CONFIGS, ENTRIES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
