@@ -26,7 +26,7 @@ from batchbridge_verl.settings import (
     holds,
     reads,
 )
-from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_MODES
+from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, aggregations, kl_estimators, names_in
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "trainer.nnodes": ("nodes", "Nodes of the run."),
@@ -83,16 +83,11 @@ they come to is in `run` and `meaning`."""
 
 def words_of(version: str) -> Mapping[str, Words]:
     """The words of settings; verl refuses others of the aggregation alone, in whatever run."""
-    modes = [mode for mode in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(mode, ""), version)]
-    kl = Words([*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS if holds(">=0.8.0", version))], only=False)
+    kl = Words(kl_estimators(version), only=False)
     return {
-        f"{ACTOR}loss_agg_mode": Words(modes),
-        "algorithm.adv_estimator": Words(
-            [row.name for row in ESTIMATORS.values() if holds(row.versions, version)], only=False
-        ),
-        f"{ACTOR}policy_loss.loss_mode": Words(
-            [mode.name for mode in LOSS_MODES.values() if holds(mode.versions, version)], only=False
-        ),
+        f"{ACTOR}loss_agg_mode": Words(aggregations(version)),
+        "algorithm.adv_estimator": Words(names_in(version, ESTIMATORS), only=False),
+        f"{ACTOR}policy_loss.loss_mode": Words(names_in(version, LOSS_MODES), only=False),
         f"{ACTOR}kl_loss_type": kl,
         "algorithm.kl_penalty": kl,
     }

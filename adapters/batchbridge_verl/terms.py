@@ -96,6 +96,11 @@ class Estimator(NamedTuple):
         return f"advantage: {self.name}" if self.baseline == "open" else ""
 
 
+def names_in(version: str, rows: Mapping[str, LossMode] | Mapping[str, Estimator]) -> list[str]:
+    """The names of those rows that a version has."""
+    return [row.name for row in rows.values() if holds(row.versions, version)]
+
+
 _SQUARES_OF = "the sum of squared probabilities"
 ESTIMATORS = {
     row.name: row
@@ -122,6 +127,14 @@ epsilon stays open."""
 
 KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 """Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""
+
+
+def kl_estimators(version: str) -> list[str]:
+    """The names of KL estimators that a version has."""
+    plus = [f"{name}+" for name in KL_ESTIMATORS] if holds(">=0.8.0", version) else []
+    return [*KL_ESTIMATORS, *plus]
+
+
 KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""

@@ -10,7 +10,7 @@ from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
 from batchbridge_verl.rules.row import one_of, setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
-from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
+from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators
 
 _OPTIM = f"{ACTOR}optim."
 _CORRECTION = "algorithm.rollout_correction."
@@ -68,10 +68,8 @@ def _precision(run: Run) -> str | None:
 
 
 def _kl_estimator(run: Run) -> str | None:
-    plus = holds(">=0.8.0", run.version)
-    names = [*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS if plus)]
     for switch, key in ((f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_type"), (_IN_REWARD, "algorithm.kl_penalty")):
-        if run[switch] and (message := one_of(key, run[key], names)) is not None:
+        if run[switch] and (message := one_of(key, run[key], kl_estimators(run.version))):
             return message
     return None
 
