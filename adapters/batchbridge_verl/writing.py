@@ -119,27 +119,25 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
     if problems.given(completions, "optimizer_step.completions_per_step"):
         assert completions is not None
-        below = completions // group * group if group else 0
         mini = -(-completions // group) if group > 0 else 0
         replicas = topology.data_parallel_size
         floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
-        if problems.need(
-            group > 0 and (completions % group == 0 or floored),
-            f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; fix: "
-            f"{f'{below} or ' if below else ''}{below + group}",
-            "optimizer_step.completions_per_step",
-        ):
+        if group > 0 and (completions % group == 0 or floored):
             values[MINI] = mini
+        else:
+            below = completions // group * group if group else 0
+            fix = f"{f'{below} or ' if below else ''}{below + group}"
+            path = "optimizer_step.completions_per_step"
+            problems.add(f"{path} = {completions}: verl counts whole groups of {group}; fix: {fix}", path)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
-    elif problems.need(
-        micro.completions_per_device is not None,
-        "micro_batch is open: verl needs a size or a token budget",
-        "micro_batch.completions_per_device",
-    ):
-        values[MICRO] = micro.completions_per_device
-        forward = micro.forward_completions_per_device or micro.completions_per_device
+    elif (size := micro.completions_per_device) is not None:
+        forward = micro.forward_completions_per_device or size
         values |= {f"{group}log_prob_micro_batch_size_per_gpu": forward for group in (ROLLOUT, REFERENCE)}
+        values[MICRO] = size
+    else:
+        unsaid = "micro_batch is open: verl needs a size or a token budget"
+        problems.add(unsaid, "micro_batch.completions_per_device")
     if rollout.prompts_per_generation_batch is not None:
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
 
@@ -299,10 +297,8 @@ def _number_or_text(text: str) -> Any:
 
 
 def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) -> None:
-    place, estimator = (
-        objective.kl_placement or ("loss" if objective.kl_coefficient else "none"),
-        objective.kl_estimator,
-    )
+    place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
+    estimator = objective.kl_estimator
     values |= {switch: place == own for own, (switch, _, _) in KL_KEYS.items()}
     if place == "none":
         without = "objective.kl_coefficient without a kl_placement"
