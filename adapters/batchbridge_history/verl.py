@@ -11,8 +11,7 @@ import dataclasses
 from batchbridge.kit.rule_table import IN_CONFIG
 from batchbridge_verl.rules import VALIDATED
 from batchbridge_verl.rules.row import Rule, setting
-from batchbridge_verl.rules.validated import PADDING
-from batchbridge_verl.rules.validated_critic import CRITIC_PADDING
+from batchbridge_verl.rules.validated import CRITIC_PADDING, PADDING
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds
 

@@ -28,14 +28,14 @@ from batchbridge_verl.rules.row import (
     shared,
 )
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, REFERENCE, ROLLOUT, holds, megatron_sizes
+from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
 
 _CONFIG = "verl 0.6.0 to 0.9.1 workers/config"
 DATACLASSES = ">=0.6.0"
-PADDING = "actor_rollout_ref.model.use_remove_padding"
+PADDING, CRITIC_PADDING = "actor_rollout_ref.model.use_remove_padding", "critic.model.use_remove_padding"
 SCHEDULES = ("constant", "cosine")
-ULYSSES = "ulysses_sequence_parallel_size"
+_ULYSSES = "ulysses_sequence_parallel_size"
 _MEGATRON = megatron_sizes(ACTOR)
 
 
@@ -125,16 +125,16 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
 # ---- what is asked of the actor and of the critic alike; role: the beginning of its keys
 
 
-def trained(role: str, run: Run) -> bool:
+def _trained(role: str, run: Run) -> bool:
     """Whether the run has the actor or the critic."""
     return role == ACTOR or run.critic
 
 
 def _in_rows(role: str, run: Run) -> bool:
-    return trained(role, run) and not run[f"{role}use_dynamic_bsz"]
+    return _trained(role, run) and not run[f"{role}use_dynamic_bsz"]
 
 
-def smaller_than_mini(role: str, run: Run) -> str | None:
+def _smaller_than_mini(role: str, run: Run) -> str | None:
     """A rollout that fills no optimizer step."""
     mini = f"{role}ppo_mini_batch_size"
     if not _in_rows(role, run) or run[PROMPTS] >= run[mini]:
@@ -142,7 +142,7 @@ def smaller_than_mini(role: str, run: Run) -> str | None:
     return f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {mini} = {run[mini]} prompts"
 
 
-def whole_micro_batches(role: str, run: Run) -> str | None:
+def _whole_micro_batches(role: str, run: Run) -> str | None:
     """The deprecated size of a micro-batch over all devices, which has to divide the mini-batch."""
     whole, mini = f"{role}ppo_micro_batch_size", f"{role}ppo_mini_batch_size"
     if not _in_rows(role, run) or run[whole] is None:
@@ -152,31 +152,32 @@ def whole_micro_batches(role: str, run: Run) -> str | None:
     return f"{mini} = {run[mini]} is no multiple of {whole} = {run[whole]}" if run[mini] % run[whole] else None
 
 
-def below_devices(role: str, run: Run) -> str | None:
+def _below_devices(role: str, run: Run) -> str | None:
     """The same size, with which each device has to have something."""
     whole = f"{role}ppo_micro_batch_size"
-    ulysses = run[f"{role}{ULYSSES}"] if run.engine == "fsdp" else 1
+    ulysses = run[f"{role}{_ULYSSES}"] if run.engine == "fsdp" else 1
     if not _in_rows(role, run) or run[whole] is None or run[whole] * ulysses >= run.world:
         return None
     return f"{whole} = {run[whole]} x sequence parallel {ulysses} is below {run.world} devices"
 
 
-def padding_with_ulysses(role: str, padding: str, run: Run) -> str | None:
+def _padding_with_ulysses(role: str, padding: str, run: Run) -> str | None:
     """Sequence parallelism, which takes unpadded rows alone. Source: verl 0.6.0 to 0.7.1 `in {"fsdp", "fsdp2"}`; 0.8.0
     on whatever the strategy."""
-    key, counts = f"{role}{ULYSSES}", holds(">=0.8.0", run.version) or run[f"{role}strategy"] in ("fsdp", "fsdp2")
-    if not trained(role, run) or run.engine != "fsdp" or run[key] <= 1 or run[padding] or not counts:
+    key, counts = f"{role}{_ULYSSES}", holds(">=0.8.0", run.version) or run[f"{role}strategy"] in ("fsdp", "fsdp2")
+    if not _trained(role, run) or run.engine != "fsdp" or run[key] <= 1 or run[padding] or not counts:
         return None
     return f"{key} = {run[key]} needs {padding}"
 
 
-# ---- micro-batch keys
-
-
-def _two_micros(run: Run) -> str | None:
-    if run[DYNAMIC] or run[MICRO] is None or run[GLOBAL_MICRO] is None:
+def _two_micros(role: str, run: Run) -> str | None:
+    whole, per_gpu = f"{role}ppo_micro_batch_size", f"{role}ppo_micro_batch_size_per_gpu"
+    if not _in_rows(role, run) or run[whole] is None or run[per_gpu] is None:
         return None
-    return f"{GLOBAL_MICRO} = {run[GLOBAL_MICRO]} and {MICRO} = {run[MICRO]} are both set"
+    return f"{whole} = {run[whole]} and {per_gpu} = {run[per_gpu]} are both set"
+
+
+# ---- micro-batch keys
 
 
 def _no_micro(run: Run) -> str | None:
@@ -185,7 +186,7 @@ def _no_micro(run: Run) -> str | None:
     return f"neither {MICRO} nor {DYNAMIC} is set: there is no micro-batch"
 
 
-def one_of_two(whole: str, per_gpu: str, asked: Callable[[Run], bool]) -> Test:
+def _one_of_two(whole: str, per_gpu: str, asked: Callable[[Run], bool]) -> Test:
     """The test that exactly one of two sizes is given, where there must be one."""
 
     def test(run: Run) -> str | None:
@@ -206,7 +207,7 @@ def _log_prob(role: str, used: Callable[[Run], bool]) -> Rule:
 
     return IN_CONFIG(
         "BB-VERL-018" if role == REFERENCE else "BB-VERL-016",
-        one_of_two(whole, per_gpu, lambda run: not run[DYNAMIC] and used(run)),
+        _one_of_two(whole, per_gpu, lambda run: not run[DYNAMIC] and used(run)),
         (per_gpu, whole),
         f"ValueError: [{role[:-1]}] Please set at least one of ...; or: You have set both ...",
         VALIDATE,
@@ -218,13 +219,13 @@ def _log_prob(role: str, used: Callable[[Run], bool]) -> Rule:
 # ---- what the dataclasses take
 
 
-def schedule_row(role: str) -> Rule:
+def _schedule_row(role: str) -> Rule:
     """The schedule's name, of the actor or the critic."""
     older, newer = f"{role}optim.warmup_style", f"{role}optim.lr_scheduler_type"
 
     def test(run: Run) -> str | None:
         key = newer if run[older] is None else older
-        if run.engine != "fsdp" or not trained(role, run):
+        if run.engine != "fsdp" or not _trained(role, run):
             return None
         return (
             f"{key} is null: must be one of {', '.join(SCHEDULES)}"
@@ -239,10 +240,10 @@ def schedule_row(role: str) -> Rule:
 
 def _megatrons(role: str, key: str, names: tuple[str, ...]) -> Test:
     """The test that a setting of Megatron's engine has one of these values."""
-    return lambda run: one_of(key, run[key], names) if run.engine == "megatron" and trained(role, run) else None
+    return lambda run: one_of(key, run[key], names) if run.engine == "megatron" and _trained(role, run) else None
 
 
-def dtype_row(role: str) -> Rule:
+def _dtype_row(role: str) -> Rule:
     """Megatron's precision, of the actor or the critic."""
     key = f"{role}megatron.dtype"
     native, source = "AssertionError: dtype ... not supported", "verl 0.6.1 to 0.9.1 workers/config/engine.py"
@@ -303,7 +304,7 @@ SIZES = (
 )
 
 OF_ACTOR = (
-    schedule_row(ACTOR),
+    _schedule_row(ACTOR),
     IN_CONFIG(
         "BB-VERL-066",
         _megatrons(ACTOR, _REPLAY, ("disabled", "R2", "R3")),
@@ -313,10 +314,10 @@ OF_ACTOR = (
         setting(_REPLAY, "disabled"),
         ">=0.7.1",
     ),
-    dtype_row(ACTOR),
+    _dtype_row(ACTOR),
     IN_CONFIG(
         "BB-VERL-014",
-        _two_micros,
+        partial(_two_micros, ACTOR),
         (GLOBAL_MICRO, MICRO),
         "ValueError: [actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'.",
         ACTOR_CONFIG,
@@ -343,7 +344,7 @@ OF_ACTOR = (
     ),
     IN_CONFIG(
         "BB-VERL-012",
-        partial(smaller_than_mini, ACTOR),
+        partial(_smaller_than_mini, ACTOR),
         (PROMPTS, MINI),
         "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...); before 0.6.0 AssertionError: "
         "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -353,7 +354,7 @@ OF_ACTOR = (
     ),
     IN_CONFIG(
         "BB-VERL-015",
-        lambda run: whole_micro_batches(ACTOR, run) or below_devices(ACTOR, run),
+        lambda run: _whole_micro_batches(ACTOR, run) or _below_devices(ACTOR, run),
         (MINI, GLOBAL_MICRO, *DEVICES),
         "ValueError: ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...); or: must be >= n_gpus",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
@@ -362,8 +363,8 @@ OF_ACTOR = (
     ),
     IN_CONFIG(
         "BB-VERL-051",
-        partial(padding_with_ulysses, ACTOR, PADDING),
-        (f"{ACTOR}{ULYSSES}", PADDING),
+        partial(_padding_with_ulysses, ACTOR, PADDING),
+        (f"{ACTOR}{_ULYSSES}", PADDING),
         "ValueError: When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`.",
         f"{_CONFIG}/actor.py FSDPActorConfig.validate; 0.4.0 to 0.5.0 _validate_config",
         setting(PADDING, True),
@@ -390,4 +391,98 @@ OF_VALIDATION = IN_CONFIG(
     VALIDATE,
     setting(f"{ROLLOUT}val_kwargs.do_sample", False),
     DATACLASSES,
+)
+
+
+# ---- the critic and the reward model
+
+_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
+_CRITIC_GLOBAL, _CRITIC_DYNAMIC = f"{CRITIC}ppo_micro_batch_size", f"{CRITIC}use_dynamic_bsz"
+_CRITIC_ULYSSES = f"{CRITIC}{_ULYSSES}"
+
+
+def _critic_micros(run: Run) -> str | None:
+    if _in_rows(CRITIC, run) and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None:
+        return f"the critic has no micro-batch: neither {_CRITIC_MICRO} nor {_CRITIC_DYNAMIC} is set"
+    return _two_micros(CRITIC, run)
+
+
+def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
+    if run[_CRITIC_MICRO] is None:
+        return (*setting(_CRITIC_MICRO, run.micro or 1)(run), *setting(_CRITIC_DYNAMIC, True)(run))
+    return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
+
+
+def _critic_below_devices(run: Run) -> str | None:
+    # Before 0.6.0 whatever the engine; see `batchbridge_history.verl`.
+    return _below_devices(CRITIC, run) if run.engine == "fsdp" or holds("<0.6.0", run.version) else None
+
+
+_SOURCE = "verl 0.6.0 to 0.9.1 workers/config/critic.py CriticConfig; 0.4.0 to 0.5.0 RayPPOTrainer._validate_config"
+_REWARD, _REWARD_MICRO = "reward_model.micro_batch_size", "reward_model.micro_batch_size_per_gpu"
+
+
+def _rewards_in_workers(run: Run) -> bool:
+    loop = holds(">=0.7.0", run.version) and run["reward_model.use_reward_loop"]
+    return bool(run["reward_model.enable"] and not run["reward_model.use_dynamic_bsz"] and not loop)
+
+
+OF_REWARDS = IN_CONFIG(
+    "BB-VERL-064",
+    _one_of_two(_REWARD, _REWARD_MICRO, _rewards_in_workers),
+    (_REWARD_MICRO, _REWARD),
+    "ValueError: [reward_model] Please set at least one of ...; or: You have set both ...",
+    "verl 0.4.0 to 0.7.0 validate_config",
+    lambda run: (Fix(f"{_REWARD_MICRO} = 1", {_REWARD_MICRO: 1, _REWARD: None}),),
+    ">=0.6.0,<0.7.1",
+)
+
+OF_CRITIC = (
+    _schedule_row(CRITIC),
+    _dtype_row(CRITIC),
+    IN_CONFIG(
+        "BB-VERL-059",
+        _critic_micros,
+        (_CRITIC_MICRO, _CRITIC_GLOBAL, _CRITIC_DYNAMIC),
+        "ValueError: [critic] Please set at least one of ...; or: You have set both ...",
+        _SOURCE,
+        _critic_micro_fixes,
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-060",
+        partial(_whole_micro_batches, CRITIC),
+        (_CRITIC_MINI, _CRITIC_GLOBAL),
+        "ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)",
+        _SOURCE,
+        instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-061",
+        partial(_padding_with_ulysses, CRITIC, CRITIC_PADDING),
+        (_CRITIC_ULYSSES, CRITIC_PADDING),
+        "ValueError: When using sequence parallelism for critic, you must enable `use_remove_padding`.",
+        "verl 0.6.0 to 0.7.1 workers/config/critic.py FSDPCriticConfig; 0.4.0 to 0.5.0 _validate_config",
+        setting(CRITIC_PADDING, True),
+        ">=0.6.0,<0.8.0",
+    ),
+    IN_CONFIG(
+        "BB-VERL-062",
+        partial(_smaller_than_mini, CRITIC),
+        (PROMPTS, _CRITIC_MINI),
+        "ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)",
+        _SOURCE,
+        mini_fixes(CRITIC),
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-060",
+        _critic_below_devices,
+        (_CRITIC_GLOBAL, *DEVICES),
+        "ValueError: critic.ppo_micro_batch_size (...) * ulysses_sequence_parallel_size (...) must be >= n_gpus (...)",
+        _SOURCE,
+        instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
+        DATACLASSES,
+    ),
 )
