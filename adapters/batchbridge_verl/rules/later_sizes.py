@@ -22,15 +22,16 @@ from batchbridge_verl.rules.row import (
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 
-_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
+_CRITIC_MINI = f"{CRITIC}ppo_mini_batch_size"
 
 
-def _step_over_replicas(run: Run) -> str | None:
-    if run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
+def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
+    asked = run[mini] * run[GROUP]
+    if run.legacy or not run.plain or not replicas or asked < 1 or asked % replicas == 0:
         return None
     return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} is {run.asked_per_step} completions per optimizer "
-        f"step, not a multiple of {run.replicas} replicas"
+        f"{mini} = {run[mini]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per {step}, not a multiple of "
+        f"{replicas} replicas"
     )
 
 
@@ -129,18 +130,6 @@ def _budget_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: -(-longest // max(run.parallel[2], 1))}),)
 
 
-def _critic_step(run: Run) -> str | None:
-    if not run.critic or run.legacy or not run.plain or not run.critic_replicas or run[_CRITIC_MINI] < 1:
-        return None
-    asked = run[_CRITIC_MINI] * run[GROUP]
-    if asked % run.critic_replicas:
-        return (
-            f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per step "
-            f"of the critic, not a multiple of {run.critic_replicas} replicas"
-        )
-    return None
-
-
 def _critic_fixes(run: Run) -> tuple[Fix, ...]:
     replicas = run.critic_replicas or 1
     per_step = replicas // math.gcd(replicas, run[GROUP])
@@ -151,7 +140,7 @@ def _critic_fixes(run: Run) -> tuple[Fix, ...]:
 LATER_SIZES = (
     UPDATING(
         "BB-VERL-020",
-        _step_over_replicas,
+        lambda run: _uneven(run, MINI, "optimizer step", run.replicas),
         (MINI, GROUP, *DEVICES),
         "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
         "verl 0.9.1 engine_workers.py:267",
@@ -212,7 +201,7 @@ LATER_SIZES = (
     ),
     UPDATING(
         "BB-VERL-067",
-        _critic_step,
+        lambda run: _uneven(run, _CRITIC_MINI, "step of the critic", run.critic_replicas) if run.critic else None,
         (_CRITIC_MINI, GROUP, *DEVICES),
         "AssertionError at the critic's first update: Got mini_batch_size=... and "
         "self.engine.get_data_parallel_size()=...",
