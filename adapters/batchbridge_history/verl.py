@@ -11,8 +11,7 @@ import dataclasses
 from batchbridge.kit.rule_table import IN_CONFIG
 from batchbridge_verl.rules import VALIDATED
 from batchbridge_verl.rules.row import Rule, setting
-from batchbridge_verl.rules.validated import PADDING
-from batchbridge_verl.rules.validated_critic import CRITIC_PADDING
+from batchbridge_verl.rules.validated import CRITIC_PADDING, PADDING
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds
 
@@ -42,14 +41,6 @@ def _critic_padding(run: Run) -> str | None:
     return f"{key} = {run[key]} needs {CRITIC_PADDING}"
 
 
-def _critic_below_devices(run: Run) -> str | None:
-    key = f"{CRITIC}ppo_micro_batch_size"
-    ulysses = run[f"{CRITIC}{_ULYSSES}"] if run.engine == "fsdp" else 1
-    if not run.critic or run[f"{CRITIC}use_dynamic_bsz"] or run[key] is None or run[key] * ulysses >= run.world:
-        return None
-    return f"{key} = {run[key]} x sequence parallel {ulysses} is below {run.world} devices"
-
-
 def _multi_turn(run: Run) -> str | None:
     key, tools = f"{ROLLOUT}multi_turn.enable", f"{ROLLOUT}multi_turn.tool_config_path"
     interaction = run[f"{ROLLOUT}multi_turn.interaction_config_path"] if holds(">=0.4.1", run.version) else None
@@ -62,12 +53,12 @@ def _multi_turn(run: Run) -> str | None:
     return None
 
 
-_OTHERWISE = {"_padding_with_ulysses": _padding, "_critic_padding": _critic_padding}
-_OTHERWISE |= {"_critic_below_devices": _critic_below_devices}
+_OTHERWISE = {"BB-VERL-051": _padding, "BB-VERL-061": _critic_padding}
+"""What was asked otherwise, by code."""
 
 
 def _older(row: Rule) -> Rule:
-    return dataclasses.replace(row, versions=BEFORE, test=_OTHERWISE.get(row.test.__name__, row.test))
+    return dataclasses.replace(row, versions=BEFORE, test=_OTHERWISE.get(row.code, row.test))
 
 
 ROWS: tuple[Rule, ...] = (

@@ -52,35 +52,33 @@ def behaviour(run: Run) -> Behaviour:
     unscaled = aggregation == "sequence_sum_over_constant" and run[f"{ACTOR}loss_scale_factor"] is None
     if (unscaled and not run.legacy) or run.surrogate in ("geo_mean", "clip_cov", "kl_cov"):
         scope = "micro_batch"
+    flight = "finished completions too, and what is in flight is" if run.ahead else "a rollout in flight is"
+    workers = "0.8.0 to 0.9.1 engine_workers.py, core_algos.agg_loss"
     return Behaviour(
         order=_order(run),
         membership=_membership(run),
         denominator_scope=scope,
         denominator_formula=formula,
         lr_tick="after every rollout (one call of update_actor), not after every optimizer step",
-        resume="the data loader's state and the global step are saved; "
-        + (
-            "finished completions too, and what is in flight is generated anew"
-            if run.ahead
-            else "a rollout in flight is generated anew"
-        ),
+        resume=f"the data loader's state and the global step are saved; {flight} generated anew",
         defects=defects(run),
         undecided=tuple(_undecided(run)),
-        source="verl 0.4.0 to 0.7.1 dp_actor.update_policy"
-        if run.legacy
-        else "verl 0.8.0 to 0.9.1 engine_workers.py, core_algos.agg_loss",
+        source=f"verl {'0.4.0 to 0.7.1 dp_actor.update_policy' if run.legacy else workers}",
     )
 
 
 def _order(run: Run) -> str:
     if not run["data.shuffle"]:
         return "as in the dataset; an epoch's incomplete batch is dropped"
-    seed = TORCH_SEED if run["data.seed"] is None else run["data.seed"]
-    draw = "every second" if run["data.dataloader_num_workers"] else "every"
+    workers = run["data.dataloader_num_workers"]
     return (
-        f"torch.randperm of a generator seeded with {seed}, {draw} draw being an epoch "
-        f"(data.dataloader_num_workers {run['data.dataloader_num_workers']}); an epoch's incomplete batch is dropped"
+        f"torch.randperm of a generator seeded with {_seed(run)}, {'every second' if workers else 'every'} draw being "
+        f"an epoch (data.dataloader_num_workers {workers}); an epoch's incomplete batch is dropped"
     )
+
+
+def _seed(run: Run) -> int:
+    return TORCH_SEED if run["data.seed"] is None else int(run["data.seed"])
 
 
 def _membership(run: Run) -> str:
@@ -146,7 +144,7 @@ def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
     if not run["data.shuffle"]:
         while True:
             yield list(range(dataset_size))
-    generator = TorchGenerator(TORCH_SEED if run["data.seed"] is None else run["data.seed"])
+    generator = TorchGenerator(_seed(run))
     while True:
         if run["data.dataloader_num_workers"]:
             generator.permutation(dataset_size)
@@ -163,12 +161,8 @@ def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -
             yield [(rank * per_rank, rows[start : start + micro]) for rank, start in starts]
 
     rollouts, limit = run["trainer.total_epochs"] * (dataset_size // run[PROMPTS]), run["trainer.total_training_steps"]
-    planned = rollouts_of(
-        _prompt_orders(run, dataset_size),
-        run[PROMPTS],
-        dataset_size,
-        rollouts if limit is None else min(rollouts, limit),
-    )
+    number = rollouts if limit is None else min(rollouts, limit)
+    planned = rollouts_of(_prompt_orders(run, dataset_size), run[PROMPTS], dataset_size, number)
     weight = functools.partial(_weight, run)
     return dealt_steps(planned, tokens, group=run[GROUP], passes=run[EPOCHS], deal=deal, weight=weight)
 

@@ -147,13 +147,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _unread(folder: Path, version: str, why: str) -> Finding:
-    return Finding(
-        "BB-VERL-079",
-        "warning",
-        "config",
+    text = (
         f"the installed verl {version} has other configuration files than the release, and they are not composed "
-        f"({why}): the release's defaults are taken",
-        where=(Where("defaults", None, str(folder)),),
-        fixes=(Fix("install batchbridge[hydra]"),) if "not installed" in why else (),
-        source="verl trainer/config of the installed package",
+        f"({why}): the release's defaults are taken"
     )
+    where, fixes = (Where("defaults", None, str(folder)),), (Fix("install batchbridge[hydra]"),)
+    ways, source = fixes if "not installed" in why else (), "verl trainer/config of the installed package"
+    return Finding("BB-VERL-079", "warning", "config", text, where, ways, source=source)

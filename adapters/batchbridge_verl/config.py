@@ -16,15 +16,7 @@ from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
-from batchbridge_verl.given import (
-    CODES,
-    CONFIGS,
-    ENTRIES,
-    NATIVELY,
-    PROGRAM,
-    refused_fields,
-    unknown_keys,
-)
+from batchbridge_verl.given import CODES, CONFIGS, ENTRIES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
@@ -69,7 +61,9 @@ class VerlAdapter(FramedAdapter):
     texts = "batchbridge_verl.texts:TEXTS"
     rule_table = "batchbridge_verl.rules:RULES"
     recorded_code = "batchbridge_verl.proven:CODE"
-    enforced_fields = "batchbridge_verl.enforced:ENFORCED"
+    enforced_fields = "batchbridge.kit.enforced_fields:PLANNED_FIELDS"
+    # What is taken over only where the configuration says it too is not there: a batch-wide scale of advantages, a KL
+    # penalty in another place, a group size of the V0 trainer. Source: `PLANNED`, `SETTABLE`, `REFUSALS` of `runtime`.
     outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
     restates = RESTATES

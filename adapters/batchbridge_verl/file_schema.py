@@ -12,6 +12,7 @@ from batchbridge.kit.file_schema import LEAF, Schema, Words, choice, has, nested
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import anything
 from batchbridge_verl.given import CONFIGS, OPEN
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GLOBAL_MICRO, MICRO, MINI
 from batchbridge_verl.settings import (
     ACTOR,
     BY_KEY,
@@ -26,23 +27,18 @@ from batchbridge_verl.settings import (
     holds,
     reads,
 )
-from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_MODES
+from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, aggregations, kl_estimators, names_in
 
+_LOG_PROB = "log_prob_micro_batch_size_per_gpu"
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "trainer.nnodes": ("nodes", "Nodes of the run."),
     "trainer.n_gpus_per_node": ("devices", "Devices of a node."),
-    f"{ACTOR}ppo_mini_batch_size": (
-        "prompts",
-        "Prompts of one optimizer step; with the completions of each it is shared out to the devices.",
-    ),
+    MINI: ("prompts", "Prompts of one optimizer step; with the completions of each it is shared out to the devices."),
     f"{CRITIC}ppo_mini_batch_size": ("prompts", "Prompts of one optimizer step of the critic."),
-    f"{ACTOR}ppo_micro_batch_size_per_gpu": ("completions", "Completions that a device trains at a time."),
-    f"{ACTOR}ppo_micro_batch_size": ("completions", "Deprecated: completions trained at a time, over all devices."),
-    f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": (
-        "completions",
-        "Completions whose log-probabilities a device computes at a time.",
-    ),
-    f"{REFERENCE}log_prob_micro_batch_size_per_gpu": (
+    MICRO: ("completions", "Completions that a device trains at a time."),
+    GLOBAL_MICRO: ("completions", "Deprecated: completions trained at a time, over all devices."),
+    f"{ROLLOUT}{_LOG_PROB}": ("completions", "Completions whose log-probabilities a device computes at a time."),
+    f"{REFERENCE}{_LOG_PROB}": (
         "completions",
         "Completions whose log-probabilities a device computes at a time, with the reference policy.",
     ),
@@ -50,9 +46,9 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "completions",
         "Completions that a device trains the critic on at a time.",
     ),
-    f"{ACTOR}use_dynamic_bsz": ("", "Whether micro-batches are cut by tokens instead of completions."),
-    f"{ACTOR}ppo_max_token_len_per_gpu": ("tokens", "Tokens of one micro-batch, where they are cut by tokens."),
-    f"{ROLLOUT}log_prob_max_token_len_per_gpu": ("tokens", "Tokens whose log-probabilities are computed at a time."),
+    DYNAMIC: ("", "Whether micro-batches are cut by tokens instead of completions."),
+    BUDGET: ("tokens", "Tokens of one micro-batch, where they are cut by tokens."),
+    FORWARD_BUDGET: ("tokens", "Tokens whose log-probabilities are computed at a time."),
     f"{ACTOR}ulysses_sequence_parallel_size": ("devices", "Devices that share one sequence."),
     f"{ACTOR}megatron.tensor_model_parallel_size": ("devices", "Devices that share one layer."),
     f"{ACTOR}megatron.pipeline_model_parallel_size": ("devices", "Devices that hold successive layers."),
@@ -83,16 +79,11 @@ they come to is in `run` and `meaning`."""
 
 def words_of(version: str) -> Mapping[str, Words]:
     """The words of settings; verl refuses others of the aggregation alone, in whatever run."""
-    modes = [mode for mode in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(mode, ""), version)]
-    kl = Words([*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS if holds(">=0.8.0", version))], only=False)
+    kl = Words(kl_estimators(version), only=False)
     return {
-        f"{ACTOR}loss_agg_mode": Words(modes),
-        "algorithm.adv_estimator": Words(
-            [row.name for row in ESTIMATORS.values() if holds(row.versions, version)], only=False
-        ),
-        f"{ACTOR}policy_loss.loss_mode": Words(
-            [mode.name for mode in LOSS_MODES.values() if holds(mode.versions, version)], only=False
-        ),
+        f"{ACTOR}loss_agg_mode": Words(aggregations(version)),
+        "algorithm.adv_estimator": Words(names_in(version, ESTIMATORS), only=False),
+        f"{ACTOR}policy_loss.loss_mode": Words(names_in(version, LOSS_MODES), only=False),
         f"{ACTOR}kl_loss_type": kl,
         "algorithm.kl_penalty": kl,
     }

@@ -92,16 +92,10 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
 
 
 def _there_already(key: str, place: Where, version: str) -> Finding:
-    return Finding(
-        "BB-VERL-008",
-        "error",
-        "config",
-        f"+{key}: verl {version} has this key already",
-        (place,),
-        (Fix(f"write {key}=... without +"),),
-        native="hydra: ConfigCompositionException: Could not append to config. An item is already at ...",
-        source="hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config",
-    )
+    text, fixes = f"+{key}: verl {version} has this key already", (Fix(f"write {key}=... without +"),)
+    native = "hydra: ConfigCompositionException: Could not append to config. An item is already at ..."
+    source = "hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config"
+    return Finding("BB-VERL-008", "error", "config", text, (place,), fixes, native=native, source=source)
 
 
 def refused_fields(result: HydraSaid, version: str, defaults: Defaults, critic: bool) -> list[Finding]:

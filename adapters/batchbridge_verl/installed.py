@@ -6,12 +6,13 @@ says nothing; and a checkout between two releases carries the version of the one
 
 from __future__ import annotations
 
-import importlib.util
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-MARKERS: tuple[tuple[str, str | None, str | None], ...] = (
+from batchbridge.kit.proven import folder_of
+
+MARKERS: tuple[tuple[str, str, str | None], ...] = (
     # (file or folder of the package, first release that has it, last one)
     ("trainer/ppo/ray_trainer.py", "0.4.0", None),
     ("workers/actor/dp_actor.py", "0.4.0", "0.7.1"),
@@ -37,18 +38,13 @@ class Installed(NamedTuple):
 
 def installed() -> Installed | None:
     """The package `verl` of this environment; None where there is none."""
-    package = _package()
+    package = folder_of("verl")
     return None if package is None else look(package)
-
-
-def installed_folder() -> Path | None:
-    """The folder of the package `verl` of this environment, whichever project's it is."""
-    return _package()
 
 
 def package_folder(version: str) -> Path | None:
     """The folder of the installed verl, where that is `version` and no doubt speaks against it."""
-    package = _package()
+    package = folder_of("verl")
     return package if package is not None and _is(package, version) else None
 
 
@@ -56,16 +52,6 @@ def package_folder(version: str) -> Path | None:
 def _is(package: Path, version: str) -> bool:
     found = look(package)
     return found.project == "verl" and found.version == version and not found.doubts
-
-
-def _package() -> Path | None:
-    try:
-        found = importlib.util.find_spec("verl")
-    except (ImportError, ValueError):
-        return None
-    if found is None or not found.submodule_search_locations:
-        return None
-    return Path(next(iter(found.submodule_search_locations)))
 
 
 def look(package: Path) -> Installed:
@@ -81,9 +67,8 @@ def look(package: Path) -> Installed:
         return Installed("verl", None, ("it has no readable file version/version",))
     doubts = []
     for name, first, last in MARKERS:
-        expected = (first is None or Version(first) <= parsed) and (last is None or parsed <= Version(last))
+        expected = Version(first) <= parsed and (last is None or parsed <= Version(last))
         if (package / name).exists() != expected:
-            doubts.append(
-                f"it {'lacks' if expected else 'has'} {name}, which {version} {'has' if expected else 'lacks'}"
-            )
+            found, known = ("lacks", "has") if expected else ("has", "lacks")
+            doubts.append(f"it {found} {name}, which {version} {known}")
     return Installed("verl", version, tuple(doubts))

@@ -8,6 +8,7 @@ from batchbridge.kit.clipping import canonical_bound
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import Told
+from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.critic import critic
 from batchbridge_verl.distillation import estimator_of
@@ -28,21 +29,6 @@ from batchbridge_verl.run import (
     Run,
 )
 from batchbridge_verl.settings import ACTOR, ALONE, PARALLEL, ROLLOUT, holds
-from batchbridge_verl.terms import (
-    AGGREGATIONS,
-    BETAS,
-    EPSILON,
-    KL_CLAMP,
-    KL_ESTIMATORS,
-    LOSS_MODES,
-    OPTIMIZERS,
-    PRECISIONS,
-    REJECTS,
-    TORCH_IMPLEMENTATION,
-    TORCH_SEED,
-    Estimator,
-    LossMode,
-)
 
 _OPTIM = f"{ACTOR}optim."
 _ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
@@ -50,8 +36,8 @@ _ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    mode, (estimator, said_by) = LOSS_MODES.get(run.surrogate), estimator_of(run)
-    aggregation = AGGREGATIONS.get(run[f"{ACTOR}loss_agg_mode"])
+    mode, (estimator, said_by) = terms.LOSS_MODES.get(run.surrogate), estimator_of(run)
+    aggregation = terms.AGGREGATIONS.get(run[f"{ACTOR}loss_agg_mode"])
     if mode is None or estimator is None or aggregation is None or not run.plain or run.completions_per_step < 1:
         return None
     of_critic = critic(run)
@@ -74,7 +60,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     }
     if seed is None:
         why = "data.seed null: the seed of a new torch.Generator"
-        told["order.seed"] = Told(TORCH_SEED, None, why, ("data.seed",))
+        told["order.seed"] = Told(terms.TORCH_SEED, None, why, ("data.seed",))
     if generated not in (None, run.prompts_per_rollout):
         told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
@@ -155,7 +141,7 @@ def _micro_batch(run: Run) -> dict[str, Told]:
     return found
 
 
-def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
+def _loss(run: Run, mode: terms.LossMode, aggregation: str) -> dict[str, Told]:
     said = Told(aggregation, f"{ACTOR}loss_agg_mode")
     insisted = mode.insists_on(run.version)
     if insisted in (None, aggregation):
@@ -169,7 +155,7 @@ def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
     return told
 
 
-def _always(mode: LossMode) -> Told:
+def _always(mode: terms.LossMode) -> Told:
     return Told(mode.aggregation, None, f"{mode.name} always aggregates so", (f"{ACTOR}policy_loss.loss_mode",))
 
 
@@ -187,7 +173,7 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
     return told
 
 
-def _advantage(run: Run, estimator: Estimator) -> dict[str, Told]:
+def _advantage(run: Run, estimator: terms.Estimator) -> dict[str, Told]:
     key = "algorithm.norm_adv_by_std_in_grpo"
     scale = Told("group" if run[key] else "none", key)
     if estimator.scale is not None:
@@ -209,7 +195,7 @@ def clip_bound(run: Run, side: str) -> tuple[float, str]:
 def kl_name(native: str) -> str:
     """The canonical name of a native KL estimator."""
     plain = native.removesuffix("+")
-    name = KL_ESTIMATORS.get(plain, plain)
+    name = terms.KL_ESTIMATORS.get(plain, plain)
     return f"{name}+" if native.endswith("+") and name != "k2" else name
 
 
@@ -223,7 +209,7 @@ def correction(run: Run) -> str | None:
     if (level := run[f"{prefix}rollout_is"]) is not None:
         parts.append(f"{level}_truncate [-, {run[f'{prefix}rollout_is_threshold']}]")
     if (rejection := run[f"{prefix}rollout_rs"]) is not None:
-        parts.append(f"{REJECTS}{rejection} {run[f'{prefix}rollout_rs_threshold']}")
+        parts.append(f"{terms.REJECTS}{rejection} {run[f'{prefix}rollout_rs_threshold']}")
     return "; ".join(parts) or None
 
 
@@ -238,7 +224,7 @@ def old_logprobs(run: Run) -> Told:
     return Told("rollout_start", None, "computed once, before the first update")
 
 
-def _objective(run: Run, mode: LossMode) -> dict[str, Told]:
+def _objective(run: Run, mode: terms.LossMode) -> dict[str, Told]:
     told = {
         "surrogate": Told(mode.surrogate, _MODE),
         "ratio_level": Told(mode.ratio_level, None, f"{mode.name}", (_MODE,)),
@@ -272,7 +258,7 @@ def _kl(run: Run) -> dict[str, Told]:
                 "kl_estimator": Told(estimator, name),
             }
             if estimator.startswith("k3"):
-                told["kl_clamp"] = Told(KL_CLAMP, None, "fixed in core_algos.kl_penalty")
+                told["kl_clamp"] = Told(terms.KL_CLAMP, None, "fixed in core_algos.kl_penalty")
             return told
     off, switches = "use_kl_loss and use_kl_in_reward are off", tuple(keys[0] for keys in KL_KEYS.values())
     return {"kl_placement": Told("none", switches[0]), "kl_coefficient": Told(0.0, None, off, switches)}
@@ -334,24 +320,24 @@ def _optimizer(run: Run) -> dict[str, Told]:
     key, implementation = optimizer_key(run), f"{_OPTIM}optimizer_impl"
     if key is None:
         optimizer = Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")
-    elif run.engine == "fsdp" and run[implementation] != TORCH_IMPLEMENTATION:
+    elif run.engine == "fsdp" and run[implementation] != terms.TORCH_IMPLEMENTATION:
         name = f"{run[implementation]}.{run[key]}"
         optimizer = Told(name, None, f"{implementation} and optimizer", (implementation, key))
     else:
-        optimizer = Told(OPTIMIZERS[run.engine].get(run[key], run[key]), key)
+        optimizer = Told(terms.OPTIMIZERS[run.engine].get(run[key], run[key]), key)
     told, plain = {"optimizer": optimizer}, run.engine != "fsdp"
     for canonical, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
         source = f"{_OPTIM}{name}" if plain else _argument(run, name, name)
         told[canonical] = Told(run[source], source)
     if run.engine == "megatron":
-        for at, value in enumerate(BETAS, 1):
+        for at, value in enumerate(terms.BETAS, 1):
             told[f"beta{at}"] = _overridden(run, f"adam_beta{at}", value)
-        return told | {"optimizer_epsilon": _overridden(run, "adam_eps", EPSILON)}
+        return told | {"optimizer_epsilon": _overridden(run, "adam_eps", terms.EPSILON)}
     source = f"{_OPTIM}betas" if plain else _argument(run, "betas", "betas")
     betas, eps = run[source], f"{_OPTIM}eps"
     two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
     told |= {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, source, (source,)) for at in range(2)}
-    own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", EPSILON)
+    own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", terms.EPSILON)
     return told | {"optimizer_epsilon": own}
 
 
@@ -386,7 +372,7 @@ def precision(run: Run) -> Told:
     key = precision_key(run)
     if key is None:
         return Told("bf16", None, f"the {run.engine} engine's default")
-    return Told(PRECISIONS.get(run[key], run[key]), key)
+    return Told(terms.PRECISIONS.get(run[key], run[key]), key)
 
 
 def precision_key(run: Run) -> str | None:

@@ -1,25 +1,14 @@
 """What settings of verl decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from batchbridge import Reading
 from batchbridge.kit import SharedSetting
-from batchbridge.kit.shared_settings import as_count, as_flag, as_names, as_text, never, rollouts, whole_rollouts
+from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers, never, rollouts, whole_rollouts
 
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
 """What `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
 PARQUET = "parquet files in verl's form"
 FUNCTION = "a Python file with compute_score"
-
-
-def _loggers(value: Any, reading: Reading) -> Any:
-    names = as_names(value, reading)
-    return None if names is None else tuple(name for name in names if name not in ("console", "file"))
-
-
-def _logger(value: Any, reading: Reading) -> Any:
-    return ["console", *value] if set(value) <= set(LOGGERS) else None
 
 
 SHARED: Mapping[str, SharedSetting] = {
@@ -36,7 +25,7 @@ SHARED: Mapping[str, SharedSetting] = {
     "custom_reward_function.path": SharedSetting(
         "rewards", "the rewards", as_text, never, versions="<0.7.1", needed=FUNCTION
     ),
-    "trainer.logger": SharedSetting("loggers", "", _loggers, _logger),
+    "trainer.logger": loggers(LOGGERS),
     "trainer.default_local_dir": SharedSetting("output_folder", "", as_text),
     "trainer.save_freq": SharedSetting("save_every", "", rollouts, whole_rollouts),
     "trainer.max_actor_ckpt_to_keep": SharedSetting("kept_checkpoints", "", as_count),
@@ -60,19 +49,9 @@ NOTHING = (
     *("trainer.test_freq", "trainer.val_*", "trainer.log_*", "trainer.max_*_ckpt_to_keep", "trainer.device"),
     *("*.val_kwargs.*", "data.val_*", "data.validation_shuffle", "global_profiler.*", "*.profiler.*", "ray_kwargs.*"),
     *("*_offload", "*.offload_policy", "*.enable_gradient_checkpointing", "*.use_torch_compile", "*.nccl_timeout"),
-    *(
-        "*.reshard_after_forward",
-        "*.forward_prefetch",
-        "*.entropy_checkpointing",
-        "*.entropy_from_logits_with_chunking",
-    ),
-    *(
-        "*.gpu_memory_utilization",
-        "*.free_cache_engine",
-        "*.enforce_eager",
-        "*.enable_chunked_prefill",
-        "*.load_format",
-    ),
+    *("*.reshard_after_forward", "*.forward_prefetch", "*.entropy_checkpointing"),
+    *("*.entropy_from_logits_with_chunking", "*.gpu_memory_utilization", "*.free_cache_engine", "*.enforce_eager"),
+    *("*.enable_chunked_prefill", "*.load_format"),
     *("*.max_num_batched_tokens", "*.max_num_seqs", "*.layered_summon", "*.update_weights_bucket_megabytes"),
     *("*.disable_log_stats", "*.trust_remote_code", "*.cudagraph_*", "*.mm_processor_cache_gb", "*_workers"),
 )

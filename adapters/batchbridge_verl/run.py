@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
@@ -43,8 +42,6 @@ class Run:
     given: frozenset[str] = frozenset()
     prompts_in_dataset: int | None = None
     own_program: str | None = None
-    unknown: frozenset[str] = field(default_factory=frozenset)
-    """Keys whose value could not be read; what depends on them is left open."""
 
     def __getitem__(self, key: str) -> Any:
         return self.native[key]
@@ -72,12 +69,8 @@ class Run:
     @property
     def parallel(self) -> tuple[int, int, int]:
         """Tensor, pipeline and context parallel sizes (devices)."""
-        tensor, pipeline, _ = PARALLEL[self.engine]
-        return (
-            1 if tensor is None else self[tensor],
-            1 if pipeline is None else self[pipeline],
-            self[self.context_key],
-        )
+        tensor, pipeline = (1 if key is None else self[key] for key in PARALLEL[self.engine][:2])
+        return tensor, pipeline, self[self.context_key]
 
     @property
     def context_key(self) -> str:
@@ -148,15 +141,13 @@ class Run:
     def share(self) -> int | None:
         """Completions per optimizer step and replica. Legacy workers floor (verl 0.7.1 fsdp_workers.py:250), engine
         workers assert (0.9.1 engine_workers.py:267)."""
-        replicas = self.replicas
-        return None if not replicas else self.asked_per_step // replicas
+        return self.asked_per_step // self.replicas if self.replicas else None
 
     @property
     def completions_per_step(self) -> int:
         """What one optimizer step really has."""
-        share, replicas = self.share, self.replicas
-        if self.legacy and share and replicas:
-            return share * replicas
+        if self.legacy and self.share and self.replicas:
+            return self.share * self.replicas
         return self.asked_per_step
 
     @property

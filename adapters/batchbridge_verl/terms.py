@@ -23,6 +23,11 @@ AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
 """Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
 
 
+def aggregations(version: str) -> list[str]:
+    """The values of `loss_agg_mode` that a version has."""
+    return [name for name in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(name, ""), version)]
+
+
 class LossMode(NamedTuple):
     """One `policy_loss.loss_mode`: the surrogate, what its ratio is taken over, whether it clips and clips twice, an
     aggregation that it insists on (canonical) in `insisting` versions, and its versions."""
@@ -68,9 +73,7 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
     """The aggregations (canonical) that a loss mode can take in `version`."""
     if (insisted := mode.insists_on(version)) is not None:
         return (insisted,)
-    return tuple(
-        canonical for name, canonical in AGGREGATIONS.items() if holds(AGGREGATION_VERSIONS.get(name, ""), version)
-    )
+    return tuple(AGGREGATIONS[name] for name in aggregations(version))
 
 
 class Estimator(NamedTuple):
@@ -91,6 +94,11 @@ class Estimator(NamedTuple):
     def open_term(self) -> str:
         """What the specification names it as, where the schema has no words for it."""
         return f"advantage: {self.name}" if self.baseline == "open" else ""
+
+
+def names_in(version: str, rows: Mapping[str, LossMode] | Mapping[str, Estimator]) -> list[str]:
+    """The names of those rows that a version has."""
+    return [row.name for row in rows.values() if holds(row.versions, version)]
 
 
 _SQUARES_OF = "the sum of squared probabilities"
@@ -119,6 +127,14 @@ epsilon stays open."""
 
 KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 """Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""
+
+
+def kl_estimators(version: str) -> list[str]:
+    """The names of KL estimators that a version has."""
+    plus = [f"{name}+" for name in KL_ESTIMATORS] if holds(">=0.8.0", version) else []
+    return [*KL_ESTIMATORS, *plus]
+
+
 KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""

@@ -11,7 +11,7 @@ from batchbridge.kit import MicroBatch, Objective
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
-from batchbridge_verl import distillation
+from batchbridge_verl import distillation, terms
 from batchbridge_verl.critic import write_critic
 from batchbridge_verl.meaning import KL_KEYS
 from batchbridge_verl.run import (
@@ -39,16 +39,6 @@ from batchbridge_verl.settings import (
     engines_of,
     holds,
     reads,
-)
-from batchbridge_verl.terms import (
-    AGGREGATIONS,
-    ESTIMATORS,
-    KL_NAMES,
-    LOSS_MODES,
-    OPTIMIZERS,
-    SCHEDULES,
-    TORCH_SEED,
-    LossMode,
 )
 from batchbridge_verl.writing_carried import Target, write_carried
 
@@ -102,8 +92,8 @@ def _can(engine: str, spec: Spec) -> bool:
     if carried.weight_decay_excludes not in (None, excluded):
         return False
     schedule = None if carried.lr_schedule is None else carried.lr_schedule.partition(" ")[0]
-    optimizer = carried.optimizer in (None, *OPTIMIZERS[engine].values())
-    return schedule in (None, *SCHEDULES[engine]) and (optimizer or engine == "fsdp")
+    optimizer = carried.optimizer in (None, *terms.OPTIMIZERS[engine].values())
+    return schedule in (None, *terms.SCHEDULES[engine]) and (optimizer or engine == "fsdp")
 
 
 def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
@@ -119,27 +109,25 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
     if problems.given(completions, "optimizer_step.completions_per_step"):
         assert completions is not None
-        below = completions // group * group if group else 0
         mini = -(-completions // group) if group > 0 else 0
         replicas = topology.data_parallel_size
         floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
-        if problems.need(
-            group > 0 and (completions % group == 0 or floored),
-            f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; fix: "
-            f"{f'{below} or ' if below else ''}{below + group}",
-            "optimizer_step.completions_per_step",
-        ):
+        if group > 0 and (completions % group == 0 or floored):
             values[MINI] = mini
+        else:
+            below = completions // group * group if group else 0
+            fix = f"{f'{below} or ' if below else ''}{below + group}"
+            path = "optimizer_step.completions_per_step"
+            problems.add(f"{path} = {completions}: verl counts whole groups of {group}; fix: {fix}", path)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
-    elif problems.need(
-        micro.completions_per_device is not None,
-        "micro_batch is open: verl needs a size or a token budget",
-        "micro_batch.completions_per_device",
-    ):
-        values[MICRO] = micro.completions_per_device
-        forward = micro.forward_completions_per_device or micro.completions_per_device
+    elif (size := micro.completions_per_device) is not None:
+        forward = micro.forward_completions_per_device or size
         values |= {f"{group}log_prob_micro_batch_size_per_gpu": forward for group in (ROLLOUT, REFERENCE)}
+        values[MICRO] = size
+    else:
+        unsaid = "micro_batch is open: verl needs a size or a token budget"
+        problems.add(unsaid, "micro_batch.completions_per_device")
     if rollout.prompts_per_generation_batch is not None:
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
 
@@ -151,7 +139,7 @@ def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     if filtered:
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
-    values["data.seed"] = None if order.seed == TORCH_SEED else order.seed
+    values["data.seed"] = None if order.seed == terms.TORCH_SEED else order.seed
     problems.need(order.seed is not None, "order.seed is open: verl always has one", "order.seed")
     if order.last_optimizer_step == "error" and not filtered and holds(">=0.9.0", to.version):
         values["trainer.use_v1"] = False  # which alone ends at a part of a step, and reads no filter
@@ -213,7 +201,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
         "loss.entropy",
     ):
         policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
-    values[f"{ACTOR}loss_agg_mode"] = problems.word(policy.aggregation, "loss.policy.aggregation", AGGREGATIONS)
+    values[f"{ACTOR}loss_agg_mode"] = problems.word(policy.aggregation, "loss.policy.aggregation", terms.AGGREGATIONS)
     # Before 0.7.0 the response's width is the only constant.
     own = holds(">=0.7.0", to.version) or policy.constant != spec.carried.max_completion_tokens
     if policy.constant is not None and own:
@@ -228,14 +216,14 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     ):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
-        if ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
+        if terms.ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
             values[SQUARES] = True
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
-    for row in ESTIMATORS.values():
+    for row in terms.ESTIMATORS.values():
         scales = ("group", "none") if row.scale is None else (row.scale,)
         same = row.baseline == spec.advantage.baseline and spec.advantage.scale in scales
         if same and (not row.open_term or row.open_term in spec.open_terms):
@@ -245,15 +233,17 @@ def _estimators_for(spec: Spec) -> Iterator[str]:
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
 
 
-def _loss_modes_for(objective: Objective) -> list[LossMode]:
+def _loss_modes_for(objective: Objective) -> list[terms.LossMode]:
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
-    return [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
+    return [
+        mode for mode in terms.LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)
+    ]
 
 
 def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     objective, modes = spec.objective, _loss_modes_for(spec.objective)
     surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
-    named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
+    named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in terms.LOSS_MODES.values())
     if problems.need(
         bool(modes),
         f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}",
@@ -299,10 +289,8 @@ def _number_or_text(text: str) -> Any:
 
 
 def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) -> None:
-    place, estimator = (
-        objective.kl_placement or ("loss" if objective.kl_coefficient else "none"),
-        objective.kl_estimator,
-    )
+    place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
+    estimator = objective.kl_estimator
     values |= {switch: place == own for own, (switch, _, _) in KL_KEYS.items()}
     if place == "none":
         without = "objective.kl_coefficient without a kl_placement"
@@ -312,8 +300,8 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
     if estimator is not None and problems.need(
-        estimator.removesuffix("+") in KL_NAMES,
-        f"objective.kl_estimator = {estimator}: verl has {', '.join(KL_NAMES)}",
+        estimator.removesuffix("+") in terms.KL_NAMES,
+        f"objective.kl_estimator = {estimator}: verl has {', '.join(terms.KL_NAMES)}",
         "objective.kl_estimator",
     ):
-        values[name] = KL_NAMES[estimator.removesuffix("+")] + ("+" if estimator.endswith("+") else "")
+        values[name] = terms.KL_NAMES[estimator.removesuffix("+")] + ("+" if estimator.endswith("+") else "")

@@ -18,8 +18,7 @@ from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.rules.silent import UNREPORTED
 from batchbridge_verl.rules.silent_steps import SILENT_STEPS
-from batchbridge_verl.rules.validated import OF_ACTOR, OF_VALIDATION, SIZES
-from batchbridge_verl.rules.validated_critic import OF_CRITIC, OF_REWARDS
+from batchbridge_verl.rules.validated import OF_ACTOR, OF_CRITIC, OF_REWARDS, OF_VALIDATION, SIZES
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
 __all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]

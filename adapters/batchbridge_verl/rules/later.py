@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import (
-    DEVICES,
-    ENGINE_WORKERS,
-    ESTIMATOR,
-    MODE,
-    fix,
-    setting,
-)
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test, fix, instead, setting
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    EPOCHS,
-    GLOBAL_MICRO,
-    GROUP,
-    MICRO,
-    MINI,
-    PROMPTS,
-    Run,
-)
+from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
-from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES
+from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 _MODE_KEY = "trainer.v1.trainer_mode"
@@ -122,16 +104,15 @@ def _no_rollout_name(run: Run) -> str | None:
     return f"{ROLLOUT}name is mandatory (vllm, sglang)" if run[f"{ROLLOUT}name"] is None else None
 
 
-def _global_micro_unread(run: Run) -> str | None:
-    if run[DYNAMIC] or run[MICRO] is not None or run[GLOBAL_MICRO] is None or run.legacy:
-        return None
-    return f"{GLOBAL_MICRO} = {run[GLOBAL_MICRO]} is deprecated, and the engine workers do not read it"
+def _deprecated(whole: str, per_gpu: str) -> Test:
+    """A micro-batch over all devices, in the place of one for each."""
 
+    def broken(run: Run) -> str | None:
+        if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
+            return None
+        return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
 
-def _global_log_prob_unread(run: Run) -> str | None:
-    if run[DYNAMIC] or run.legacy or run[_LOG_PROB] is None or run[_LOG_PROB_PER_GPU] is not None:
-        return None
-    return f"{_LOG_PROB} = {run[_LOG_PROB]} is deprecated, and the engine workers do not read it"
+    return broken
 
 
 def _two_kinds_of_batches(run: Run) -> str | None:
@@ -146,7 +127,7 @@ def _two_kinds_of_batches(run: Run) -> str | None:
 
 def _estimator_known(run: Run) -> str | None:
     name = run[ESTIMATOR]
-    own = [row.name for row in ESTIMATORS.values() if holds(row.versions, run.version)]
+    own = names_in(run.version, ESTIMATORS)
     if name in own:
         return None
     return (
@@ -155,7 +136,7 @@ def _estimator_known(run: Run) -> str | None:
     )
 
 
-def _of_v0(*names: str) -> Callable[[Run], str | None]:
+def _of_v0(*names: str) -> Test:
     """Estimators that need what RayPPOTrainer alone hands them."""
 
     def broken(run: Run) -> str | None:
@@ -183,13 +164,10 @@ def _pass_at_k_of_one(run: Run) -> str | None:
 
 
 def _mode_known(run: Run) -> str | None:
-    mode = LOSS_MODES.get(run.surrogate)
-    if run.surrogate in ("bypass_mode", "rollout_correction"):
+    names = names_in(run.version, LOSS_MODES)
+    if run.surrogate in ("bypass_mode", "rollout_correction", *names):
         return None
-    if mode is not None and holds(mode.versions, run.version):
-        return None
-    names = ", ".join(m.name for m in LOSS_MODES.values() if holds(m.versions, run.version))
-    return f"{MODE} = {run.surrogate}: verl {run.version} has {names}"
+    return f"{MODE} = {run.surrogate}: verl {run.version} has {', '.join(names)}"
 
 
 def _dual_clip(run: Run) -> str | None:
@@ -275,16 +253,16 @@ LATER = (
     ),
     STARTING(
         "BB-VERL-050",
-        _global_micro_unread,
+        _deprecated(GLOBAL_MICRO, MICRO),
         (GLOBAL_MICRO, MICRO),
         "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
         "verl 0.9.1 engine_workers.py:637",
-        lambda run: (Fix(f"{MICRO} = 1 instead", {MICRO: 1, GLOBAL_MICRO: None}),),
+        instead(MICRO, GLOBAL_MICRO),
         ENGINE_WORKERS,
     ),
     STARTING(
         "BB-VERL-050",
-        _global_log_prob_unread,
+        _deprecated(_LOG_PROB, _LOG_PROB_PER_GPU),
         (_LOG_PROB, _LOG_PROB_PER_GPU),
         "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
         "verl 0.9.1 engine_workers.py:636",

@@ -10,6 +10,7 @@ from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
+    WORLD,
     either,
     fix,
     mini_fixes,
@@ -18,27 +19,19 @@ from batchbridge_verl.rules.row import (
     whole_shares,
     whole_steps,
 )
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    FORWARD_BUDGET,
-    GROUP,
-    MICRO,
-    MINI,
-    PROMPTS,
-    Run,
-)
-from batchbridge_verl.settings import CRITIC, PREFIX_GROUPER
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 
-_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
+_CRITIC_MINI = f"{CRITIC}ppo_mini_batch_size"
 
 
-def _step_over_replicas(run: Run) -> str | None:
-    if run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
+def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
+    asked = run[mini] * run[GROUP]
+    if run.legacy or not run.plain or not replicas or asked < 1 or asked % replicas == 0:
         return None
     return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} is {run.asked_per_step} completions per optimizer "
-        f"step, not a multiple of {run.replicas} replicas"
+        f"{mini} = {run[mini]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per {step}, not a multiple of "
+        f"{replicas} replicas"
     )
 
 
@@ -68,10 +61,10 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
-        completions = v["mini"] * v["group"] * per_replica
-        return completions % v["world"] == 0 and completions // v["world"] % v["micro"] == 0
+        completions = v[MINI] * v[GROUP] * per_replica
+        return completions % v[WORLD] == 0 and completions // v[WORLD] % v[MICRO] == 0
 
-    return near(run, ("micro", "mini", "group"), legal)
+    return near(run, (MICRO, MINI, GROUP), legal)
 
 
 def remainder(run: Run) -> int:
@@ -112,7 +105,7 @@ def _groups_over_replicas(run: Run) -> str | None:
 
 def _group_fixes(run: Run) -> tuple[Fix, ...]:
     others = either((PREFIX_GROUPER, False), ("trainer.balance_batch", False))(run)
-    return (*near(run, ("prompts",), lambda v: v["prompts"] % (run.replicas or 1) == 0), *others)
+    return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
 
 
 def _over_budget(run: Run, key: str) -> str | None:
@@ -137,18 +130,6 @@ def _budget_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: -(-longest // max(run.parallel[2], 1))}),)
 
 
-def _critic_step(run: Run) -> str | None:
-    if not run.critic or run.legacy or not run.plain or not run.critic_replicas or run[_CRITIC_MINI] < 1:
-        return None
-    asked = run[_CRITIC_MINI] * run[GROUP]
-    if asked % run.critic_replicas:
-        return (
-            f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per step "
-            f"of the critic, not a multiple of {run.critic_replicas} replicas"
-        )
-    return None
-
-
 def _critic_fixes(run: Run) -> tuple[Fix, ...]:
     replicas = run.critic_replicas or 1
     per_step = replicas // math.gcd(replicas, run[GROUP])
@@ -159,7 +140,7 @@ def _critic_fixes(run: Run) -> tuple[Fix, ...]:
 LATER_SIZES = (
     UPDATING(
         "BB-VERL-020",
-        _step_over_replicas,
+        lambda run: _uneven(run, MINI, "optimizer step", run.replicas),
         (MINI, GROUP, *DEVICES),
         "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
         "verl 0.9.1 engine_workers.py:267",
@@ -215,12 +196,12 @@ LATER_SIZES = (
         (PROMPTS, MINI, DYNAMIC),
         "AssertionError in tensordict_utils.make_iterator at the first update",
         "verl 0.9.1 utils/tensordict_utils.py:559",
-        mini_fixes,
+        mini_fixes(ACTOR),
         ENGINE_WORKERS,
     ),
     UPDATING(
         "BB-VERL-067",
-        _critic_step,
+        lambda run: _uneven(run, _CRITIC_MINI, "step of the critic", run.critic_replicas) if run.critic else None,
         (_CRITIC_MINI, GROUP, *DEVICES),
         "AssertionError at the critic's first update: Got mini_batch_size=... and "
         "self.engine.get_data_parallel_size()=...",

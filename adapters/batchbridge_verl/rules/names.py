@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
-from batchbridge_verl.rules.row import setting
+from batchbridge_verl.rules.row import one_of, setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
-from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
+from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators
 
 _OPTIM = f"{ACTOR}optim."
 _CORRECTION = "algorithm.rollout_correction."
@@ -27,16 +27,12 @@ NEW_REJECTIONS = (
 """Of these any number, with commas. Source: verl 0.7.1 to 0.9.1 rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS."""
 
 
-def _one_of(key: str, value: object, names: tuple[str, ...] | list[str]) -> str | None:
-    return None if value in names else f"{key} = {value}: must be one of {', '.join(names)}"
-
-
 def _optimizer(run: Run) -> str | None:
     key = optimizer_key(run)
     if key is None or (run.engine == "fsdp" and run[f"{_OPTIM}optimizer_impl"] != TORCH_IMPLEMENTATION):
         return None
     names = [name for name in OPTIMIZERS[run.engine] if name != "muon" or holds(">=0.9.0", run.version)]
-    return _one_of(key, run[key], names)
+    return one_of(key, run[key], names)
 
 
 def _no_epsilon(run: Run) -> str | None:
@@ -58,7 +54,7 @@ def _schedule(run: Run) -> str | None:
     key = schedule_key(run)
     if key is None or (run.engine == "fsdp" and holds(">=0.6.0", run.version)):
         return None  # none is read, or a dataclass looks at it: BB-VERL-057
-    return _one_of(key, run[key], [name for name in SCHEDULES[run.engine] if name != "cosine_with_min_lr"])
+    return one_of(key, run[key], [name for name in SCHEDULES[run.engine] if name != "cosine_with_min_lr"])
 
 
 def _precision(run: Run) -> str | None:
@@ -66,16 +62,14 @@ def _precision(run: Run) -> str | None:
     mixed = (f"{_MIXED}reduce_dtype", f"{_MIXED}buffer_dtype") if run.engine == "fsdp" else ()
     keys = () if run.engine == "megatron" or key is None else (key,)
     for name in (*keys, *(name for name in mixed if run[name] is not None)):
-        if (message := _one_of(name, run[name], tuple(PRECISIONS))) is not None:
+        if (message := one_of(name, run[name], tuple(PRECISIONS))) is not None:
             return message
     return None
 
 
 def _kl_estimator(run: Run) -> str | None:
-    plus = holds(">=0.8.0", run.version)
-    names = [*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS if plus)]
     for switch, key in ((f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_type"), (_IN_REWARD, "algorithm.kl_penalty")):
-        if run[switch] and (message := _one_of(key, run[key], names)) is not None:
+        if run[switch] and (message := one_of(key, run[key], kl_estimators(run.version))):
             return message
     return None
 
@@ -90,7 +84,7 @@ def _correction(run: Run) -> str | None:
 def _wrong_corrections(run: Run) -> Iterator[str]:
     level, bound = run[f"{_CORRECTION}rollout_is"], run[f"{_CORRECTION}rollout_is_threshold"]
     if level is not None:
-        if (message := _one_of(f"{_CORRECTION}rollout_is", level, CORRECTION_LEVELS)) is not None:
+        if (message := one_of(f"{_CORRECTION}rollout_is", level, CORRECTION_LEVELS)) is not None:
             yield message
         texts = holds(">=0.8.0", run.version)
         if not (_is_positive(bound) or (texts and _is_range(bound))):
@@ -103,7 +97,7 @@ def _wrong_corrections(run: Run) -> Iterator[str]:
     several = holds(">=0.7.1", run.version)
     options = [option.strip() for option in rejection.split(",")] if several else [rejection]
     for option in options:
-        if (message := _one_of(key, option, NEW_REJECTIONS if several else REJECTIONS)) is not None:
+        if (message := one_of(key, option, NEW_REJECTIONS if several else REJECTIONS)) is not None:
             yield message
     parts = bounds.split(",") if several and isinstance(bounds, str) else [bounds]
     right = all(_is_positive(part) or (several and _is_range(part)) for part in parts)

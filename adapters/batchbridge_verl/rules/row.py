@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchbridge import Fix
@@ -24,30 +24,24 @@ Fixes = Callable[[Run], tuple[Fix, ...]]
 
 Rule = rule_table.Rule[Run]
 
-_SIZE_KEYS = {"prompts": PROMPTS, "group": GROUP, "mini": MINI, "micro": MICRO, "world": "devices"}
+WORLD = "devices"
+"""Nodes x GPUs, where a way out changes them."""
 
 
-def near(run: Run, names: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
-    """The nearest legal values of `names`, one at a time where that suffices."""
-    present = {
-        "prompts": run[PROMPTS],
-        "group": run[GROUP],
-        "mini": run[MINI],
-        "micro": run.micro or 1,
-        "world": run.world,
-    }
-    sizes = [Variable(name, max(present[name], 1)) for name in names]
-    changes = neighbours(sizes, lambda changed: legal({**present, **changed}))
-    return tuple(fix({_SIZE_KEYS[name]: value for name, value in change.items()}) for change in changes)
+def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
+    """The nearest legal values of `keys`, one at a time where that suffices."""
+    present = {PROMPTS: run[PROMPTS], GROUP: run[GROUP], MINI: run[MINI], MICRO: run.micro or 1, WORLD: run.world}
+    sizes = [Variable(key, max(present[key], 1)) for key in keys]
+    return tuple(fix(change) for change in neighbours(sizes, lambda changed: legal({**present, **changed})))
 
 
 def fix(change: Mapping[str, Any]) -> Fix:
-    """Settings to change, `devices` standing for nodes and GPUs."""
+    """Settings to change, `WORLD` standing for nodes and GPUs."""
     text = ", ".join(f"{key} = {'null' if value is None else value}" for key, value in change.items())
-    changes = {key: value for key, value in change.items() if key != "devices"}
-    if "devices" in change:
-        changes |= devices(change["devices"])
-    return Fix(text.replace("devices =", "trainer.nnodes x n_gpus_per_node ="), changes)
+    changes = {key: value for key, value in change.items() if key != WORLD}
+    if WORLD in change:
+        changes |= devices(change[WORLD])
+    return Fix(text.replace(f"{WORLD} =", "trainer.nnodes x n_gpus_per_node ="), changes)
 
 
 def devices(world: int) -> dict[str, int]:
@@ -66,14 +60,25 @@ def either(*changes: tuple[str, Any]) -> Fixes:
     return lambda run: tuple(way for key, value in changes for way in setting(key, value)(run))
 
 
+def instead(size: str, deprecated: str) -> Fixes:
+    """The size that is read, in the place of the deprecated one."""
+    return lambda run: (Fix(f"{size} = 1 instead", {size: 1, deprecated: None}),)
+
+
+def one_of(key: str, value: object, names: Collection[str]) -> str | None:
+    """The message of a setting with another value than these; None where it has one of them."""
+    return None if value in names else f"{key} = {value}: must be one of {', '.join(names)}"
+
+
 def shared(run: Run) -> int:
     """Devices of one replica."""
     return max(math.prod(run.parallel), 1)
 
 
-def mini_fixes(run: Run) -> tuple[Fix, ...]:
-    """As many prompts in a rollout as in a mini-batch."""
-    return tuple(fix({key: size}) for key, size in ((MINI, run[PROMPTS]), (PROMPTS, run[MINI])) if size > 0)
+def mini_fixes(role: str) -> Fixes:
+    """As many prompts in a rollout as in a mini-batch, of the actor or the critic."""
+    mini = f"{role}ppo_mini_batch_size"
+    return lambda run: tuple(fix({to: run[as_]}) for to, as_ in ((mini, PROMPTS), (PROMPTS, mini)) if run[as_] > 0)
 
 
 def whole_steps(run: Run) -> tuple[Fix, ...]:
@@ -81,9 +86,9 @@ def whole_steps(run: Run) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
-        return v["prompts"] % v["mini"] == 0 and v["mini"] * v["group"] * per_replica % v["world"] == 0
+        return v[PROMPTS] % v[MINI] == 0 and v[MINI] * v[GROUP] * per_replica % v[WORLD] == 0
 
-    return near(run, ("mini", "prompts"), legal)
+    return near(run, (MINI, PROMPTS), legal)
 
 
 def whole_shares(run: Run) -> tuple[Fix, ...]:
@@ -91,9 +96,9 @@ def whole_shares(run: Run) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
-        if v["world"] % per_replica or v["mini"] * v["group"] % (v["world"] // per_replica):
+        if v[WORLD] % per_replica or v[MINI] * v[GROUP] % (v[WORLD] // per_replica):
             return False
-        rows = v["mini"] * v["group"] * per_replica // v["world"]
-        return run[DYNAMIC] or run.micro is None or rows % v["micro"] == 0
+        rows = v[MINI] * v[GROUP] * per_replica // v[WORLD]
+        return run[DYNAMIC] or run.micro is None or rows % v[MICRO] == 0
 
-    return near(run, ("mini", "group", "world"), legal)
+    return near(run, (MINI, GROUP, WORLD), legal)

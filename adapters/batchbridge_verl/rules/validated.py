@@ -8,33 +8,34 @@ dataclasses. A test gives the same configurations to verl's own code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
 from batchbridge_verl.rules.row import (
     AGGREGATION,
     DEVICES,
-    Fixes,
+    WORLD,
     Rule,
     Test,
     either,
     fix,
+    instead,
     mini_fixes,
     near,
+    one_of,
     setting,
     shared,
 )
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, REFERENCE, ROLLOUT, holds, megatron_sizes
-from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS
+from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, megatron_sizes
+from batchbridge_verl.terms import aggregations
 
 _CONFIG = "verl 0.6.0 to 0.9.1 workers/config"
 DATACLASSES = ">=0.6.0"
-PADDING = "actor_rollout_ref.model.use_remove_padding"
+PADDING, CRITIC_PADDING = "actor_rollout_ref.model.use_remove_padding", "critic.model.use_remove_padding"
 SCHEDULES = ("constant", "cosine")
-MEGATRON_DTYPES = ("bfloat16", "float16")
-REPLAY_MODES = ("disabled", "R2", "R3")
-_ULYSSES = f"{ACTOR}ulysses_sequence_parallel_size"
+_ULYSSES = "ulysses_sequence_parallel_size"
 _MEGATRON = megatron_sizes(ACTOR)
 
 
@@ -62,7 +63,7 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
     """The nearest numbers of devices that make whole replicas."""
     per_replica = shared(run)
     below = run.world // per_replica * per_replica
-    return tuple(fix({"devices": size}) for size in (below, below + per_replica) if size > 0)
+    return tuple(fix({WORLD: size}) for size in (below, below + per_replica) if size > 0)
 
 
 def _product(run: Run) -> int:
@@ -115,26 +116,68 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
-        minimal = v["world"] // per_replica * v["micro"] if run.engine == "megatron" else v["world"]
-        whole = v["world"] % per_replica == 0 and minimal > 0
-        return whole and v["prompts"] * v["group"] % minimal == 0
+        minimal = v[WORLD] // per_replica * v[MICRO] if run.engine == "megatron" else v[WORLD]
+        return v[WORLD] % per_replica == 0 and minimal > 0 and v[PROMPTS] * v[GROUP] % minimal == 0
 
-    return near(run, ("prompts", "group", "world"), legal)
+    return near(run, (PROMPTS, GROUP, WORLD), legal)
 
 
-def _smaller_than_mini(run: Run) -> str | None:
-    if run[DYNAMIC] or run[PROMPTS] >= run[MINI]:
+# ---- what is asked of the actor and of the critic alike; role: the beginning of its keys
+
+
+def _trained(role: str, run: Run) -> bool:
+    """Whether the run has the actor or the critic."""
+    return role == ACTOR or run.critic
+
+
+def _in_rows(role: str, run: Run) -> bool:
+    return _trained(role, run) and not run[f"{role}use_dynamic_bsz"]
+
+
+def _smaller_than_mini(role: str, run: Run) -> str | None:
+    """A rollout that fills no optimizer step."""
+    mini = f"{role}ppo_mini_batch_size"
+    if not _in_rows(role, run) or run[PROMPTS] >= run[mini]:
         return None
-    return f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {MINI} = {run[MINI]} prompts"
+    return f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {mini} = {run[mini]} prompts"
+
+
+def _whole_micro_batches(role: str, run: Run) -> str | None:
+    """The deprecated size of a micro-batch over all devices, which has to divide the mini-batch."""
+    whole, mini = f"{role}ppo_micro_batch_size", f"{role}ppo_mini_batch_size"
+    if not _in_rows(role, run) or run[whole] is None:
+        return None
+    if run[whole] == 0:
+        return f"{whole} = 0: must be at least 1"
+    return f"{mini} = {run[mini]} is no multiple of {whole} = {run[whole]}" if run[mini] % run[whole] else None
+
+
+def _below_devices(role: str, run: Run) -> str | None:
+    """The same size, with which each device has to have something."""
+    whole = f"{role}ppo_micro_batch_size"
+    ulysses = run[f"{role}{_ULYSSES}"] if run.engine == "fsdp" else 1
+    if not _in_rows(role, run) or run[whole] is None or run[whole] * ulysses >= run.world:
+        return None
+    return f"{whole} = {run[whole]} x sequence parallel {ulysses} is below {run.world} devices"
+
+
+def _padding_with_ulysses(role: str, padding: str, run: Run) -> str | None:
+    """Sequence parallelism, which takes unpadded rows alone. Source: verl 0.6.0 to 0.7.1 `in {"fsdp", "fsdp2"}`; 0.8.0
+    on whatever the strategy."""
+    key, counts = f"{role}{_ULYSSES}", holds(">=0.8.0", run.version) or run[f"{role}strategy"] in ("fsdp", "fsdp2")
+    if not _trained(role, run) or run.engine != "fsdp" or run[key] <= 1 or run[padding] or not counts:
+        return None
+    return f"{key} = {run[key]} needs {padding}"
+
+
+def _two_micros(role: str, run: Run) -> str | None:
+    whole, per_gpu = f"{role}ppo_micro_batch_size", f"{role}ppo_micro_batch_size_per_gpu"
+    if not _in_rows(role, run) or run[whole] is None or run[per_gpu] is None:
+        return None
+    return f"{whole} = {run[whole]} and {per_gpu} = {run[per_gpu]} are both set"
 
 
 # ---- micro-batch keys
-
-
-def _two_micros(run: Run) -> str | None:
-    if run[DYNAMIC] or run[MICRO] is None or run[GLOBAL_MICRO] is None:
-        return None
-    return f"{GLOBAL_MICRO} = {run[GLOBAL_MICRO]} and {MICRO} = {run[MICRO]} are both set"
 
 
 def _no_micro(run: Run) -> str | None:
@@ -143,21 +186,7 @@ def _no_micro(run: Run) -> str | None:
     return f"neither {MICRO} nor {DYNAMIC} is set: there is no micro-batch"
 
 
-def _global_micro(run: Run) -> str | None:
-    size = run[GLOBAL_MICRO]
-    if run[DYNAMIC] or size is None:
-        return None
-    if size == 0:
-        return f"{GLOBAL_MICRO} = 0: must be at least 1"
-    if run[MINI] % size:
-        return f"{MINI} = {run[MINI]} is no multiple of {GLOBAL_MICRO} = {size}"
-    ulysses = run[_ULYSSES] if run.engine == "fsdp" else 1
-    if size * ulysses < run.world:
-        return f"{GLOBAL_MICRO} = {size} x sequence parallel {ulysses} is below {run.world} devices"
-    return None
-
-
-def one_of_two(whole: str, per_gpu: str, asked: Callable[[Run], bool]) -> Test:
+def _one_of_two(whole: str, per_gpu: str, asked: Callable[[Run], bool]) -> Test:
     """The test that exactly one of two sizes is given, where there must be one."""
 
     def test(run: Run) -> str | None:
@@ -178,7 +207,7 @@ def _log_prob(role: str, used: Callable[[Run], bool]) -> Rule:
 
     return IN_CONFIG(
         "BB-VERL-018" if role == REFERENCE else "BB-VERL-016",
-        one_of_two(whole, per_gpu, lambda run: not run[DYNAMIC] and used(run)),
+        _one_of_two(whole, per_gpu, lambda run: not run[DYNAMIC] and used(run)),
         (per_gpu, whole),
         f"ValueError: [{role[:-1]}] Please set at least one of ...; or: You have set both ...",
         VALIDATE,
@@ -187,50 +216,42 @@ def _log_prob(role: str, used: Callable[[Run], bool]) -> Rule:
     )
 
 
-def instead(size: str, deprecated: str) -> Fixes:
-    """The size that is read, in the place of the deprecated one."""
-    return lambda run: (Fix(f"{size} = 1 instead", {size: 1, deprecated: None}),)
-
-
 # ---- what the dataclasses take
 
 
-def schedule_row(role: str, used: Callable[[Run], bool]) -> Rule:
+def _schedule_row(role: str) -> Rule:
     """The schedule's name, of the actor or the critic."""
     older, newer = f"{role}optim.warmup_style", f"{role}optim.lr_scheduler_type"
 
     def test(run: Run) -> str | None:
         key = newer if run[older] is None else older
-        if run.engine != "fsdp" or not used(run) or run[key] in SCHEDULES:
+        if run.engine != "fsdp" or not _trained(role, run):
             return None
-        return f"{key} {'is null' if run[key] is None else f'= {run[key]}'}: must be one of {', '.join(SCHEDULES)}"
+        return (
+            f"{key} is null: must be one of {', '.join(SCHEDULES)}"
+            if run[key] is None
+            else one_of(key, run[key], SCHEDULES)
+        )
 
     native, source = "AssertionError, without a message, in FSDPOptimizerConfig", f"{_CONFIG}/optimizer.py"
     where = f"{source} FSDPOptimizerConfig.__post_init__"
     return IN_CONFIG("BB-VERL-057", test, (newer, older), native, where, setting(newer, "constant"), DATACLASSES)
 
 
-def dtype_row(role: str, used: Callable[[Run], bool]) -> Rule:
+def _megatrons(role: str, key: str, names: tuple[str, ...]) -> Test:
+    """The test that a setting of Megatron's engine has one of these values."""
+    return lambda run: one_of(key, run[key], names) if run.engine == "megatron" and _trained(role, run) else None
+
+
+def _dtype_row(role: str) -> Rule:
     """Megatron's precision, of the actor or the critic."""
     key = f"{role}megatron.dtype"
-
-    def test(run: Run) -> str | None:
-        if run.engine != "megatron" or not used(run) or run[key] in MEGATRON_DTYPES:
-            return None
-        return f"{key} = {run[key]}: must be one of {', '.join(MEGATRON_DTYPES)}"
-
     native, source = "AssertionError: dtype ... not supported", "verl 0.6.1 to 0.9.1 workers/config/engine.py"
-    where = f"{source} McoreEngineConfig.__post_init__"
+    where, test = f"{source} McoreEngineConfig.__post_init__", _megatrons(role, key, ("bfloat16", "float16"))
     return IN_CONFIG("BB-VERL-058", test, (key,), native, where, setting(key, "bfloat16"), ">=0.6.1")
 
 
 _REPLAY, _BYPASS = f"{ACTOR}megatron.router_replay.mode", "algorithm.rollout_correction.bypass_mode"
-
-
-def _replay_mode(run: Run) -> str | None:
-    if run.engine != "megatron" or run[_REPLAY] in REPLAY_MODES:
-        return None
-    return f"{_REPLAY} = {run[_REPLAY]}: must be one of {', '.join(REPLAY_MODES)}"
 
 
 def _replay_bypassed(run: Run) -> str | None:
@@ -240,21 +261,7 @@ def _replay_bypassed(run: Run) -> str | None:
 
 
 def _aggregation(run: Run) -> str | None:
-    name = run[AGGREGATION]
-    known = [mode for mode in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(mode, ""), run.version)]
-    return None if name in known else f"{AGGREGATION} = {name}: must be one of {', '.join(known)}"
-
-
-def _padding_with_ulysses(run: Run) -> str | None:
-    if run.engine != "fsdp" or run[PADDING] or not strategy_counts(run, f"{ACTOR}strategy") or run[_ULYSSES] <= 1:
-        return None
-    return f"{_ULYSSES} = {run[_ULYSSES]} needs {PADDING}"
-
-
-def strategy_counts(run: Run, key: str) -> bool:
-    """Whether the check of sequence parallelism looks at this strategy. Source: verl 0.6.0 to 0.7.1 `in {"fsdp",
-    "fsdp2"}`; 0.8.0 on always."""
-    return holds(">=0.8.0", run.version) or run[key] in ("fsdp", "fsdp2")
+    return one_of(AGGREGATION, run[AGGREGATION], aggregations(run.version))
 
 
 def _cold_validation(run: Run) -> str | None:
@@ -297,20 +304,20 @@ SIZES = (
 )
 
 OF_ACTOR = (
-    schedule_row(ACTOR, lambda run: True),
+    _schedule_row(ACTOR),
     IN_CONFIG(
         "BB-VERL-066",
-        _replay_mode,
+        _megatrons(ACTOR, _REPLAY, ("disabled", "R2", "R3")),
         (_REPLAY,),
         "ValueError: Invalid router_replay mode: ...",
         "verl 0.7.1 to 0.9.1 workers/config/engine.py EngineRouterReplayConfig",
         setting(_REPLAY, "disabled"),
         ">=0.7.1",
     ),
-    dtype_row(ACTOR, lambda run: True),
+    _dtype_row(ACTOR),
     IN_CONFIG(
         "BB-VERL-014",
-        _two_micros,
+        partial(_two_micros, ACTOR),
         (GLOBAL_MICRO, MICRO),
         "ValueError: [actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'.",
         ACTOR_CONFIG,
@@ -337,17 +344,17 @@ OF_ACTOR = (
     ),
     IN_CONFIG(
         "BB-VERL-012",
-        _smaller_than_mini,
+        partial(_smaller_than_mini, ACTOR),
         (PROMPTS, MINI),
         "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...); before 0.6.0 AssertionError: "
         "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
-        mini_fixes,
+        mini_fixes(ACTOR),
         DATACLASSES,
     ),
     IN_CONFIG(
         "BB-VERL-015",
-        _global_micro,
+        lambda run: _whole_micro_batches(ACTOR, run) or _below_devices(ACTOR, run),
         (MINI, GLOBAL_MICRO, *DEVICES),
         "ValueError: ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...); or: must be >= n_gpus",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
@@ -356,8 +363,8 @@ OF_ACTOR = (
     ),
     IN_CONFIG(
         "BB-VERL-051",
-        _padding_with_ulysses,
-        (_ULYSSES, PADDING),
+        partial(_padding_with_ulysses, ACTOR, PADDING),
+        (f"{ACTOR}{_ULYSSES}", PADDING),
         "ValueError: When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`.",
         f"{_CONFIG}/actor.py FSDPActorConfig.validate; 0.4.0 to 0.5.0 _validate_config",
         setting(PADDING, True),
@@ -384,4 +391,98 @@ OF_VALIDATION = IN_CONFIG(
     VALIDATE,
     setting(f"{ROLLOUT}val_kwargs.do_sample", False),
     DATACLASSES,
+)
+
+
+# ---- the critic and the reward model
+
+_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
+_CRITIC_GLOBAL, _CRITIC_DYNAMIC = f"{CRITIC}ppo_micro_batch_size", f"{CRITIC}use_dynamic_bsz"
+_CRITIC_ULYSSES = f"{CRITIC}{_ULYSSES}"
+
+
+def _critic_micros(run: Run) -> str | None:
+    if _in_rows(CRITIC, run) and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None:
+        return f"the critic has no micro-batch: neither {_CRITIC_MICRO} nor {_CRITIC_DYNAMIC} is set"
+    return _two_micros(CRITIC, run)
+
+
+def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
+    if run[_CRITIC_MICRO] is None:
+        return (*setting(_CRITIC_MICRO, run.micro or 1)(run), *setting(_CRITIC_DYNAMIC, True)(run))
+    return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
+
+
+def _critic_below_devices(run: Run) -> str | None:
+    # Before 0.6.0 whatever the engine; see `batchbridge_history.verl`.
+    return _below_devices(CRITIC, run) if run.engine == "fsdp" or holds("<0.6.0", run.version) else None
+
+
+_SOURCE = "verl 0.6.0 to 0.9.1 workers/config/critic.py CriticConfig; 0.4.0 to 0.5.0 RayPPOTrainer._validate_config"
+_REWARD, _REWARD_MICRO = "reward_model.micro_batch_size", "reward_model.micro_batch_size_per_gpu"
+
+
+def _rewards_in_workers(run: Run) -> bool:
+    loop = holds(">=0.7.0", run.version) and run["reward_model.use_reward_loop"]
+    return bool(run["reward_model.enable"] and not run["reward_model.use_dynamic_bsz"] and not loop)
+
+
+OF_REWARDS = IN_CONFIG(
+    "BB-VERL-064",
+    _one_of_two(_REWARD, _REWARD_MICRO, _rewards_in_workers),
+    (_REWARD_MICRO, _REWARD),
+    "ValueError: [reward_model] Please set at least one of ...; or: You have set both ...",
+    "verl 0.4.0 to 0.7.0 validate_config",
+    lambda run: (Fix(f"{_REWARD_MICRO} = 1", {_REWARD_MICRO: 1, _REWARD: None}),),
+    ">=0.6.0,<0.7.1",
+)
+
+OF_CRITIC = (
+    _schedule_row(CRITIC),
+    _dtype_row(CRITIC),
+    IN_CONFIG(
+        "BB-VERL-059",
+        _critic_micros,
+        (_CRITIC_MICRO, _CRITIC_GLOBAL, _CRITIC_DYNAMIC),
+        "ValueError: [critic] Please set at least one of ...; or: You have set both ...",
+        _SOURCE,
+        _critic_micro_fixes,
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-060",
+        partial(_whole_micro_batches, CRITIC),
+        (_CRITIC_MINI, _CRITIC_GLOBAL),
+        "ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)",
+        _SOURCE,
+        instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-061",
+        partial(_padding_with_ulysses, CRITIC, CRITIC_PADDING),
+        (_CRITIC_ULYSSES, CRITIC_PADDING),
+        "ValueError: When using sequence parallelism for critic, you must enable `use_remove_padding`.",
+        "verl 0.6.0 to 0.7.1 workers/config/critic.py FSDPCriticConfig; 0.4.0 to 0.5.0 _validate_config",
+        setting(CRITIC_PADDING, True),
+        ">=0.6.0,<0.8.0",
+    ),
+    IN_CONFIG(
+        "BB-VERL-062",
+        partial(_smaller_than_mini, CRITIC),
+        (PROMPTS, _CRITIC_MINI),
+        "ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)",
+        _SOURCE,
+        mini_fixes(CRITIC),
+        DATACLASSES,
+    ),
+    IN_CONFIG(
+        "BB-VERL-060",
+        _critic_below_devices,
+        (_CRITIC_GLOBAL, *DEVICES),
+        "ValueError: critic.ppo_micro_batch_size (...) * ulysses_sequence_parallel_size (...) must be >= n_gpus (...)",
+        _SOURCE,
+        instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
+        DATACLASSES,
+    ),
 )

@@ -6,9 +6,11 @@ Each gives None where there is nothing that another framework could take.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from fractions import Fraction
 from typing import Any
 
+from batchbridge.contract.outside import SharedSetting
 from batchbridge.contract.reading import Reading
 
 
@@ -34,6 +36,19 @@ def as_names(value: Any, reading: Reading) -> Any:
     names = (value,) if isinstance(value, str) else value
     plain = isinstance(names, (list, tuple)) and bool(names) and all(isinstance(name, str) for name in names)
     return tuple(names) if plain else None
+
+
+def loggers(known: Collection[str]) -> SharedSetting:
+    """The row of a list of loggers that names the console and files, too; `known` are those that may stand beside."""
+
+    def read(value: Any, reading: Reading) -> Any:
+        names = as_names(value, reading)
+        return None if names is None else tuple(name for name in names if name not in ("console", "file"))
+
+    def write(value: Any, reading: Reading) -> Any:
+        return ["console", *value] if set(value) <= set(known) else None
+
+    return SharedSetting("loggers", "", read, write)
 
 
 def rollouts(value: Any, reading: Reading) -> Any:

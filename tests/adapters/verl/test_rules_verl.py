@@ -326,6 +326,12 @@ def test_rejected_tokens_are_counted_by_the_v1_trainer_alone_and_not_beside_bypa
     assert "BB-VERL-045" not in codes({**rejecting, **BYPASS})
 
 
+def test_no_rollout_and_no_step_of_0_prompts_is_a_way_out():
+    found = judge({**CRITIC, "data.train_batch_size": 0})
+    sizes = [fix.changes for one in found if one.code in ("BB-VERL-012", "BB-VERL-062") for fix in one.fixes]
+    assert sizes == [{"data.train_batch_size": 64}] * 2
+
+
 def test_bypass_mode_leaves_nothing_out_where_nothing_is_asked_for_beside_it():
     assert "BB-VERL-095" not in codes(BYPASS)
     assert "BB-VERL-095" not in codes({f"{CORRECTION}rollout_is": "token"})
