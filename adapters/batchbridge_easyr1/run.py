@@ -43,7 +43,7 @@ class Run:
     def plain(self) -> bool:
         """Every size is positive."""
         sizes = (names.PROMPTS, names.GROUP, names.BATCH, names.MICRO, names.PASSES, self.ulysses_key)
-        return min(self.world, *(self[key] for key in sizes)) >= 1
+        return bool(min(self.world, *(self[key] for key in sizes)) >= 1)
 
     @property
     def replicas(self) -> int:

@@ -17,12 +17,12 @@ from batchbridge.kit.refusals import Refusal, never, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.critic_refusals import CRITIC, SET_IN_CRITIC
-from batchbridge_openrlhf.critic_words import FORGOTTEN, FREEZING, KEPT
+from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.facts import settings_in
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
-from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
+from batchbridge_openrlhf.settings import FREEZING, NEWEST, Option, defaults_of, is_idle, options_of
 
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
