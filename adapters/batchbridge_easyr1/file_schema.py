@@ -8,64 +8,37 @@ from typing import Any
 from batchbridge.kit.file_schema import LEAF, Words, nested, refused, setting
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import anything
-from batchbridge_easyr1.meaning import ESTIMATORS, INEXPRESSIBLE, LOSS_TYPES
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    AGGREGATIONS,
-    BATCH,
-    CRITIC_BATCH,
-    CRITIC_FORWARD,
-    DYNAMIC,
-    ESTIMATOR,
-    FILTER,
-    FILTER_HIGH,
-    FILTER_LOW,
-    FORWARD,
-    FREE_GROUPS,
-    GPUS,
-    KL_ESTIMATORS,
-    KL_TYPES,
-    LOSS_TYPE,
-    MAX_TRIES,
-    MICRO,
-    MODE,
-    NODES,
-    OPTIMIZERS,
-    ROLLOUT,
-    SCHEDULES,
-    SET_BY_EASYR1,
-    WARMUP_SHARE,
-    WARMUP_STEPS,
-    holds,
-    keys_of,
-    ranges,
-    settings_of,
-)
+from batchbridge_easyr1 import settings as names
+from batchbridge_easyr1.meaning import LOSS_TYPES, estimators_of
+from batchbridge_easyr1.settings import FREE_GROUPS, SET_BY_EASYR1, keys_of, ranges, settings_of
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
-    NODES: ("nodes", "Nodes of the run."),
-    GPUS: ("devices", "Devices of a node."),
-    f"{ROLLOUT}tensor_parallel_size": ("devices", "Devices that share a layer while completions are generated."),
-    BATCH: ("prompts", "Prompts of one optimizer step; with the completions of each it is shared out to the devices."),
-    CRITIC_BATCH: ("prompts", "Prompts of one optimizer step of the critic."),
-    MICRO: ("completions", "Completions that a device trains at a time."),
-    FORWARD: ("completions", "Completions whose log-probabilities a device computes at a time."),
-    CRITIC_FORWARD: ("completions", "Completions whose values a device computes at a time."),
-    DYNAMIC: ("", "Whether micro-batches are cut by tokens instead of completions."),
-    ESTIMATOR: ("", "How advantages are made of rewards."),
-    LOSS_TYPE: ("", "The surrogate of the policy loss; what is not known trains as default."),
-    MAX_TRIES: ("rollouts", "Tries to fill a rollout where online_filtering drops groups."),
-    WARMUP_SHARE: ("share of the rollouts", "Rollouts over which the learning rate rises."),
-    WARMUP_STEPS: ("rollouts", "Rollouts over which the learning rate rises."),
+    names.NODES: ("nodes", "Nodes of the run."),
+    names.GPUS: ("devices", "Devices of a node."),
+    f"{names.ROLLOUT}tensor_parallel_size": ("devices", "Devices that share a layer while completions are generated."),
+    names.BATCH: (
+        "prompts",
+        "Prompts of one optimizer step; with the completions of each it is shared out to the devices.",
+    ),
+    names.CRITIC_BATCH: ("prompts", "Prompts of one optimizer step of the critic."),
+    names.MICRO: ("completions", "Completions that a device trains at a time."),
+    names.FORWARD: ("completions", "Completions whose log-probabilities a device computes at a time."),
+    names.CRITIC_FORWARD: ("completions", "Completions whose values a device computes at a time."),
+    names.DYNAMIC: ("", "Whether micro-batches are cut by tokens instead of completions."),
+    names.ESTIMATOR: ("", "How advantages are made of rewards."),
+    names.LOSS_TYPE: ("", "The surrogate of the policy loss; what is not known trains as default."),
+    names.MAX_TRIES: ("rollouts", "Tries to fill a rollout where online_filtering drops groups."),
+    names.WARMUP_SHARE: ("share of the rollouts", "Rollouts over which the learning rate rises."),
+    names.WARMUP_STEPS: ("rollouts", "Rollouts over which the learning rate rises."),
     "trainer.total_epochs": ("epochs", "Passes over the dataset, where trainer.max_steps is null."),
     "trainer.total_episodes": ("epochs", "Passes over the dataset, where trainer.max_steps is null."),
-    FILTER: ("", "Whether groups are dropped by their mean score, and replaced."),
-    FILTER_LOW: ("score", "A group is kept whose mean score lies above this."),
-    FILTER_HIGH: ("score", "A group is kept whose mean score lies below this."),
+    names.FILTER: ("", "Whether groups are dropped by their mean score, and replaced."),
+    names.FILTER_LOW: ("score", "A group is kept whose mean score lies above this."),
+    names.FILTER_HIGH: ("score", "A group is kept whose mean score lies below this."),
     "algorithm.kl_coef": ("", "Factor of the KL penalty."),
     "algorithm.kl_penalty": ("", "How the KL divergence is estimated."),
     "algorithm.kl_horizon": ("completions", "Of an adaptive KL coefficient."),
-    f"{ROLLOUT}max_num_batched_tokens": ("tokens", "Tokens that vLLM takes at a time."),
+    f"{names.ROLLOUT}max_num_batched_tokens": ("tokens", "Tokens that vLLM takes at a time."),
     "trainer.critic_warmup": ("rollouts", "Rollouts that train the critic alone."),
 }
 """Unit and meaning of keys that no canonical field alone comes from. Source: EasyR1 trainer/config.py and
@@ -74,16 +47,14 @@ workers/*/config.py at the versions of `settings`; what they come to is in `run`
 
 def words_of(version: str) -> Mapping[str, Words]:
     """The words of settings that EasyR1 takes as text and refuses later, and of those that it goes on with."""
-    late = holds(">=0.3.3.dev0", version)
-    estimators = (*ESTIMATORS, *(name for name in INEXPRESSIBLE if name != "grpo_passk" or late))
     return {
-        MODE: Words(tuple(AGGREGATIONS)),
-        ESTIMATOR: Words(estimators),
-        f"{ACTOR}optim.strategy": Words(OPTIMIZERS),
-        f"{ACTOR}optim.lr_scheduler_type": Words(SCHEDULES),
-        LOSS_TYPE: Words(tuple(LOSS_TYPES), only=False),
-        "algorithm.kl_penalty": Words((*KL_ESTIMATORS, "full"), only=False),
-        "algorithm.kl_type": Words(KL_TYPES, only=False),
+        names.MODE: Words(tuple(names.AGGREGATIONS)),
+        names.ESTIMATOR: Words(estimators_of(version)),
+        f"{names.ACTOR}optim.strategy": Words(names.OPTIMIZERS),
+        f"{names.ACTOR}optim.lr_scheduler_type": Words(names.SCHEDULES),
+        names.LOSS_TYPE: Words(tuple(LOSS_TYPES), only=False),
+        "algorithm.kl_penalty": Words((*names.KL_ESTIMATORS, "full"), only=False),
+        "algorithm.kl_type": Words(names.KL_TYPES, only=False),
     }
 
 

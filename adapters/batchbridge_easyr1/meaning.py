@@ -8,30 +8,9 @@ from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import schedule_text
 from batchbridge.kit.score_ranges import group_filter
 from batchbridge.kit.values import Told
+from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    AGGREGATIONS,
-    BATCH,
-    DYNAMIC,
-    ESTIMATOR,
-    FILTER,
-    FILTER_HIGH,
-    FILTER_LOW,
-    FORWARD,
-    GPUS,
-    GROUP,
-    LOSS_TYPE,
-    MICRO,
-    MODE,
-    NODES,
-    PROMPT_TOKENS,
-    RESPONSE_TOKENS,
-    WARMUP_SHARE,
-    WARMUP_STEPS,
-    holds,
-    settings_of,
-)
+from batchbridge_easyr1.settings import AGGREGATIONS, holds, settings_of
 from batchbridge_easyr1.settings import KL_ESTIMATORS as KL_ESTIMATORS
 
 LOSS_TYPES: Mapping[str, tuple[str, str, bool]] = {
@@ -54,8 +33,16 @@ INEXPRESSIBLE = {
     "remax": "its baseline is the reward of a greedy completion",
     "grpo_passk": "only the best completion of a group has an advantage",
 }
+
+
+def estimators_of(version: str) -> tuple[str, ...]:
+    """The words that `version` has for `algorithm.adv_estimator`."""
+    has_passk = holds(">=0.3.3.dev0", version)
+    return tuple(name for name in (*ESTIMATORS, *INEXPRESSIBLE) if name != "grpo_passk" or has_passk)
+
+
 RENAMED = {
-    f"{ACTOR}ulysses_size": f"{ACTOR}ulysses_sequence_parallel_size",
+    f"{names.ACTOR}ulysses_size": f"{names.ACTOR}ulysses_sequence_parallel_size",
     "trainer.total_epochs": "trainer.total_episodes",
 }
 """Key from 0.3.1 on -> the key before."""
@@ -68,38 +55,40 @@ KL_CLAMP = 10.0
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    loss = LOSS_TYPES.get(run[LOSS_TYPE], LOSS_TYPES["default"])  # an unknown one is the default: BB-EZR1-028
-    estimator = ESTIMATORS.get(run[ESTIMATOR])
-    if run[MODE] not in AGGREGATIONS or estimator is None or not run.plain or run.completions_per_step < 1:
+    loss = LOSS_TYPES.get(run[names.LOSS_TYPE], LOSS_TYPES["default"])  # an unknown one is the default: BB-EZR1-028
+    estimator = ESTIMATORS.get(run[names.ESTIMATOR])
+    if run[names.MODE] not in AGGREGATIONS or estimator is None or not run.plain or run.completions_per_step < 1:
         return None
     told = told_by((row for row in settings_of(run.version).values() if run[row.key] is not None), run.native)
     for name, value in zip(("baseline", "scale", "epsilon", "ddof"), estimator, strict=True):
         told[f"advantage.{name}"] = Told(value, None, "fixed in core_algos")
+    devices = (names.NODES, names.GPUS)
     told |= {
-        "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}", (NODES, GPUS)),
+        "topology.world_size": Told(run.world, None, f"{' x '.join(devices)} = {run.world}", devices),
         "optimizer_step.completions_per_step": Told(
             run.completions_per_step,
             None,
-            f"{BATCH} {run[BATCH]} x {GROUP} {run[GROUP]} / {run.replicas} replicas, floored, = {run.share} on each",
-            (BATCH, GROUP),
+            f"{names.BATCH} {run[names.BATCH]} x {names.GROUP} {run[names.GROUP]} / {run.replicas} replicas, floored, "
+            f"= {run.share} on each",
+            (names.BATCH, names.GROUP),
         ),
-        "advantage.baseline": Told(estimator[0], ESTIMATOR),
-        "advantage.scale": Told(estimator[1], None, f"{run[ESTIMATOR]} scales so", (ESTIMATOR,)),
+        "advantage.baseline": Told(estimator[0], names.ESTIMATOR),
+        "advantage.scale": Told(estimator[1], None, f"{run[names.ESTIMATOR]} scales so", (names.ESTIMATOR,)),
     }
     told |= CONSTANTS
-    told.setdefault("loss.policy.aggregation", Told(AGGREGATIONS[run[MODE]], None, "token mean"))
-    if run[FILTER]:
-        low, high = run[FILTER_LOW], run[FILTER_HIGH]
-        formula = f"filter_low {low:g} to filter_high {high:g} of the mean of {run[GROUP]} scores, each 0 or 1"
-        keys = (FILTER, FILTER_LOW, FILTER_HIGH, GROUP)
-        told["rollout.group_filter"] = Told(group_filter(low, high, run[GROUP]), None, formula, keys)
+    told.setdefault("loss.policy.aggregation", Told(AGGREGATIONS[run[names.MODE]], None, "token mean"))
+    if run[names.FILTER]:
+        low, high = run[names.FILTER_LOW], run[names.FILTER_HIGH]
+        formula = f"filter_low {low:g} to filter_high {high:g} of the mean of {run[names.GROUP]} scores, each 0 or 1"
+        keys = (names.FILTER, names.FILTER_LOW, names.FILTER_HIGH, names.GROUP)
+        told["rollout.group_filter"] = Told(group_filter(low, high, run[names.GROUP]), None, formula, keys)
     if run["trainer.max_steps"] is None:
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
     surrogate, level, clips = loss
     told["objective.surrogate"] = (
-        Told(surrogate, LOSS_TYPE) if LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")
+        Told(surrogate, names.LOSS_TYPE) if names.LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")
     )
-    told["objective.ratio_level"] = Told(level, None, f"loss_type {run[LOSS_TYPE]}", (LOSS_TYPE,))
+    told["objective.ratio_level"] = Told(level, None, f"loss_type {run[names.LOSS_TYPE]}", (names.LOSS_TYPE,))
     read = {"objective.clip_low": clips, "objective.clip_high": clips, "objective.dual_clip": surrogate in DUAL_CLIPPED}
     told = {path: entry for path, entry in told.items() if read.get(path, True)}
     return told | _micro_batch(run) | _kl(run) | _optimizer(run)
@@ -123,14 +112,14 @@ def _micro_batch(run: Run) -> dict[str, Told]:
     """Sizes of a device's micro-batches: of a budget, what is left of it where devices share a sequence, rounded up."""
     told, shared = {}, run[run.ulysses_key]
     by, shares = (f" / {run.ulysses_key} {shared}", (run.ulysses_key,)) if shared > 1 else ("", ())
-    for name, key in (("", MICRO), ("forward_", FORWARD)):
-        if key == FORWARD and run[FORWARD] == run[MICRO]:
+    for name, key in (("", names.MICRO), ("forward_", names.FORWARD)):
+        if key == names.FORWARD and run[names.FORWARD] == run[names.MICRO]:
             continue
-        if not run[DYNAMIC]:
+        if not run[names.DYNAMIC]:
             told[f"micro_batch.{name}completions_per_device"] = Told(run[key], key)
             continue
-        formula = f"{key} {run[key]} x ({PROMPT_TOKENS} + {RESPONSE_TOKENS} = {run.longest}){by}"
-        keys = (key, PROMPT_TOKENS, RESPONSE_TOKENS, *shares)
+        formula = f"{key} {run[key]} x ({names.PROMPT_TOKENS} + {names.RESPONSE_TOKENS} = {run.longest}){by}"
+        keys = (key, names.PROMPT_TOKENS, names.RESPONSE_TOKENS, *shares)
         told[f"micro_batch.{name}tokens_per_device"] = Told(-(-run[key] * run.longest // shared), None, formula, keys)
     return told
 
@@ -152,21 +141,20 @@ def _kl(run: Run) -> dict[str, Told]:
 
 
 def _optimizer(run: Run) -> dict[str, Told]:
-    names = ("lr_scheduler_type", "min_lr_ratio", "betas")
-    scheduler, floor, key = (f"{ACTOR}optim.{name}" for name in names)
+    scheduler, floor, key = (f"{names.ACTOR}optim.{name}" for name in ("lr_scheduler_type", "min_lr_ratio", "betas"))
     betas, schedule = run[key], str(run[scheduler])
     two = len(betas) == 2 and all(isinstance(beta, (int, float)) for beta in betas)
     if schedule == "cosine":
         schedule = schedule_text("cosine_with_min_lr", {"min_lr_rate": run[floor] or 0.0})
     told = {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, key, (key,)) for at in range(2)}
     told["lr_schedule"] = Told(schedule, None, f"{scheduler}, {floor}", (scheduler, floor))
-    steps, share, both = run[WARMUP_STEPS], run[WARMUP_SHARE], (WARMUP_STEPS, WARMUP_SHARE)
+    steps, share, both = run[names.WARMUP_STEPS], run[names.WARMUP_SHARE], (names.WARMUP_STEPS, names.WARMUP_SHARE)
     if steps:
-        told["warmup_steps"] = Told(float(steps), None, WARMUP_STEPS, (WARMUP_STEPS,))
+        told["warmup_steps"] = Told(float(steps), None, names.WARMUP_STEPS, (names.WARMUP_STEPS,))
     elif steps is None and share:
-        told["warmup_ratio"] = Told(share, WARMUP_SHARE)
+        told["warmup_ratio"] = Told(share, names.WARMUP_SHARE)
     elif holds(STARTS_AT_ZERO, run.version):
         told["warmup_steps"] = Told(1.0, None, "without a warm-up the first rollout's learning rate is 0", both)
     else:
-        told["warmup_steps"] = Told(0.0, None, f"{WARMUP_SHARE} is 0", both)
+        told["warmup_steps"] = Told(0.0, None, f"{names.WARMUP_SHARE} is 0", both)
     return {f"carried.{name}": entry for name, entry in told.items()}

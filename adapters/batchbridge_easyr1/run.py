@@ -6,24 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.kit.records import dataclass
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    BATCH,
-    DYNAMIC,
-    GROUP,
-    MAX_TRIES,
-    MICRO,
-    MINI_ROLLOUT,
-    MODE,
-    PASSES,
-    PROMPT_TOKENS,
-    PROMPTS,
-    RESPONSE_TOKENS,
-    SETTINGS,
-    holds,
-)
+from batchbridge_easyr1 import settings as names
+from batchbridge_easyr1.settings import SETTINGS, holds
 
-ABSENT = {row.key: row.default for row in SETTINGS} | {DYNAMIC: False, MAX_TRIES: 0}
+ABSENT = {row.key: row.default for row in SETTINGS} | {names.DYNAMIC: False, names.MAX_TRIES: 0}
 """What holds in versions without the setting: generation before 0.3.1 is never repeated."""
 
 
@@ -41,9 +27,13 @@ class Run:
         """The setting, or what holds in versions that do not have it."""
         return self.native[key] if key in self.native else ABSENT[key]
 
+    def said(self, key: str) -> str:
+        """`key = value`."""
+        return f"{key} = {self[key]}"
+
     @property
     def ulysses_key(self) -> str:
-        return f"{ACTOR}{'ulysses_sequence_parallel_size' if holds('<0.3.1', self.version) else 'ulysses_size'}"
+        return f"{names.ACTOR}{'ulysses_sequence_parallel_size' if holds('<0.3.1', self.version) else 'ulysses_size'}"
 
     @property
     def epochs_key(self) -> str:
@@ -52,8 +42,8 @@ class Run:
     @property
     def plain(self) -> bool:
         """Every size is positive."""
-        sizes = (self.world, self[PROMPTS], self[GROUP], self[BATCH], self[MICRO], self[PASSES], self[self.ulysses_key])
-        return bool(min(sizes) >= 1)
+        sizes = (names.PROMPTS, names.GROUP, names.BATCH, names.MICRO, names.PASSES, self.ulysses_key)
+        return bool(min(self.world, *(self[key] for key in sizes)) >= 1)
 
     @property
     def replicas(self) -> int:
@@ -64,7 +54,7 @@ class Run:
     def share(self) -> int:
         """Completions per replica and optimizer step, floored. Source: EasyR1 fsdp_workers.py:146 (0.3.2 on),
         (B n S) // W in 0.3.1, B n // W x S in 0.3.0."""
-        asked, ulysses = self[BATCH] * self[GROUP], self[self.ulysses_key]
+        asked, ulysses = self[names.BATCH] * self[names.GROUP], self[self.ulysses_key]
         if holds("<0.3.1", self.version):
             return int(asked // self.world * ulysses)
         if holds("<0.3.2", self.version):
@@ -91,27 +81,36 @@ class Run:
 
     @property
     def completions_per_rollout(self) -> int:
-        return int(self[PROMPTS] * self[GROUP])
+        return int(self[names.PROMPTS] * self[names.GROUP])
 
     @property
     def steps_per_rollout(self) -> float:
         """Optimizer steps of one rollout, all passes."""
-        return float(self[PASSES] * self.completions_per_rollout / self.completions_per_step)
+        return float(self[names.PASSES] * self.completions_per_rollout / self.completions_per_step)
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is a KL penalty."""
+        return not self["algorithm.disable_kl"]
+
+    @property
+    def prompts_at_once(self) -> int:
+        """Prompts of one batch of the data loader."""
+        return int(self[names.PROMPTS] if self[names.MINI_ROLLOUT] is None else self[names.MINI_ROLLOUT])
 
     @property
     def training_steps(self) -> int | None:
         """Rollouts of the whole run; None where the dataset decides and is not known. The data loader gives whole
         batches only. Source: EasyR1 trainer/ray_trainer.py:238 (run)."""
-        limit, count, at_once = self["trainer.max_steps"], self.prompts_in_dataset, self[MINI_ROLLOUT]
+        limit, count, size = self["trainer.max_steps"], self.prompts_in_dataset, self.prompts_at_once
         if limit is not None or count is None or not self.plain:
             return None if limit is None else int(limit)
-        size = self[PROMPTS] if at_once is None else at_once
-        return int(count // size * size // self[PROMPTS] * self[self.epochs_key]) if size >= 1 else None
+        return int(count // size * size // self[names.PROMPTS] * self[self.epochs_key]) if size >= 1 else None
 
     @property
     def longest(self) -> int:
         """Tokens of a padded sequence."""
-        return int(self[PROMPT_TOKENS] + self[RESPONSE_TOKENS])
+        return int(self[names.PROMPT_TOKENS] + self[names.RESPONSE_TOKENS])
 
     @property
     def token_weighted(self) -> bool:
@@ -121,4 +120,4 @@ class Run:
     @property
     def depends_on_split(self) -> bool:
         """The aggregation that the version gets wrong: `seq` from 0.3.2 on, `token` before."""
-        return bool((self[MODE] == "seq") == self.token_weighted)
+        return bool((self[names.MODE] == "seq") == self.token_weighted)

@@ -9,29 +9,10 @@ from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
+from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    BATCH,
-    DYNAMIC,
-    ESTIMATOR,
-    FILTER,
-    FILTER_HIGH,
-    FILTER_LOW,
-    FORWARD,
-    GPUS,
-    KL_ESTIMATORS,
-    LOSS_TYPE,
-    MICRO,
-    NEWEST,
-    NODES,
-    ROLLOUT,
-    WARMUP_SHARE,
-    WARMUP_STEPS,
-    holds,
-    settings_of,
-)
+from batchbridge_easyr1.settings import KL_ESTIMATORS, NEWEST, holds, settings_of
 
 
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
@@ -45,7 +26,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
             "carried.warmup_steps",
         )
         if spec.carried.warmup_steps == 1.0:
-            values.pop(f"{ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
+            values.pop(f"{names.ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
     rows, written = settings_of(version), dict(values)
     for newest, older in RENAMED.items():
         if newest in values and newest not in rows:
@@ -61,32 +42,32 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, carried, horizon = spec.rollout, spec.optimizer_step, spec.carried, spec.horizon
     values = written_by(settings_of(NEWEST).values(), spec, problems)
     if problems.fits(spec.topology.world_size >= 1, "topology.world_size", "at least 1"):
-        values[NODES], values[GPUS] = nodes_and_gpus(spec.topology.world_size)
-    values[f"{ROLLOUT}tensor_parallel_size"] = 1
+        values[names.NODES], values[names.GPUS] = nodes_and_gpus(spec.topology.world_size)
+    values[f"{names.ROLLOUT}tensor_parallel_size"] = 1
     problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
     group, completions = rollout.completions_per_prompt, step.completions_per_step or 0
     path, whole = "optimizer_step.completions_per_step", group > 0 and completions % group == 0
     if problems.given(step.completions_per_step, path) and problems.fits(
         whole, path, f"easyr1 counts whole groups of {group}"
     ):
-        values[BATCH] = completions // group
-    values[FILTER] = rollout.group_filter == "replace_zero_variance"
-    if values[FILTER]:
-        values[FILTER_LOW], values[FILTER_HIGH] = ALIKE
+        values[names.BATCH] = completions // group
+    values[names.FILTER] = rollout.group_filter == "replace_zero_variance"
+    if values[names.FILTER]:
+        values[names.FILTER_LOW], values[names.FILTER_HIGH] = ALIKE
     if carried.warmup_ratio is not None:
-        values[WARMUP_SHARE] = carried.warmup_ratio
+        values[names.WARMUP_SHARE] = carried.warmup_ratio
     if carried.warmup_steps:
-        values[WARMUP_STEPS] = problems.whole(carried.warmup_steps, "carried.warmup_steps", "rollouts")
+        values[names.WARMUP_STEPS] = problems.whole(carried.warmup_steps, "carried.warmup_steps", "rollouts")
     if carried.beta1 is not None and carried.beta2 is not None:
-        values[f"{ACTOR}optim.betas"] = [carried.beta1, carried.beta2]
+        values[f"{names.ACTOR}optim.betas"] = [carried.beta1, carried.beta2]
     if carried.lr_schedule is not None:
         _write_schedule(carried.lr_schedule, values, problems)
     values |= micro_batch_settings(spec, problems)
     baseline, scale = spec.advantage.baseline, spec.advantage.scale
-    names = [name for name, row in ESTIMATORS.items() if row[:2] == (baseline, scale)]
+    estimators = [name for name, row in ESTIMATORS.items() if row[:2] == (baseline, scale)]
     none_such = f"advantage.baseline = {baseline} with scale = {scale}: easyr1 has none such"
-    if problems.need(bool(names), none_such, "advantage.baseline"):
-        values[ESTIMATOR] = names[0]
+    if problems.need(bool(estimators), none_such, "advantage.baseline"):
+        values[names.ESTIMATOR] = estimators[0]
     _write_objective(spec, values, problems)
     problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed")
     counts = "horizon.optimizer_steps: easyr1 counts rollouts or epochs"
@@ -103,16 +84,16 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
     known = name in ("constant", "cosine", "cosine_with_min_lr") and set(arguments) <= {"min_lr_rate"}
     has = "easyr1 has constant, and cosine with min_lr_rate or none"
     if problems.fits(known, "carried.lr_schedule", has):
-        values[f"{ACTOR}optim.lr_scheduler_type"] = "constant" if name == "constant" else "cosine"
+        values[f"{names.ACTOR}optim.lr_scheduler_type"] = "constant" if name == "constant" else "cosine"
         if arguments:
-            values[f"{ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
+            values[f"{names.ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
 
 
 def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     """What cuts micro-batches as `spec` says. A budget is a number of sequences of the greatest length; devices that
     share sequences have a part of it each, rounded up."""
     micro, carried, shared = spec.micro_batch, spec.carried, spec.topology.context_parallel
-    values: dict[str, Any] = {DYNAMIC: micro.tokens_per_device is not None}
+    values: dict[str, Any] = {names.DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
     if micro.tokens_per_device is not None:
         longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
@@ -130,7 +111,7 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         "micro_batch is open: easyr1 needs a size or a token budget",
         "micro_batch.completions_per_device",
     ):
-        values[MICRO], values[FORWARD] = size, size if forward is None else forward
+        values[names.MICRO], values[names.FORWARD] = size, size if forward is None else forward
     return values
 
 
@@ -147,7 +128,7 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> 
     types = {name: row[1] for name, row in LOSS_TYPES.items() if row[0] == (objective.surrogate or "ppo")}
     if problems.fits(bool(types), "objective.surrogate", f"easyr1 has {', '.join(_SURROGATES)}"):
         fitting = [name for name, level in types.items() if level == objective.ratio_level]
-        values[LOSS_TYPE] = [*fitting, *types][0]
+        values[names.LOSS_TYPE] = [*fitting, *types][0]
     place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
     values["algorithm.disable_kl"] = place == "none"
     values["algorithm.use_kl_loss"] = place == "loss"

@@ -29,7 +29,7 @@ from batchbridge_openrlhf.given import (
 )
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
-from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
+from batchbridge_openrlhf.sizes import Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 
@@ -294,15 +294,15 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
 def _world_notes(sizes: Sizes | None, places: Mapping[str, Where], names: Mapping[str, str]) -> Iterator[Finding]:
     if sizes is None or not sizes.asked:
         return
-    said = [places[FIELDS[part]] for part in ("nodes", "devices_per_node") if FIELDS[part] in places]
+    said = [places[key] for key in (tables.NODES, tables.DEVICES) if key in places]
     configured = sizes.nodes * sizes.devices_per_node
     if said and configured != sizes.world:
         yield Finding(
             "BB-ORL-007",
             "note",
             "config",
-            f"read for {sizes.world} devices, as asked; the options say {names[FIELDS['nodes']]} {sizes.nodes} x "
-            f"{names[FIELDS['devices_per_node']]} {sizes.devices_per_node} = {configured}",
+            f"read for {sizes.world} devices, as asked; the options say {names[tables.NODES]} {sizes.nodes} x "
+            f"{names[tables.DEVICES]} {sizes.devices_per_node} = {configured}",
             where=tuple(said),
         )
 

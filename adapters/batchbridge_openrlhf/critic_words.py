@@ -12,10 +12,10 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit.values import Told
 from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import FIELDS, Sizes
+from batchbridge_openrlhf.sizes import Sizes
 
-ESTIMATOR, FREEZING = "algo.advantage.estimator", "critic.freezing_steps"
 KEPT = "critic: the policy trains on rollouts of the warm-up later"
 """What OpenRLHF does with rollouts on which the policy has not trained; the schema has no word for it. Source: openrlhf
 0.8.0 to 0.11.2 BasePPOTrainer.ppo_train, PolicyModelActor.fit, which alone empties the replay buffer."""
@@ -36,24 +36,24 @@ def told_of_critic(settings: Mapping[str, Any], sizes: Sizes, *, shuffled: bool)
 
     shuffled: whether each pass permutes its rollout's completions.
     """
-    if settings[ESTIMATOR] != "gae":
+    if settings[names.ESTIMATOR] != "gae":
         return {}
     rate, norm = _carried(settings.get("critic.optim"), sizes.version)
     same = "as the policy's: openrlhf has no option of the critic's for it"
     told = {
-        "critic.completions_per_step": Told(sizes.train, FIELDS["train"], same),
-        "critic.passes_per_rollout": Told(sizes.passes, FIELDS["passes"], same),
+        "critic.completions_per_step": Told(sizes.train, names.TRAIN, same),
+        "critic.passes_per_rollout": Told(sizes.passes, names.PASSES, same),
         "critic.rollout_shuffle": Told("completions" if shuffled else "none", None, same),
         "critic.aggregation": Told("token_mean", None, "openrlhf averages the value loss over tokens"),
         **{path: Told(settings[key], key) for path, key in OPTIONS.items()},
         "critic.learning_rate": Told(settings[rate], rate),
         "critic.max_gradient_norm": Told(settings[norm], norm),
     }
-    if settings[FREEZING] >= 0:
+    if settings[names.FREEZING] >= 0:
         told["critic.warmup_rollouts"] = Told(
-            settings[FREEZING] + 1, FREEZING, "the policy trains from the next one on"
+            settings[names.FREEZING] + 1, names.FREEZING, "the policy trains from the next one on"
         )
-        told["open_terms"] = Told((KEPT,), FREEZING)
+        told["open_terms"] = Told((KEPT,), names.FREEZING)
     return told
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge import Fix, Reading
 from batchbridge.kit import nearest_numbers, rule_table
 from batchbridge.kit.records import dataclass
+from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.deepspeed import Applied, applied, required
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import FIELDS, Sizes
-
-ROLLOUT, GROUP, TRAIN, MICRO = FIELDS["rollout_prompts"], FIELDS["group"], FIELDS["train"], FIELDS["micro"]
-FORWARD, RING, TENSOR = FIELDS["forward_micro"], FIELDS["ring"], FIELDS["tensor"]
-NODES, DEVICES = FIELDS["nodes"], FIELDS["devices_per_node"]
-ESTIMATOR, FILTER, GENERATION = (
-    "algo.advantage.estimator",
-    "algo.dynamic_filtering_enable",
-    "rollout.vllm_generate_batch_size",
-)
-ASYNC, PACKING, ENGINES = "train.async_enable", "ds.packing_samples", "vllm.num_engines"
+from batchbridge_openrlhf.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ class Facts:
     @property
     def has_critic(self) -> bool:
         """Only gae trains one."""
-        return bool(self.settings[ESTIMATOR] == "gae")
+        return bool(self.settings[names.ESTIMATOR] == "gae")
 
     @property
     def remote_reward(self) -> bool:
@@ -69,7 +59,7 @@ class Facts:
     def packs(self) -> bool:
         """Packing, also where ring attention (since 0.8.4) or dynamic batches turn it on."""
         ring = self.sizes.ring > 1 and holds(">=0.8.4", self.version)
-        return bool(self.settings[PACKING] or ring or self.sizes.dynamic)
+        return bool(self.settings[names.PACKING] or ring or self.sizes.dynamic)
 
 
 def settings_in(reading: Reading) -> Facts:
@@ -89,12 +79,12 @@ def gradients_of(facts: Facts) -> tuple[str, Applied | None]:
     """
     s, deepspeed = facts.sizes, required(facts.version)
     longest = facts["data.max_len"] or (facts["prompt_max_len"] or 0) + (facts["generate_max_len"] or 0)
-    budget = facts["train.max_tokens_per_gpu"] * s.ring * s.tensor
+    budget = facts[names.BUDGET] * s.ring * s.tensor
     if not s.dynamic or (longest and s.train // max(s.replicas, 1) * longest <= budget):
         return deepspeed, "all"
     return deepspeed, applied(
         deepspeed,
-        stage=facts["ds.zero_stage"],
+        stage=facts[names.ZERO],
         offload=bool(facts["ds.adam_offload"]),
         float32_accumulation=facts["ds.grad_accum_dtype"] in ("fp32", "float32"),
     )
@@ -108,6 +98,11 @@ def fix_of(facts: Facts, changes: Mapping[str, Any]) -> Fix:
     named = {facts.name(identity): value for identity, value in changes.items()}
     said = [f"leave out {name}" if value is None else _spoken(name, value) for name, value in named.items()]
     return Fix(", ".join(said), named)
+
+
+def fixes_of(facts: Facts, identity: str, *values: Any) -> tuple[Fix, ...]:
+    """The ways out that set one option, one for each value."""
+    return tuple(fix_of(facts, {identity: value}) for value in values)
 
 
 def _spoken(name: str, value: Any) -> str:
@@ -132,8 +127,8 @@ def world_changes(facts: Facts, world: int) -> dict[str, int]:
     """The options that say `world` devices, on as many nodes as now where they divide it."""
     nodes = facts.sizes.nodes
     if nodes > 0 and world % nodes == 0:
-        return {DEVICES: world // nodes}
-    return {NODES: 1, DEVICES: world}
+        return {names.DEVICES: world // nodes}
+    return {names.NODES: 1, names.DEVICES: world}
 
 
 def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -147,11 +142,6 @@ def world_fixes(facts: Facts) -> tuple[Fix, ...]:
     return tuple(
         fix_of(facts, world_changes(facts, w)) for w in nearest_numbers(s.world, multiple_of=s.ring * s.tensor)
     )
-
-
-def least_common(one: int, other: int) -> int:
-    """Least common multiple of two positive integers."""
-    return one * other // math.gcd(one, other)
 
 
 # ---- sources

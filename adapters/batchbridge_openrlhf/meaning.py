@@ -11,16 +11,16 @@ from batchbridge.kit.records import dataclass
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.score_ranges import group_filter
 from batchbridge.kit.values import Told
+from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import told_of_critic
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import FIELDS, Sizes
+from batchbridge_openrlhf.sizes import Sizes
 
 UNSEEDED = ">=0.8.1"
 """Versions whose prompt loader lives in a process that nobody seeds. Source: openrlhf 0.11.2 (run), 0.8.1 to 0.11.1
 DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
-FILTER, RANGE = "algo.dynamic_filtering_enable", "algo.dynamic_filtering_range"
 WORLD = "actor.num_nodes x actor.num_gpus_per_node"
 
 
@@ -88,16 +88,16 @@ def _flag_of_bf16(precision: str) -> bool:
 
 
 KEYS: tuple[Key, ...] = (
-    Key(FIELDS["tensor"], anything, field="topology.tensor_parallel"),
-    Key(FIELDS["ring"], anything, field="topology.context_parallel"),
-    Key(FIELDS["group"], anything, field="rollout.completions_per_prompt"),
-    Key(FIELDS["train"], anything, field="optimizer_step.completions_per_step"),
-    Key(FIELDS["passes"], anything, field="optimizer_step.passes_per_rollout"),
-    Key(FIELDS["episodes"], anything, field="horizon.epochs", values=(float, _episodes)),
-    Key("train.async_enable", anything, field="staleness.mode", values={False: "sync", True: "bounded"}),
+    Key(names.TENSOR, anything, field="topology.tensor_parallel"),
+    Key(names.RING, anything, field="topology.context_parallel"),
+    Key(names.GROUP, anything, field="rollout.completions_per_prompt"),
+    Key(names.TRAIN, anything, field="optimizer_step.completions_per_step"),
+    Key(names.PASSES, anything, field="optimizer_step.passes_per_rollout"),
+    Key(names.EPISODES, anything, field="horizon.epochs", values=(float, _episodes)),
+    Key(names.ASYNC, anything, field="staleness.mode", values={False: "sync", True: "bounded"}),
     Key("actor.policy_loss_type", anything, field="objective.ratio_level", values={"ppo": "token", "gspo": "sequence"}),
     Key("actor.dual_clip", anything, field="objective.dual_clip"),
-    Key("reward.clip_range", anything, field="objective.reward_clip", values=(lambda pair: pair[1], lambda b: (-b, b))),
+    Key(names.CLIP_RANGE, anything, field="objective.reward_clip", values=(lambda pair: pair[1], lambda b: (-b, b))),
     Key(
         "actor.entropy_coef",
         anything,
@@ -138,11 +138,11 @@ FIXED: Mapping[str, tuple[Any, str]] = {
 def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
     """Identity of an option whose value the canonical schema has no word for -> why."""
     found = {}
-    if settings["algo.advantage.estimator"] == "flash_reinforce":
-        found["algo.advantage.estimator"] = "flash_reinforce subtracts the mean reward of the whole rollout"
-    low, high = settings["reward.clip_range"]
+    if settings[names.ESTIMATOR] == "flash_reinforce":
+        found[names.ESTIMATOR] = "flash_reinforce subtracts the mean reward of the whole rollout"
+    low, high = settings[names.CLIP_RANGE]
     if low != -high or high < 0:
-        found["reward.clip_range"] = f"rewards are clipped to [{low:g}, {high:g}], which is not symmetric"
+        found[names.CLIP_RANGE] = f"rewards are clipped to [{low:g}, {high:g}], which is not symmetric"
     return found
 
 
@@ -173,8 +173,8 @@ def shuffles(settings: Mapping[str, Any], version: str) -> bool:
     Source: openrlhf 0.8.0 to 0.11.2 ActorPPOTrainer.ppo_train: not with ring attention, tensor parallelism (since
     0.8.1) or dynamic batches.
     """
-    tensor = settings["ds.tensor_parallel_size"] > 1 and holds(">=0.8.1", version)
-    return not (settings["ds.ring_attn_size"] > 1 or tensor or settings["train.dynamic_batch_enable"])
+    tensor = settings[names.TENSOR] > 1 and holds(">=0.8.1", version)
+    return not (settings[names.RING] > 1 or tensor or settings[names.DYNAMIC])
 
 
 def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
@@ -185,16 +185,16 @@ def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
 
 def _world(sizes: Sizes) -> Told:
     if sizes.asked:
-        return Told(sizes.world, FIELDS["devices_per_node"], "the world size that was asked for")
-    nodes = f"{FIELDS['nodes']} {sizes.nodes} x {FIELDS['devices_per_node']} {sizes.devices_per_node}"
-    return Told(sizes.world, FIELDS["devices_per_node"], nodes, (FIELDS["nodes"],))
+        return Told(sizes.world, names.DEVICES, "the world size that was asked for")
+    nodes = f"{names.NODES} {sizes.nodes} x {names.DEVICES} {sizes.devices_per_node}"
+    return Told(sizes.world, names.DEVICES, nodes, (names.NODES,))
 
 
 def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if sizes.prompts_per_rollout == sizes.rollout_prompts:
-        prompts = Told(sizes.rollout_prompts, FIELDS["rollout_prompts"])
+        prompts = Told(sizes.rollout_prompts, names.ROLLOUT)
     else:
-        prompts = Told(sizes.prompts_per_rollout, "rollout.vllm_generate_batch_size", "generated at once")
+        prompts = Told(sizes.prompts_per_rollout, names.GENERATION, "generated at once")
     told = {
         "rollout.prompts_per_rollout": prompts,
         "rollout.group_filter": _filter(settings, sizes),
@@ -203,20 +203,20 @@ def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         ),
     }
     if sizes.filtered and sizes.generation not in (None, sizes.prompts_per_rollout):
-        key = "rollout.vllm_generate_batch_size"
+        key = names.GENERATION
         told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, key)
     return told
 
 
 def _filter(settings: Mapping[str, Any], sizes: Sizes) -> Told:
     if not sizes.filtered:
-        return Told("none", FILTER)
-    low, high = settings[RANGE]
+        return Told("none", names.FILTER)
+    low, high = settings[names.RANGE]
     return Told(
         "custom" if isinstance(low, str) else group_filter(low, high, sizes.group),  # 0.8.1 leaves a range text
         None,
-        f"{RANGE} {low} to {high} of the mean of {sizes.group} scores, each 0 or 1",
-        (FILTER, RANGE, FIELDS["group"]),
+        f"{names.RANGE} {low} to {high} of the mean of {sizes.group} scores, each 0 or 1",
+        (names.FILTER, names.RANGE, names.GROUP),
     )
 
 
@@ -238,14 +238,14 @@ def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 def _micro_batch(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not sizes.dynamic:
-        told = {"micro_batch.completions_per_device": Told(sizes.micro, FIELDS["micro"])}
+        told = {"micro_batch.completions_per_device": Told(sizes.micro, names.MICRO)}
         if sizes.forward_micro != sizes.micro:
-            forward = Told(sizes.forward_micro, FIELDS["forward_micro"])
+            forward = Told(sizes.forward_micro, names.FORWARD)
             told["micro_batch.forward_completions_per_device"] = forward
         return told
-    tokens, forward_tokens = settings["train.max_tokens_per_gpu"], settings["rollout.max_tokens_per_gpu"]
+    tokens, forward_tokens = settings[names.BUDGET], settings["rollout.max_tokens_per_gpu"]
     told = {
-        "micro_batch.tokens_per_device": Told(tokens, "train.max_tokens_per_gpu"),
+        "micro_batch.tokens_per_device": Told(tokens, names.BUDGET),
         "micro_batch.cap": Told("soft", None, "a completion above the budget is a micro-batch of its own"),
     }
     if forward_tokens not in (None, tokens):
@@ -270,7 +270,7 @@ def _loss(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 
 def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
-    key = "algo.advantage.estimator"
+    key = names.ESTIMATOR
     row = next(row for row in ESTIMATORS if row.name == settings[key] and holds(row.versions, sizes.version))
     scale, scale_key = row.scale, key
     if scale == "batch" and settings["algo.advantage.no_std_norm"]:
@@ -297,7 +297,7 @@ def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 
 def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
-    if not settings["train.async_enable"]:
+    if not settings[names.ASYNC]:
         return {}
     key = "train.async_queue_size"
     ahead = settings[key]
@@ -310,9 +310,7 @@ def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         ahead += max(-(-sizes.generation // sizes.rollout_prompts) - 1, 0)
         formula = f"{key} and rollouts of one vllm_generate_batch_size {sizes.generation}"
     return {
-        "staleness.maximum": Told(
-            ahead, key, formula, () if sizes.generation is None else ("rollout.vllm_generate_batch_size",)
-        ),
+        "staleness.maximum": Told(ahead, key, formula, () if sizes.generation is None else (names.GENERATION,)),
         "staleness.unit": Told("rollouts", None, "the queue counts rollouts"),
     }
 
@@ -349,12 +347,12 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
     """`token_truncate [0.5, 5.0]`; - where a bound does nothing; None: off. See `CORRECTION_WORDS`."""
-    threshold = settings["algo.advantage.is_correction_threshold"]
+    threshold = settings[names.THRESHOLD]
     if holds(">=0.11.2", version):
-        level = settings["algo.advantage.is_correction_level"]
+        level = settings[names.LEVEL]
         if level == "off":
             return None
-        mode, gating = settings["algo.advantage.is_correction_mode"], settings["algo.advantage.is_correction_gating"]
+        mode, gating = settings[names.MODE], settings[names.GATING]
         word = CORRECTION_WORDS.get((level, mode, gating), f"{level}_{gating}_{mode}")
     elif not settings["algo.advantage.is_correction_enable"]:
         return None
@@ -368,7 +366,7 @@ def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
 
 def _correction_key(version: str) -> str:
     new = holds(">=0.11.2", version)
-    return "algo.advantage.is_correction_level" if new else "algo.advantage.is_correction_enable"
+    return names.LEVEL if new else "algo.advantage.is_correction_enable"
 
 
 def precision(settings: Mapping[str, Any], version: str) -> str | None:
@@ -385,16 +383,16 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
-    elif settings["actor.lr_scheduler"] in WITHOUT_WARMUP:
+    elif settings[names.SCHEDULE] in WITHOUT_WARMUP:
         warmup = Told(
             0.0,
             None,
-            f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up",
-            ("actor.lr_scheduler", "actor.lr_warmup_ratio"),
+            f"actor.lr_scheduler {settings[names.SCHEDULE]} has no warm-up",
+            (names.SCHEDULE, "actor.lr_warmup_ratio"),
         )
     told = {
         "learning_rate": Told(settings[rate], rate),
-        "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
+        "lr_schedule": Told(_schedule(settings), names.SCHEDULE),
         "warmup_ratio" if warmup.value else "warmup_steps": warmup,
         "beta1": Told(beta1, "actor.adam.betas"),
         "beta2": Told(beta2, "actor.adam.betas"),
@@ -419,6 +417,6 @@ def _prompt_room(settings: Mapping[str, Any]) -> Told:
 
 def _schedule(settings: Mapping[str, Any]) -> str:
     """The schedule in the words that adapters share."""
-    name = str(settings["actor.lr_scheduler"])
+    name = str(settings[names.SCHEDULE])
     floor = {"min_lr_rate": settings["actor.min_lr_ratio"]} if name in MIN_LR_SCHEDULES else {}
     return schedule_text(name, floor)

@@ -16,13 +16,13 @@ from batchbridge.kit.refusals import own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.critic_refusals import SET_IN_CRITIC
-from batchbridge_openrlhf.critic_words import FORGOTTEN, FREEZING, KEPT
+from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.facts import settings_in
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.refusals import ESTIMATORS, REFUSALS
-from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
+from batchbridge_openrlhf.settings import FREEZING, NEWEST, Option, defaults_of, is_idle, options_of
 
 OFF = 1e30
 """A bound that is never reached, where a spec has none."""

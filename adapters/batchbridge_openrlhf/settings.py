@@ -32,6 +32,18 @@ DOTTED = ">=0.10.2"
 SOURCE = "openrlhf cli/train_ppo_ray.py, parser of each wheel: 0.8.0 to 0.8.11, 0.9.0 to 0.9.10, 0.10.0 to 0.10.4, "
 SOURCE += "0.11.0 to 0.11.2, post releases included"
 
+ROLLOUT, GROUP, FORWARD = "rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.micro_batch_size"
+GENERATION, FILTER = "rollout.vllm_generate_batch_size", "algo.dynamic_filtering_enable"
+RANGE, CLIP_RANGE = "algo.dynamic_filtering_range", "reward.clip_range"
+TRAIN, MICRO, PASSES, EPISODES = "train.batch_size", "train.micro_batch_size", "train.max_epochs", "train.num_episodes"
+ASYNC, DYNAMIC, BUDGET = "train.async_enable", "train.dynamic_batch_enable", "train.max_tokens_per_gpu"
+NODES, DEVICES, ENGINES = "actor.num_nodes", "actor.num_gpus_per_node", "vllm.num_engines"
+RING, TENSOR, PACKING, ZERO = "ds.ring_attn_size", "ds.tensor_parallel_size", "ds.packing_samples", "ds.zero_stage"
+ESTIMATOR, FREEZING, SCHEDULE = "algo.advantage.estimator", "critic.freezing_steps", "actor.lr_scheduler"
+LEVEL, MODE, GATING, THRESHOLD = (
+    f"algo.advantage.is_correction_{part}" for part in ("level", "mode", "gating", "threshold")
+)
+
 
 @dataclass(frozen=True)
 class Option:
@@ -125,8 +137,7 @@ ABSENT: dict[str, tuple[Any, str]] = {
 _ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _EXPERTS = ("eager", "batched_mm", "grouped_mm", "deepgemm")
 _GATINGS = ("ratio", "binary_kl", "tv")
-_TYPE, _THRESHOLD = "algo.advantage.is_correction_type", "algo.advantage.is_correction_threshold"
-_RANGE = "algo.dynamic_filtering_range"
+_TYPE = "algo.advantage.is_correction_type"
 OPTIONS: tuple[Option, ...] = (
     Option("ref.num_nodes", "ref_num_nodes", "int", 1),
     Option("ref.num_gpus_per_node", "ref_num_gpus_per_node", "int", 8),
@@ -150,9 +161,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("algo.advantage.is_correction_level", None, "str", "off", ">=0.11.2", choices=("off", "token", "seq")),
     Option("algo.advantage.is_correction_mode", None, "str", "mask", ">=0.11.2", choices=("mask", "clip")),
     Option("algo.advantage.is_correction_gating", None, "str", "ratio", ">=0.11.2", _GATINGS),
-    Option(_THRESHOLD, "vllm_is_truncated_threshold", "float", 2.0, ">=0.8.9,<0.9.1"),
-    Option(_THRESHOLD, "vllm_is_truncated_threshold", "pair", (0.5, 5.0), ">=0.9.1,<0.11.2"),
-    Option(_THRESHOLD, None, "floats", (0.5, 5.0), ">=0.11.2"),
+    Option(THRESHOLD, "vllm_is_truncated_threshold", "float", 2.0, ">=0.8.9,<0.9.1"),
+    Option(THRESHOLD, "vllm_is_truncated_threshold", "pair", (0.5, 5.0), ">=0.9.1,<0.11.2"),
+    Option(THRESHOLD, None, "floats", (0.5, 5.0), ">=0.11.2"),
     Option("train.async_enable", "async_train", "flag", False),
     Option("train.async_queue_size", "async_queue_size", "int", 1, ">=0.9.1"),
     Option("train.partial_rollout_enable", "partial_rollout", "flag", False, ">=0.9.7"),
@@ -298,8 +309,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("logger.wandb.project", "wandb_project", "str", "openrlhf_train_ppo"),
     Option("logger.wandb.run_name", "wandb_run_name", "str", None),
     Option("algo.dynamic_filtering_enable", "dynamic_filtering", "flag", False, ">=0.8.1"),
-    Option(_RANGE, "dynamic_filtering_reward_range", "texts", (0.0, 1.0), ">=0.8.1,<0.8.1.post1"),
-    Option(_RANGE, "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1.post1"),
+    Option(RANGE, "dynamic_filtering_reward_range", "texts", (0.0, 1.0), ">=0.8.1,<0.8.1.post1"),
+    Option(RANGE, "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1.post1"),
     Option("data.image_key", "image_key", "str", "images", ">=0.10.0"),
     Option("data.max_images_per_prompt", "max_images_per_prompt", "int", 0, ">=0.10.0"),
     Option("actor.freeze_visual_encoder", "freeze_visual_encoder", "flag", False, ">=0.10.0"),

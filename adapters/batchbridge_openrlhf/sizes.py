@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.kit.records import dataclass
+from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.settings import holds
 
 FIELDS = {
-    "rollout_prompts": "rollout.batch_size",
-    "group": "rollout.n_samples_per_prompt",
-    "train": "train.batch_size",
-    "micro": "train.micro_batch_size",
-    "forward_micro": "rollout.micro_batch_size",
-    "passes": "train.max_epochs",
-    "episodes": "train.num_episodes",
-    "nodes": "actor.num_nodes",
-    "devices_per_node": "actor.num_gpus_per_node",
-    "ring": "ds.ring_attn_size",
-    "tensor": "ds.tensor_parallel_size",
+    "rollout_prompts": names.ROLLOUT,
+    "group": names.GROUP,
+    "train": names.TRAIN,
+    "micro": names.MICRO,
+    "forward_micro": names.FORWARD,
+    "passes": names.PASSES,
+    "episodes": names.EPISODES,
+    "nodes": names.NODES,
+    "devices_per_node": names.DEVICES,
+    "ring": names.RING,
+    "tensor": names.TENSOR,
 }
 """Field of `Sizes` -> identity of its option."""
 DROPPED_TAIL, DROPPED_TAIL_ASYNC = "<0.11", "<0.9.9"
@@ -63,10 +64,10 @@ class Sizes:
     @property
     def below_one(self) -> dict[str, int]:
         """Sizes below 1, by option identity; the world under its devices per node."""
-        names = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
-        found = {FIELDS[name]: getattr(self, name) for name in names if getattr(self, name) < 1}
+        sizes = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
+        found = {FIELDS[name]: getattr(self, name) for name in sizes if getattr(self, name) < 1}
         if self.asked:
-            return found | ({FIELDS["devices_per_node"]: self.world} if self.world < 1 else {})
+            return found | ({names.DEVICES: self.world} if self.world < 1 else {})
         return found | {FIELDS[n]: getattr(self, n) for n in ("nodes", "devices_per_node") if getattr(self, n) < 1}
 
     @property
@@ -123,7 +124,7 @@ def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Si
     values = {name: settings.get(identity) for name, identity in FIELDS.items()}
     if any(not isinstance(value, int) or isinstance(value, bool) for value in values.values()):
         return None
-    generation = settings.get("rollout.vllm_generate_batch_size")
+    generation = settings.get(names.GENERATION)
     if generation is not None and not isinstance(generation, int):
         return None
     return Sizes(
@@ -131,8 +132,8 @@ def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Si
         world=values["nodes"] * values["devices_per_node"] if world is None else world,  # type: ignore[operator]
         asked=world is not None,
         generation=generation or None,  # 0 counts as unset there
-        filtered=bool(settings.get("algo.dynamic_filtering_enable")),
-        dynamic=bool(settings.get("train.dynamic_batch_enable")),
-        asynchronous=bool(settings.get("train.async_enable")),
+        filtered=bool(settings.get(names.FILTER)),
+        dynamic=bool(settings.get(names.DYNAMIC)),
+        asynchronous=bool(settings.get(names.ASYNC)),
         version=version,
     )

@@ -13,21 +13,19 @@ from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import write_critic
 from batchbridge_openrlhf.meaning import (
     CORRECTION_WORDS,
     ESTIMATORS,
-    FILTER,
     FIXED,
     KEYS,
     KL_CLAMP,
     MIN_LR_SCHEDULES,
-    RANGE,
     TYPES,
     UNSEEDED,
 )
 from batchbridge_openrlhf.settings import ABSENT, RELEASES, holds, names_of, options_of
-from batchbridge_openrlhf.sizes import FIELDS
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 _DEVICES_PER_NODE = 8
@@ -56,11 +54,11 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
 
 def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[str, Any]:
     """`values` in the spelling of `version` and its parser's order, without what is unset there anyway."""
-    names, options, said = names_of(version), options_of(version), {}
+    named, options, said = names_of(version), options_of(version), {}
     for identity, value in values.items():
         if value is None:
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
-        if identity not in names:
+        if identity not in named:
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = next(release for release in reversed(RELEASES) if identity in names_of(release))
                 there = names_of(newest)
@@ -68,8 +66,8 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
                 problems.no_setting(reason, there[identity], settings, newest)
             continue
-        if options[names[identity]].kind != "flag" or value:
-            said[names[identity]] = value
+        if options[named[identity]].kind != "flag" or value:
+            said[named[identity]] = value
     return {name: said[name] for name in options if name in said}
 
 
@@ -126,15 +124,15 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
     filters = rollout.group_filter == "replace_zero_variance"
-    values |= {FILTER: True, RANGE: ALIKE} if filters else {}
+    values |= {names.FILTER: True, names.RANGE: ALIKE} if filters else {}
     only = "openrlhf has only none or replace_zero_variance, or bounds of mean scores that the spec does not hold"
     problems.fits(filters or rollout.group_filter == "none", "rollout.group_filter", only)
     nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
     several = nodes > 1 and not rest
     values |= {
-        FIELDS["nodes"]: nodes if several else 1,
-        FIELDS["devices_per_node"]: _DEVICES_PER_NODE if several else topology.world_size,
-        FIELDS["rollout_prompts"]: rollout.prompts_per_rollout,
+        names.NODES: nodes if several else 1,
+        names.DEVICES: _DEVICES_PER_NODE if several else topology.world_size,
+        names.ROLLOUT: rollout.prompts_per_rollout,
         "train.seed": spec.order.seed,  # None, its default, where it orders no prompts
     }
     # DeepSpeed holds every model's devices against the train batch, and their own default is 8: BB-ORL-052.
@@ -163,19 +161,19 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     ):
         return
     if fixed is not None:
-        values[FIELDS["micro"]] = fixed
+        values[names.MICRO] = fixed
         forward = micro.forward_completions_per_device
-        values[FIELDS["forward_micro"]] = fixed if forward is None else forward
+        values[names.FORWARD] = fixed if forward is None else forward
     else:
-        values["train.dynamic_batch_enable"] = True
-        values["train.max_tokens_per_gpu"] = tokens
+        values[names.DYNAMIC] = True
+        values[names.BUDGET] = tokens
         if micro.forward_tokens_per_device is not None:
             values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
         # Below ZeRO-3 most releases lose gradients of a dynamic step (BB-ORL-042), or stop (068).
-        values["ds.zero_stage"] = 3
+        values[names.ZERO] = 3
     if tokens is not None or spec.topology.context_parallel > 1:
         # Both turn on packing, which needs a generation engine; how many is no matter of the spec.
-        values["vllm.num_engines"] = 1
+        values[names.ENGINES] = 1
 
 
 def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
@@ -207,7 +205,7 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         "advantage.baseline",
         "advantage.scale",
     ):
-        values["algo.advantage.estimator"] = (same or plain)[0].name
+        values[names.ESTIMATOR] = (same or plain)[0].name
         values["algo.advantage.no_std_norm"] = not same
 
 
@@ -228,9 +226,7 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
     elif objective.ratio_level == "sequence" and objective.old_logprobs == "sampler":
         # With gspo any correction just takes the sampler's log-probabilities for the ratio.
         new = holds(">=0.11.2", version)
-        values["algo.advantage.is_correction_level" if new else "algo.advantage.is_correction_enable"] = (
-            "token" if new else True
-        )
+        values[names.LEVEL if new else "algo.advantage.is_correction_enable"] = "token" if new else True
 
 
 def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
@@ -262,14 +258,13 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
         known = ", ".join(CORRECTION_WORDS.values())
         problems.fits(False, path, f"openrlhf's are {known} with bounds, as in `token_truncate [0.5, 5.0]`")
         return
-    values["algo.advantage.is_correction_threshold"] = bounds
+    values[names.THRESHOLD] = bounds
     if holds(">=0.11.2", version):
-        names = ("level", "mode", "gating")
-        values |= {f"algo.advantage.is_correction_{n}": part for n, part in zip(names, parts, strict=True)}
+        values |= dict(zip((names.LEVEL, names.MODE, names.GATING), parts, strict=True))
         return
     kinds = [kind for kind, old in TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))]
     if holds("<0.9.1", version):
-        values["algo.advantage.is_correction_threshold"] = bounds[-1]
+        values[names.THRESHOLD] = bounds[-1]
     if problems.fits(bool(kinds), path, f"not in openrlhf {version}"):
         values["algo.advantage.is_correction_enable"] = True
         if kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version):
@@ -307,7 +302,7 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
         # These hand a floor to every schedule, and cosine does not take one: BB-ORL-037.
         name, arguments = "cosine_with_min_lr", {"min_lr_rate": 0.0}
     warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
-    values["actor.lr_scheduler"] = transformers_name(name, warms_up=warms_up)
+    values[names.SCHEDULE] = transformers_name(name, warms_up=warms_up)
     wanted = {"min_lr_rate"} if name in MIN_LR_SCHEDULES else set()
     takes = f"openrlhf takes min_lr_rate with {' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise"
     if problems.fits(set(arguments) == wanted, "carried.lr_schedule", takes) and arguments:

@@ -11,7 +11,7 @@ import pytest
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.meaning import PROMPT_TOKENS, RESPONSE_TOKENS
+from batchbridge_easyr1.settings import PROMPT_TOKENS, RESPONSE_TOKENS
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.settings import ALIASES
 from batchbridge_openrlhf.deepspeed import required

@@ -6,40 +6,11 @@ from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_easyr1.meaning import ESTIMATORS, INEXPRESSIBLE
-from batchbridge_easyr1.rules.row import (
-    Rule,
-    generated_at_once,
-    has,
-    kl_counts,
-    known,
-    near,
-    rollout_fixes,
-    setting,
-)
+from batchbridge_easyr1 import settings as names
+from batchbridge_easyr1.meaning import estimators_of
+from batchbridge_easyr1.rules.row import Rule, fix_of, known, near, rollout_fixes, setting
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    AGGREGATIONS,
-    BATCH,
-    CRITIC_BATCH,
-    CRITIC_FORWARD,
-    DYNAMIC,
-    ESTIMATOR,
-    FORWARD,
-    GPUS,
-    GROUP,
-    KL_ESTIMATORS,
-    KL_TYPES,
-    MAX_TRIES,
-    MICRO,
-    MINI_ROLLOUT,
-    MODE,
-    NODES,
-    OPTIMIZERS,
-    PROMPTS,
-    SCHEDULES,
-)
+from batchbridge_easyr1.settings import AGGREGATIONS, KL_ESTIMATORS, KL_TYPES, OPTIMIZERS, SCHEDULES
 
 DRIVER = "EasyR1 0.3.0 to 0.3.3.dev0 trainer/ray_trainer.py RayPPOTrainer.__init__"
 
@@ -48,47 +19,49 @@ DRIVER = "EasyR1 0.3.0 to 0.3.3.dev0 trainer/ray_trainer.py RayPPOTrainer.__init
 
 
 def generation_chunks(run: Run) -> str | None:
-    size = run[MINI_ROLLOUT] or run[PROMPTS]
+    size = run[names.MINI_ROLLOUT] or run[names.PROMPTS]
     if not run.plain or size % run.world == 0:
         return None
-    key = MINI_ROLLOUT if run[MINI_ROLLOUT] else PROMPTS
+    key = names.MINI_ROLLOUT if run[names.MINI_ROLLOUT] else names.PROMPTS
     return f"{key} = {size} prompts per generation are no multiple of {run.world} devices"
 
 
 def _no_batch(run: Run) -> str | None:
-    count, size = run.prompts_in_dataset, generated_at_once(run)
+    count, size = run.prompts_in_dataset, run.prompts_at_once
     if count is None or not run.plain or size < 1 or count >= size:
         return None
     return f"the dataset's {count} prompts do not fill one batch of {size}"
 
 
 def _too_many_batches(run: Run) -> str | None:
-    tries, size = run[MAX_TRIES], generated_at_once(run)
-    if tries < 1 or size < 1 or not run.plain or tries * size >= run[PROMPTS]:
+    tries, size = run[names.MAX_TRIES], run.prompts_at_once
+    if tries < 1 or size < 1 or not run.plain or tries * size >= run[names.PROMPTS]:
         return None
-    return f"{MAX_TRIES} = {tries} batches of {MINI_ROLLOUT} = {size} prompts stay below {PROMPTS} = {run[PROMPTS]}"
+    batches = f"{run.said(names.MAX_TRIES)} batches of {names.MINI_ROLLOUT} = {size} prompts"
+    return f"{batches} stay below {run.said(names.PROMPTS)}"
 
 
 def _more_tries(run: Run) -> tuple[Fix, ...]:
-    size = -(-run[PROMPTS] // run[MAX_TRIES])
-    return (Fix(f"{MAX_TRIES} = -1", {MAX_TRIES: -1}), Fix(f"{MINI_ROLLOUT} = {size}", {MINI_ROLLOUT: size}))
+    size = -(-run[names.PROMPTS] // run[names.MAX_TRIES])
+    return (fix_of({names.MAX_TRIES: -1}), fix_of({names.MINI_ROLLOUT: size}))
 
 
 def _forward_splits(run: Run) -> str | None:
-    if run[DYNAMIC] or not run.plain or run[FORWARD] < 1 or not run.replicas or run.completions_per_rollout % run.world:
+    size = run[names.FORWARD]
+    if run[names.DYNAMIC] or not run.plain or size < 1 or not run.replicas or run.completions_per_rollout % run.world:
         return None
-    if run.pieces(run.block, run[FORWARD]) is not None:
+    if run.pieces(run.block, size) is not None:
         return None
-    return f"{run.block} completions of each replica cannot be cut into parts of {FORWARD} = {run[FORWARD]}"
+    return f"{run.block} completions of each replica cannot be cut into parts of {run.said(names.FORWARD)}"
 
 
 def _forward_fixes(run: Run) -> tuple[Fix, ...]:
     def legal(v: Mapping[str, int]) -> bool:
-        completions = v[PROMPTS] * v[GROUP]
+        completions = v[names.PROMPTS] * v[names.GROUP]
         block = completions // run.world * run[run.ulysses_key]
-        return completions % run.world == 0 and block % v[FORWARD] == 0 and v[PROMPTS] % v[BATCH] == 0
+        return completions % run.world == 0 and block % v[names.FORWARD] == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
 
-    return near(run, (FORWARD, PROMPTS, GROUP), legal)
+    return near(run, (names.FORWARD, names.PROMPTS, names.GROUP), legal)
 
 
 def _balance(run: Run) -> str | None:
@@ -99,29 +72,29 @@ def _balance(run: Run) -> str | None:
 
 def _balance_fixes(run: Run) -> tuple[Fix, ...]:
     def legal(v: Mapping[str, int]) -> bool:
-        return v[PROMPTS] * v[GROUP] % run.world == 0 and v[PROMPTS] % v[BATCH] == 0
+        return v[names.PROMPTS] * v[names.GROUP] % run.world == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
 
-    return near(run, (PROMPTS, GROUP), legal)
+    return near(run, (names.PROMPTS, names.GROUP), legal)
 
 
 def _single_passk(run: Run) -> str | None:
-    if run[ESTIMATOR] != "grpo_passk" or run[GROUP] != 1:
+    if run[names.ESTIMATOR] != "grpo_passk" or run[names.GROUP] != 1:
         return None
-    return f"{GROUP} = 1 with {ESTIMATOR} = grpo_passk: a group needs more than one completion"
+    return f"{names.GROUP} = 1 with {names.ESTIMATOR} = grpo_passk: a group needs more than one completion"
 
 
 def _critic_steps(run: Run) -> str | None:
-    size = run[CRITIC_BATCH]
-    if run[ESTIMATOR] != "gae" or not run.plain or size < 1 or run[PROMPTS] % size == 0:
+    size = run[names.CRITIC_BATCH]
+    if run[names.ESTIMATOR] != "gae" or not run.plain or size < 1 or run[names.PROMPTS] % size == 0:
         return None
-    return f"{PROMPTS} = {run[PROMPTS]} (prompts) is no multiple of {CRITIC_BATCH} = {size} (prompts)"
+    return f"{run.said(names.PROMPTS)} (prompts) is no multiple of {names.CRITIC_BATCH} = {size} (prompts)"
 
 
 def _critic_experience(run: Run) -> str | None:
-    size = run[CRITIC_FORWARD]
-    if run[ESTIMATOR] != "gae" or not run.plain or size < 1 or run.completions_per_rollout % size == 0:
+    size = run[names.CRITIC_FORWARD]
+    if run[names.ESTIMATOR] != "gae" or not run.plain or size < 1 or run.completions_per_rollout % size == 0:
         return None
-    return f"{run.completions_per_rollout} completions of a rollout are no multiple of {CRITIC_FORWARD} = {size}"
+    return f"{run.completions_per_rollout} completions of a rollout are no multiple of {names.CRITIC_FORWARD} = {size}"
 
 
 # ---- words
@@ -129,29 +102,29 @@ def _critic_experience(run: Run) -> str | None:
 
 def _broken_gae(run: Run) -> str | None:
     return (
-        f"{ESTIMATOR} = gae cannot run: the critic reads settings that it is not given"
-        if run[ESTIMATOR] == "gae"
+        f"{names.ESTIMATOR} = gae cannot run: the critic reads settings that it is not given"
+        if run[names.ESTIMATOR] == "gae"
         else None
     )
 
 
 def _kl_penalty(run: Run, in_loss: bool) -> str | None:
-    if not kl_counts(run) or run["algorithm.use_kl_loss"] is not in_loss:
+    if not run.has_kl or run["algorithm.use_kl_loss"] is not in_loss:
         return None
     if run["algorithm.kl_penalty"] == "full":
-        if in_loss and run[MICRO] == 1:
+        if in_loss and run[names.MICRO] == 1:
             return None  # one number for one row does fit
         return "algorithm.kl_penalty = full sums over the tokens, which then do not fit the mask of the responses"
     return known("algorithm.kl_penalty", tuple(KL_ESTIMATORS))(run)
 
 
 def _kl_type(run: Run) -> str | None:
-    return known("algorithm.kl_type", KL_TYPES)(run) if kl_counts(run) else None
+    return known("algorithm.kl_type", KL_TYPES)(run) if run.has_kl else None
 
 
 def _kl_horizon(run: Run) -> str | None:
     horizon = run["algorithm.kl_horizon"]
-    if not kl_counts(run) or run["algorithm.kl_type"] != "adaptive" or horizon > 0:
+    if not run.has_kl or run["algorithm.kl_type"] != "adaptive" or horizon > 0:
         return None
     return f"algorithm.kl_type = adaptive with algorithm.kl_horizon = {horizon}: it must be above 0"
 
@@ -160,26 +133,26 @@ REFUSED: tuple[Rule, ...] = (
     GENERATING(
         "BB-EZR1-024",
         _broken_gae,
-        (ESTIMATOR,),
+        (names.ESTIMATOR,),
         "AttributeError: 'WorkerConfig' object has no attribute ...; from 2025-10 on also a RuntimeError",
         "EasyR1 fsdp_workers.py:452, core_algos.py:163 (run at 0.3.3.dev0; by reading before)",
-        setting(ESTIMATOR, "grpo"),
+        setting(names.ESTIMATOR, "grpo"),
     ),
     UPDATING(
         "BB-EZR1-027",
-        known(MODE, tuple(AGGREGATIONS)),
-        (MODE,),
+        known(names.MODE, tuple(AGGREGATIONS)),
+        (names.MODE,),
         "NotImplementedError: Unknown mode",
         "EasyR1 core_algos.average_loss",
-        setting(MODE, "token"),
+        setting(names.MODE, "token"),
     ),
     BUILDING(
         "BB-EZR1-029",
-        lambda run: known(ESTIMATOR, (*ESTIMATORS, *(name for name in INEXPRESSIBLE if has(name, run))))(run),
-        (ESTIMATOR,),
+        lambda run: known(names.ESTIMATOR, estimators_of(run.version))(run),
+        (names.ESTIMATOR,),
         "NotImplementedError: Unknown advantage estimator",
         DRIVER,
-        setting(ESTIMATOR, "grpo"),
+        setting(names.ESTIMATOR, "grpo"),
     ),
     GENERATING(
         "BB-EZR1-032",
@@ -200,7 +173,7 @@ REFUSED: tuple[Rule, ...] = (
     BUILDING(
         "BB-EZR1-034",
         _no_batch,
-        (PROMPTS, MINI_ROLLOUT),
+        (names.PROMPTS, names.MINI_ROLLOUT),
         "AssertionError: len(train_dataloader) >= 1",
         "EasyR1 trainer/data_loader.py create_dataloader",
         rollout_fixes,
@@ -208,7 +181,7 @@ REFUSED: tuple[Rule, ...] = (
     GENERATING(
         "BB-EZR1-035",
         _too_many_batches,
-        (MINI_ROLLOUT, PROMPTS, MAX_TRIES),
+        (names.MINI_ROLLOUT, names.PROMPTS, names.MAX_TRIES),
         "RuntimeError (ValueError before 0.3.3): num_try_make_batch >= max_try_make_batch. Generated too many. Also "
         "without online_filtering.",
         "EasyR1 trainer/ray_trainer.py _make_batch_data",
@@ -218,7 +191,7 @@ REFUSED: tuple[Rule, ...] = (
     GENERATING(
         "BB-EZR1-036",
         _forward_splits,
-        (FORWARD, PROMPTS, GROUP, NODES, GPUS),
+        (names.FORWARD, names.PROMPTS, names.GROUP, names.NODES, names.GPUS),
         "AssertionError: only support equal split. Got size of DataProto ... and split ... (ZeroDivisionError before "
         "0.3.2 where there are too few)",
         "EasyR1 protocol.py:583, dp_actor.py compute_log_prob",
@@ -227,7 +200,7 @@ REFUSED: tuple[Rule, ...] = (
     GENERATING(
         "BB-EZR1-047",
         _balance,
-        (PROMPTS, GROUP, NODES, GPUS),
+        (names.PROMPTS, names.GROUP, names.NODES, names.GPUS),
         "AssertionError: ... % ... != 0, after generation",
         "EasyR1 utils/seqlen_balancing.py karmarkar_karp, called by trainer/ray_trainer.py _balance_batch (run)",
         _balance_fixes,
@@ -236,27 +209,27 @@ REFUSED: tuple[Rule, ...] = (
     GENERATING(
         "BB-EZR1-048",
         _single_passk,
-        (GROUP, ESTIMATOR),
+        (names.GROUP, names.ESTIMATOR),
         "AssertionError: GRPO needs rollout.n > 1.",
         "EasyR1 core_algos.compute_grpo_passk_outcome_advantage (run)",
-        setting(GROUP, 5),
+        setting(names.GROUP, 5),
         ">=0.3.3.dev0",
     ),
     BUILDING(
         "BB-EZR1-037",
         _critic_steps,
-        (PROMPTS, CRITIC_BATCH),
+        (names.PROMPTS, names.CRITIC_BATCH),
         "ValueError: Rollout batch size must be divisible by critic global batch size.",
         DRIVER,
-        setting(ESTIMATOR, "grpo"),
+        setting(names.ESTIMATOR, "grpo"),
     ),
     BUILDING(
         "BB-EZR1-038",
         _critic_experience,
-        (PROMPTS, GROUP, CRITIC_FORWARD),
+        (names.PROMPTS, names.GROUP, names.CRITIC_FORWARD),
         "ValueError: Rollout batch size * rollout.n must be divisible by critic micro batch size for experience.",
         DRIVER,
-        setting(ESTIMATOR, "grpo"),
+        setting(names.ESTIMATOR, "grpo"),
     ),
     BUILDING(
         "BB-EZR1-039",
@@ -276,19 +249,19 @@ REFUSED: tuple[Rule, ...] = (
     ),
     STARTING(
         "BB-EZR1-042",
-        known(f"{ACTOR}optim.strategy", OPTIMIZERS),
-        (f"{ACTOR}optim.strategy",),
+        known(f"{names.ACTOR}optim.strategy", OPTIMIZERS),
+        (f"{names.ACTOR}optim.strategy",),
         "NotImplementedError: Optimizer ... not supported.",
         "EasyR1 fsdp_workers.py _build_model_optimizer",
-        setting(f"{ACTOR}optim.strategy", "adamw"),
+        setting(f"{names.ACTOR}optim.strategy", "adamw"),
     ),
     STARTING(
         "BB-EZR1-043",
-        known(f"{ACTOR}optim.lr_scheduler_type", SCHEDULES),
-        (f"{ACTOR}optim.lr_scheduler_type",),
+        known(f"{names.ACTOR}optim.lr_scheduler_type", SCHEDULES),
+        (f"{names.ACTOR}optim.lr_scheduler_type",),
         "NotImplementedError: LR scheduler type ... is not supported",
         "EasyR1 fsdp_workers.py _build_model_optimizer",
-        setting(f"{ACTOR}optim.lr_scheduler_type", "constant"),
+        setting(f"{names.ACTOR}optim.lr_scheduler_type", "constant"),
         ">=0.3.3.dev0",
     ),
 )

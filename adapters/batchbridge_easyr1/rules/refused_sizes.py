@@ -6,90 +6,77 @@ from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING
+from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.rules.refused import DRIVER, generation_chunks
-from batchbridge_easyr1.rules.row import (
-    Rule,
-    near,
-    setting,
-    step_fixes,
-)
+from batchbridge_easyr1.rules.row import Rule, fix_of, near, setting, step_fixes
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import (
-    ACTOR,
-    BATCH,
-    ESTIMATOR,
-    FORWARD,
-    GPUS,
-    GROUP,
-    MICRO,
-    MINI_ROLLOUT,
-    NODES,
-    PASSES,
-    PROMPTS,
-    ROLLOUT,
-)
 
-_OFFLOAD = f"{ACTOR}fsdp.enable_cpu_offload"
+_OFFLOAD = f"{names.ACTOR}fsdp.enable_cpu_offload"
 _WORKER = "EasyR1 0.3.0 to 0.3.3.dev0 workers/fsdp_workers.py FSDPWorker._init_dist_mesh"
 
 
 def _not_positive(run: Run) -> str | None:
-    sizes = {key: run[key] for key in (PROMPTS, GROUP, BATCH, MICRO, FORWARD, PASSES, run.ulysses_key)}
-    sizes |= {
-        f"{NODES} x {GPUS}": run.world,
-        **({} if run[MINI_ROLLOUT] is None else {MINI_ROLLOUT: run[MINI_ROLLOUT]}),
-    }
+    keys = (names.PROMPTS, names.GROUP, names.BATCH, names.MICRO, names.FORWARD, names.PASSES, run.ulysses_key)
+    sizes = {**{key: run[key] for key in keys}, f"{names.NODES} x {names.GPUS}": run.world}
+    if run[names.MINI_ROLLOUT] is not None:
+        sizes[names.MINI_ROLLOUT] = run[names.MINI_ROLLOUT]
     wrong = [f"{key} = {value}" for key, value in sizes.items() if value < 1]
     return f"{', '.join(wrong)}: must be at least 1" if wrong else None
 
 
 def _whole_steps(run: Run) -> str | None:
-    if not run.plain or run[PROMPTS] % run[BATCH] == 0:
+    if not run.plain or run[names.PROMPTS] % run[names.BATCH] == 0:
         return None
-    return f"{PROMPTS} = {run[PROMPTS]} (prompts) is no multiple of {BATCH} = {run[BATCH]} (prompts)"
+    return f"{run.said(names.PROMPTS)} (prompts) is no multiple of {run.said(names.BATCH)} (prompts)"
 
 
 def _experience(run: Run) -> str | None:
-    if not run.plain or run[FORWARD] < 1 or run.completions_per_rollout % run[FORWARD] == 0:
+    if not run.plain or run[names.FORWARD] < 1 or run.completions_per_rollout % run[names.FORWARD] == 0:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} x {GROUP} = {run[GROUP]} is {run.completions_per_rollout} completions, no "
-        f"multiple of {FORWARD} = {run[FORWARD]}"
+        f"{run.said(names.PROMPTS)} x {run.said(names.GROUP)} is {run.completions_per_rollout} completions, no "
+        f"multiple of {run.said(names.FORWARD)}"
     )
 
 
+def _experience_fixes(run: Run) -> tuple[Fix, ...]:
+    def legal(v: Mapping[str, int]) -> bool:
+        return v[names.PROMPTS] * v[names.GROUP] % v[names.FORWARD] == 0
+
+    return near(run, (names.FORWARD, names.PROMPTS, names.GROUP), legal)
+
+
 def _single(run: Run) -> str | None:
-    if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "rloo"):
+    if run[names.GROUP] != 1 or run[names.ESTIMATOR] not in ("grpo", "rloo"):
         return None
-    return f"{GROUP} = 1 with {ESTIMATOR} = {run[ESTIMATOR]}: a group needs more than one completion"
+    return f"{names.GROUP} = 1 with {run.said(names.ESTIMATOR)}: a group needs more than one completion"
 
 
 def _no_share(run: Run) -> str | None:
     if not run.plain or not run.replicas or run.share:
         return None
-    return (
-        f"{BATCH} = {run[BATCH]} x {GROUP} = {run[GROUP]} completions leave nothing for each of {run.replicas} replicas"
-    )
+    asked = f"{run.said(names.BATCH)} x {run.said(names.GROUP)} completions"
+    return f"{asked} leave nothing for each of {run.replicas} replicas"
 
 
 def _micro_fits(run: Run) -> str | None:
-    if not run.plain or not run.share or run.share % run[MICRO] == 0:
+    if not run.plain or not run.share or run.share % run[names.MICRO] == 0:
         return None
-    return f"{run.share} completions per device and optimizer step are no multiple of {MICRO} = {run[MICRO]}"
+    return f"{run.share} completions per device and optimizer step are no multiple of {run.said(names.MICRO)}"
 
 
 def _micro_fixes(run: Run) -> tuple[Fix, ...]:
     def legal(v: Mapping[str, int]) -> bool:
-        share = v[BATCH] * v[GROUP] // max(run.replicas, 1)
-        return share > 0 and share % v[MICRO] == 0 and v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0
+        share = v[names.BATCH] * v[names.GROUP] // max(run.replicas, 1)
+        return share > 0 and share % v[names.MICRO] == 0 and v[names.BATCH] * v[names.GROUP] % max(run.replicas, 1) == 0
 
-    return near(run, (MICRO, BATCH, GROUP), legal)
+    return near(run, (names.MICRO, names.BATCH, names.GROUP), legal)
 
 
 def _offload(run: Run) -> str | None:
-    if not run[_OFFLOAD] or not run.plain or not run.share or run.share == run[MICRO]:
+    if not run[_OFFLOAD] or not run.plain or not run.share or run.share == run[names.MICRO]:
         return None
-    return f"{_OFFLOAD} with {run.share // run[MICRO]} micro-batches per optimizer step: it needs one"
+    return f"{_OFFLOAD} with {run.share // run[names.MICRO]} micro-batches per optimizer step: it needs one"
 
 
 def _ulysses(run: Run) -> str | None:
@@ -99,23 +86,23 @@ def _ulysses(run: Run) -> str | None:
 
 
 def _tensor_parallel(run: Run) -> str | None:
-    size = run[f"{ROLLOUT}tensor_parallel_size"]
+    size = run[f"{names.ROLLOUT}tensor_parallel_size"]
     if run.world < 1 or (size >= 1 and run.world % size == 0):
         return None
-    return f"{ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices"
+    return f"{names.ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices"
 
 
 def _batched_tokens(run: Run) -> str | None:
-    budget = run[f"{ROLLOUT}max_num_batched_tokens"]
+    budget = run[f"{names.ROLLOUT}max_num_batched_tokens"]
     if budget >= run.longest:
         return None
-    return f"{ROLLOUT}max_num_batched_tokens = {budget} is below the longest sequence, {run.longest} tokens"
+    return f"{names.ROLLOUT}max_num_batched_tokens = {budget} is below the longest sequence, {run.longest} tokens"
 
 
 def _chunk_fixes(run: Run) -> tuple[Fix, ...]:
-    key = MINI_ROLLOUT if run[MINI_ROLLOUT] else PROMPTS
+    key = names.MINI_ROLLOUT if run[names.MINI_ROLLOUT] else names.PROMPTS
     below = run[key] // run.world * run.world
-    return tuple(Fix(f"{key} = {size}", {key: size}) for size in (below, below + run.world) if size)
+    return tuple(fix_of({key: size}) for size in (below, below + run.world) if size)
 
 
 def _split_asserts(run: Run) -> str | None:
@@ -132,38 +119,38 @@ REFUSED_SIZES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-EZR1-010",
         _not_positive,
-        (PROMPTS, GROUP, BATCH, MICRO),
+        (names.PROMPTS, names.GROUP, names.BATCH, names.MICRO),
         "ZeroDivisionError, or a ValueError of the worker",
         _WORKER,
     ),
     BUILDING(
         "BB-EZR1-011",
         _whole_steps,
-        (PROMPTS, BATCH),
+        (names.PROMPTS, names.BATCH),
         "ValueError: Rollout batch size must be divisible by actor global batch size.",
         DRIVER,
-        lambda run: near(run, (BATCH, PROMPTS), lambda v: v[PROMPTS] % v[BATCH] == 0),
+        lambda run: near(run, (names.BATCH, names.PROMPTS), lambda v: v[names.PROMPTS] % v[names.BATCH] == 0),
     ),
     BUILDING(
         "BB-EZR1-012",
         _experience,
-        (PROMPTS, GROUP, FORWARD),
+        (names.PROMPTS, names.GROUP, names.FORWARD),
         "ValueError: Rollout batch size * rollout.n must be divisible by actor micro batch size for experience.",
         DRIVER,
-        lambda run: near(run, (FORWARD, PROMPTS, GROUP), lambda v: v[PROMPTS] * v[GROUP] % v[FORWARD] == 0),
+        _experience_fixes,
     ),
     BUILDING(
         "BB-EZR1-013",
         _single,
-        (GROUP, ESTIMATOR),
+        (names.GROUP, names.ESTIMATOR),
         "ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.",
         DRIVER,
-        setting(GROUP, 5),
+        setting(names.GROUP, 5),
     ),
     STARTING(
         "BB-EZR1-014",
         _no_share,
-        (BATCH, GROUP, NODES, GPUS),
+        (names.BATCH, names.GROUP, names.NODES, names.GPUS),
         "ValueError: actor global batch size * ulysses size must be larger than num gpus.",
         _WORKER,
         _micro_fixes,
@@ -171,7 +158,7 @@ REFUSED_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-EZR1-015",
         _micro_fits,
-        (MICRO, BATCH, GROUP, NODES, GPUS),
+        (names.MICRO, names.BATCH, names.GROUP, names.NODES, names.GPUS),
         "ValueError: actor global batch size per device must be divisible by the micro batch size. (Also with "
         "dynamic_batching.)",
         _WORKER,
@@ -180,48 +167,48 @@ REFUSED_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-EZR1-016",
         _offload,
-        (_OFFLOAD, MICRO, BATCH),
+        (_OFFLOAD, names.MICRO, names.BATCH),
         "ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.",
         _WORKER,
-        lambda run: (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), Fix(f"{MICRO} = {run.share}", {MICRO: run.share})),
+        lambda run: (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), fix_of({names.MICRO: run.share})),
     ),
     STARTING(
         "BB-EZR1-017",
         lambda run: _ulysses(run) if run.replicas < 1 else None,
-        ("worker.actor.ulysses_size", NODES, GPUS),
+        ("worker.actor.ulysses_size", names.NODES, names.GPUS),
         "AssertionError of PyTorch's device mesh",
         "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)",
-        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+        lambda run: (fix_of({run.ulysses_key: 1}),),
     ),
     GENERATING(
         "BB-EZR1-017",
         lambda run: _ulysses(run) if run.replicas else None,
-        (NODES, GPUS),
+        (names.NODES, names.GPUS),
         "RuntimeError or IndexError of PyTorch's device mesh, on the devices beyond the last whole replica; all "
         "workers start",
         "EasyR1 fsdp_workers.py:130, sharding_manager/fsdp_ulysses.py (run with PyTorch 2.13)",
-        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+        lambda run: (fix_of({run.ulysses_key: 1}),),
     ),
     STARTING(
         "BB-EZR1-018",
         _tensor_parallel,
-        (f"{ROLLOUT}tensor_parallel_size", NODES, GPUS),
+        (f"{names.ROLLOUT}tensor_parallel_size", names.NODES, names.GPUS),
         "ValueError (AssertionError in 0.3.0): rollout world size is not divisible by tp size",
         "EasyR1 fsdp_workers.py:383",
-        setting(f"{ROLLOUT}tensor_parallel_size", 1),
+        setting(f"{names.ROLLOUT}tensor_parallel_size", 1),
     ),
     STARTING(
         "BB-EZR1-019",
         _batched_tokens,
-        (f"{ROLLOUT}max_num_batched_tokens",),
+        (f"{names.ROLLOUT}max_num_batched_tokens",),
         "ValueError: max_num_batched_tokens should be greater than prompt_length + response_length.",
         "EasyR1 vllm_rollout_spmd.py:110",
-        lambda run: setting(f"{ROLLOUT}max_num_batched_tokens", run.longest)(run),
+        lambda run: setting(f"{names.ROLLOUT}max_num_batched_tokens", run.longest)(run),
     ),
     GENERATING(
         "BB-EZR1-020",
         generation_chunks,
-        (PROMPTS, NODES, GPUS),
+        (names.PROMPTS, names.NODES, names.GPUS),
         "AssertionError: only support equal chunk. Got size of DataProto ... and chunk ...",
         "EasyR1 protocol.py:555",
         _chunk_fixes,
@@ -229,7 +216,7 @@ REFUSED_SIZES: tuple[Rule, ...] = (
     UPDATING(
         "BB-EZR1-021",
         _split_asserts,
-        (PROMPTS, BATCH, GROUP, NODES, GPUS),
+        (names.PROMPTS, names.BATCH, names.GROUP, names.NODES, names.GPUS),
         "AssertionError in DataProto.split (ZeroDivisionError before 0.3.2 where there are too few)",
         "EasyR1 protocol.py:583",
         step_fixes,

@@ -8,7 +8,7 @@ from typing import Any
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours, rule_table
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLOUT, PROMPTS, holds
+from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLOUT, PROMPTS
 
 Rule = rule_table.Rule[Run]
 
@@ -17,13 +17,17 @@ def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], b
     """The nearest legal values of `keys`, one at a time where that suffices."""
     present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
     sizes = [Variable(key, max(present[key], 1)) for key in keys]
-    changes = neighbours(sizes, lambda changed: legal({**present, **changed}))
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in change.items()), change) for change in changes)
+    return tuple(map(fix_of, neighbours(sizes, lambda changes: legal({**present, **changes}))))
+
+
+def fix_of(changes: Mapping[str, Any]) -> Fix:
+    """The way out that sets `changes`."""
+    return Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes)
 
 
 def setting(key: str, value: Any) -> Callable[[Run], tuple[Fix, ...]]:
     """One setting, whatever the run."""
-    return lambda run: (Fix(f"{key} = {value}", {key: value}),)
+    return lambda run: (fix_of({key: value}),)
 
 
 def rollout_fixes(run: Run) -> tuple[Fix, ...]:
@@ -48,18 +52,3 @@ def step_fixes(run: Run) -> tuple[Fix, ...]:
 def known(key: str, names: tuple[str, ...]) -> Callable[[Run], str | None]:
     """The test that `key` has one of `names`."""
     return lambda run: None if run[key] in names else f"{key} = {run[key]}: must be one of {', '.join(names)}"
-
-
-def has(estimator: str, run: Run) -> bool:
-    """Whether this version has the estimator."""
-    return estimator != "grpo_passk" or holds(">=0.3.3.dev0", run.version)
-
-
-def kl_counts(run: Run) -> bool:
-    """Whether there is a KL penalty."""
-    return not run["algorithm.disable_kl"]
-
-
-def generated_at_once(run: Run) -> int:
-    """Prompts of one batch of the data loader."""
-    return int(run[PROMPTS] if run[MINI_ROLLOUT] is None else run[MINI_ROLLOUT])

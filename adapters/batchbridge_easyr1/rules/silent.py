@@ -6,50 +6,25 @@ from __future__ import annotations
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG
-from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO
-from batchbridge_easyr1.rules.row import (
-    Rule,
-    generated_at_once,
-    has,
-    kl_counts,
-    known,
-    rollout_fixes,
-    setting,
-    step_fixes,
-)
+from batchbridge_easyr1 import settings as names
+from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO, estimators_of
+from batchbridge_easyr1.rules.row import Rule, known, rollout_fixes, setting, step_fixes
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import (
-    BATCH,
-    BOUND,
-    DATA,
-    ESTIMATOR,
-    GPUS,
-    GROUP,
-    LOSS_TYPE,
-    MICRO,
-    MINI_ROLLOUT,
-    MODE,
-    NODES,
-    PASSES,
-    PROMPTS,
-    SET_BY_EASYR1,
-    WARMUP_SHARE,
-    WARMUP_STEPS,
-)
+from batchbridge_easyr1.settings import SET_BY_EASYR1
 
 
 def _erased(run: Run) -> str | None:
-    if run[BOUND] > 0:
+    if run[names.BOUND] > 0:
         return None
-    return f"{BOUND} = {run[BOUND]} multiplies every gradient by 0: nothing is trained; it does not mean off"
+    return f"{run.said(names.BOUND)} multiplies every gradient by 0: nothing is trained; it does not mean off"
 
 
 def _floored(run: Run) -> str | None:
-    asked = run[BATCH] * run[GROUP] if run.plain else 0
+    asked = run[names.BATCH] * run[names.GROUP] if run.plain else 0
     if not asked or not run.share or run.completions_per_step == asked:
         return None
     return (
-        f"{BATCH} = {run[BATCH]} (prompts) x {GROUP} = {run[GROUP]} = {asked} completions are floored for each of "
+        f"{run.said(names.BATCH)} (prompts) x {run.said(names.GROUP)} = {asked} completions are floored for each of "
         f"{run.replicas} replicas, which trains on {run.share}: an optimizer step has "
         f"{run.completions_per_step}"
     )
@@ -60,42 +35,45 @@ def _wrong_scope(run: Run) -> str | None:
         return None
     if run.token_weighted:
         return (
-            f"{MODE} = seq: the means over sequences of micro-batches are weighed by their tokens, so the gradient "
-            "depends on the micro-batch size and the devices; with one completion per micro-batch it is the token mean"
+            f"{names.MODE} = seq: the means over sequences of micro-batches are weighed by their tokens, so the "
+            "gradient depends on the micro-batch size and the devices; with one completion per micro-batch it is the "
+            "token mean"
         )
     return (
-        f"{MODE} = token: each micro-batch's token mean counts alike, so the gradient depends on the micro-batch "
+        f"{names.MODE} = token: each micro-batch's token mean counts alike, so the gradient depends on the micro-batch "
         "size and the devices"
     )
 
 
 def _no_rollout(run: Run) -> str | None:
-    count, size = run.prompts_in_dataset, generated_at_once(run)
+    count, size = run.prompts_in_dataset, run.prompts_at_once
     if count is None or not run.plain or size < 1 or count < size or run["trainer.max_steps"] is not None:
         return None
-    if count // size * size >= run[PROMPTS]:
+    if (whole := count // size * size) >= run[names.PROMPTS]:
         return None
     return (
-        f"the dataset's {count} prompts give {count // size * size} in whole batches of {size}, fewer than {PROMPTS} = "
-        f"{run[PROMPTS]}: the run has 0 steps, and only validates and saves"
+        f"the dataset's {count} prompts give {whole} in whole batches of {size}, fewer than {run.said(names.PROMPTS)}: "
+        "the run has 0 steps, and only validates and saves"
     )
 
 
 def _surplus(run: Run) -> str | None:
-    size = run[MINI_ROLLOUT]
-    if size is None or size < 1 or run[PROMPTS] % size == 0:
+    size = run[names.MINI_ROLLOUT]
+    if size is None or size < 1 or run[names.PROMPTS] % size == 0:
         return None
-    return f"{MINI_ROLLOUT} = {size} does not divide {PROMPTS} = {run[PROMPTS]}: surplus generations are thrown away"
+    return (
+        f"{names.MINI_ROLLOUT} = {size} does not divide {run.said(names.PROMPTS)}: surplus generations are thrown away"
+    )
 
 
 def _unknown_loss(run: Run) -> str | None:
-    message = known(LOSS_TYPE, tuple(LOSS_TYPES))(run)
+    message = known(names.LOSS_TYPE, tuple(LOSS_TYPES))(run)
     return None if message is None else f"{message}; this trains as default does"
 
 
 def _inexpressible(run: Run) -> str | None:
-    reason = INEXPRESSIBLE.get(run[ESTIMATOR]) if has(run[ESTIMATOR], run) else None
-    return f"{ESTIMATOR} = {run[ESTIMATOR]} has no canonical form: {reason}" if reason else None
+    reason = INEXPRESSIBLE.get(run[names.ESTIMATOR]) if run[names.ESTIMATOR] in estimators_of(run.version) else None
+    return f"{run.said(names.ESTIMATOR)} has no canonical form: {reason}" if reason else None
 
 
 def _slow_clock(run: Run) -> str | None:
@@ -108,7 +86,7 @@ def _slow_clock(run: Run) -> str | None:
 
 
 def _idle_start(run: Run) -> str | None:
-    if run[WARMUP_STEPS] or (run[WARMUP_STEPS] is None and run[WARMUP_SHARE]):
+    if run[names.WARMUP_STEPS] or (run[names.WARMUP_STEPS] is None and run[names.WARMUP_SHARE]):
         return None
     return "without a warm-up the learning rate of the first rollout is 0: it trains nothing"
 
@@ -122,14 +100,14 @@ def _fewer_rollouts(run: Run) -> str | None:
     steps, count = run.training_steps, run.prompts_in_dataset
     if run["trainer.max_steps"] is not None or not steps or count is None:
         return None
-    whole = count // run[PROMPTS] * run[run.epochs_key]
+    whole = count // run[names.PROMPTS] * run[run.epochs_key]
     if steps == whole:
         return None
-    return f"batches of {MINI_ROLLOUT} = {run[MINI_ROLLOUT]} leave {steps} rollouts of the {whole} that the dataset has"
+    return f"batches of {run.said(names.MINI_ROLLOUT)} leave {steps} rollouts of the {whole} that the dataset has"
 
 
 def _adaptive(run: Run) -> str | None:
-    if not kl_counts(run) or run["algorithm.kl_type"] != "adaptive" or run["algorithm.use_kl_loss"]:
+    if not run.has_kl or run["algorithm.kl_type"] != "adaptive" or run["algorithm.use_kl_loss"]:
         return None
     return "algorithm.kl_type = adaptive: the KL coefficient moves during the run, and the canonical one does not"
 
@@ -140,20 +118,20 @@ def _filter_in_one_batch(run: Run) -> str | None:
     return (
         "algorithm.online_filtering: a generation batch of which no group is kept ends the run, however many were kept "
         "before; steps are counted as if every group were kept, so epochs are longer; kept groups beyond "
-        f"{PROMPTS} are thrown away"
+        f"{names.PROMPTS} are thrown away"
     )
 
 
 def _overlong(run: Run) -> str | None:
     if run.prompts_in_dataset is None:
         return None
-    if run[f"{DATA}filter_overlong_prompts"]:
+    if run[f"{names.DATA}filter_overlong_prompts"]:
         return "prompts that are too long are dropped before the dataset is counted: --dataset-size is what is left"
     return "prompts that are too long are cut off on the right"
 
 
 def _composition(run: Run) -> str | None:
-    if not run.plain or run.world < 2 or run.completions_per_step < 1 or run.steps_per_rollout <= run[PASSES]:
+    if not run.plain or run.world < 2 or run.completions_per_step < 1 or run.steps_per_rollout <= run[names.PASSES]:
         return None
     return (
         f"a rollout is balanced by length over {run.world} devices, always, and each cuts its part in order: which "
@@ -165,7 +143,7 @@ UNREPORTED: tuple[Rule, ...] = (
     SILENT(
         "BB-EZR1-022",
         _floored,
-        (BATCH, GROUP, NODES, GPUS),
+        (names.BATCH, names.GROUP, names.NODES, names.GPUS),
         "global_batch_size x n // replicas",
         "EasyR1 fsdp_workers.py:146 (measured with a mocked world)",
         step_fixes,
@@ -173,19 +151,24 @@ UNREPORTED: tuple[Rule, ...] = (
     SILENT(
         "BB-EZR1-023",
         _wrong_scope,
-        (MODE, MICRO),
+        (names.MODE, names.MICRO),
         "loss x tokens of the micro-batch x devices / tokens of the mini-batch; before 0.3.2 loss / micro-batches",
         "EasyR1 dp_actor.py:287, changed by #417 in 0.3.2",
-        lambda run: setting(MODE, "token" if run.token_weighted else "seq")(run),
+        lambda run: setting(names.MODE, "token" if run.token_weighted else "seq")(run),
         ">=0.3.1",
     ),
     SILENT(
-        "BB-EZR1-023", _wrong_scope, (MICRO,), "loss / micro-batches", "EasyR1 0.3.0 dp_actor.py", versions="<0.3.1"
+        "BB-EZR1-023",
+        _wrong_scope,
+        (names.MICRO,),
+        "loss / micro-batches",
+        "EasyR1 0.3.0 dp_actor.py",
+        versions="<0.3.1",
     ),
     SILENT(
         "BB-EZR1-025",
         _no_rollout,
-        (PROMPTS,),
+        (names.PROMPTS,),
         "training_steps = 0: fit() validates and saves",
         "EasyR1 trainer/ray_trainer.py:238 (measured)",
         rollout_fixes,
@@ -194,31 +177,31 @@ UNREPORTED: tuple[Rule, ...] = (
     SILENT(
         "BB-EZR1-026",
         _surplus,
-        (MINI_ROLLOUT, PROMPTS),
+        (names.MINI_ROLLOUT, names.PROMPTS),
         "the batch is cut to rollout_batch_size x n",
         "EasyR1 trainer/ray_trainer.py:543",
     ),
     SILENT(
         "BB-EZR1-028",
         _unknown_loss,
-        (LOSS_TYPE,),
+        (names.LOSS_TYPE,),
         "any other loss_type is the default one",
         "EasyR1 core_algos.compute_policy_loss (run)",
-        setting(LOSS_TYPE, "default"),
+        setting(names.LOSS_TYPE, "default"),
         ">=0.3.3.dev0",
     ),
-    OPEN("BB-EZR1-030", _inexpressible, (ESTIMATOR,), "it runs", "EasyR1 core_algos"),
+    OPEN("BB-EZR1-030", _inexpressible, (names.ESTIMATOR,), "it runs", "EasyR1 core_algos"),
     NOTE(
         "BB-EZR1-031",
         _slow_clock,
-        (PROMPTS, BATCH, PASSES),
+        (names.PROMPTS, names.BATCH, names.PASSES),
         "lr_scheduler.step() once per update_actor",
         "EasyR1 fsdp_workers.py:584",
     ),
     NOTE(
         "BB-EZR1-051",
         _idle_start,
-        (WARMUP_STEPS, WARMUP_SHARE),
+        (names.WARMUP_STEPS, names.WARMUP_SHARE),
         "min(1, tick / max(1, warm-up))",
         "EasyR1 torch_functional.get_constant_schedule_with_warmup (recorded: runs_0.3.2.json)",
         versions=STARTS_AT_ZERO,
@@ -234,19 +217,19 @@ UNREPORTED: tuple[Rule, ...] = (
     SILENT(
         "BB-EZR1-049",
         _fewer_rollouts,
-        (MINI_ROLLOUT, PROMPTS),
+        (names.MINI_ROLLOUT, names.PROMPTS),
         "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
         "EasyR1 trainer/ray_trainer.py:238 (run)",
-        lambda run: (Fix(f"remove {MINI_ROLLOUT}", {MINI_ROLLOUT: None}),),
+        lambda run: (Fix(f"remove {names.MINI_ROLLOUT}", {names.MINI_ROLLOUT: None}),),
         ">=0.3.1",
     ),
     WRONG(
         "BB-EZR1-050",
         _erased,
-        (BOUND,),
+        (names.BOUND,),
         "torch's clip_grad_norm_ multiplies by bound / norm",
         "EasyR1 workers/actor/dp_actor.py:159",
-        setting(BOUND, UNREACHED),
+        setting(names.BOUND, UNREACHED),
     ),
     OPEN(
         "BB-EZR1-041",
@@ -267,14 +250,14 @@ UNREPORTED: tuple[Rule, ...] = (
     STANDING(
         "BB-EZR1-045",
         _overlong,
-        (f"{DATA}filter_overlong_prompts",),
+        (f"{names.DATA}filter_overlong_prompts",),
         "RLHFDataset filters, or truncates on the right",
         "EasyR1 trainer/data_loader.py, utils/dataset.py",
     ),
     STANDING(
         "BB-EZR1-046",
         _composition,
-        (PROMPTS, BATCH, NODES, GPUS),
+        (names.PROMPTS, names.BATCH, names.NODES, names.GPUS),
         "get_seqlen_balanced_partitions(..., k_partitions=world_size, equal_size=True)",
         "EasyR1 trainer/ray_trainer.py _balance_batch (measured on 1, 2 and 4 devices)",
     ),

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import STARTING, UPDATING, Make
-from batchbridge_openrlhf.facts import (
-    ALL,
-    ASYNC,
-    DEVICES,
-    FORWARD,
-    GROUP,
-    NODES,
-    ROLLOUT,
-    Facts,
-    Rule,
-    fix_of,
-    fixed,
-    gradients_of,
-    least_common,
-)
+from batchbridge_openrlhf import settings as names
+from batchbridge_openrlhf.facts import ALL, Facts, Rule, fix_of, fixed, fixes_of, gradients_of
 from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES
 
 
@@ -28,17 +17,17 @@ def _second_boundary(facts: Facts) -> str | None:
     if outcome != "raises":
         return None
     return (
-        f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}: an optimizer step of more "
+        f"{facts.name(names.DYNAMIC)} with {facts.said(names.ZERO)}: an optimizer step of more "
         f"than one micro-batch ends the run (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires). From "
         "DeepSpeed 0.18.3 on nothing stops it, and gradients are lost (BB-ORL-042)"
     )
 
 
 def _schedule_arguments(facts: Facts) -> str | None:
-    name = facts["actor.lr_scheduler"]
+    name = facts[names.SCHEDULE]
     if name in (*MIN_LR_SCHEDULES, "constant", "constant_with_warmup"):
         return None
-    return f"{facts.said('actor.lr_scheduler')} gets a floor for the learning rate that it does not take"
+    return f"{facts.said(names.SCHEDULE)} gets a floor for the learning rate that it does not take"
 
 
 SCHEDULES = (
@@ -49,9 +38,9 @@ SCHEDULES = (
 
 
 def _schedule_name(facts: Facts) -> str | None:
-    if facts["actor.lr_scheduler"] in SCHEDULES:
+    if facts[names.SCHEDULE] in SCHEDULES:
         return None
-    return f"{facts.said('actor.lr_scheduler')} is no schedule of transformers"
+    return f"{facts.said(names.SCHEDULE)} is no schedule of transformers"
 
 
 def _dual_clip(facts: Facts) -> str | None:
@@ -60,28 +49,26 @@ def _dual_clip(facts: Facts) -> str | None:
 
 
 def _correction(facts: Facts) -> str | None:
-    level = facts["algo.advantage.is_correction_level"]
-    mode, gating = facts["algo.advantage.is_correction_mode"], facts["algo.advantage.is_correction_gating"]
-    bounds = facts["algo.advantage.is_correction_threshold"]
+    level, mode, gating = facts[names.LEVEL], facts[names.MODE], facts[names.GATING]
+    bounds = facts[names.THRESHOLD]
     if mode == "clip" and (level == "seq" or gating != "ratio"):
-        return f"{facts.said('algo.advantage.is_correction_mode')}: only a token's ratio can be clipped"
+        return f"{facts.said(names.MODE)}: only a token's ratio can be clipped"
     if gating != "ratio" and level != "off" and len(bounds) == 2 and bounds[0] > 0:
         return (
-            f"{facts.said('algo.advantage.is_correction_gating')} is bounded from above only; "
-            f"{facts.name('algo.advantage.is_correction_threshold')} has the lower bound {bounds[0]:g}"
+            f"{facts.said(names.GATING)} is bounded from above only; "
+            f"{facts.name(names.THRESHOLD)} has the lower bound {bounds[0]:g}"
         )
     return None
 
 
 def _correction_fixes(facts: Facts) -> tuple[Fix, ...]:
-    if facts["algo.advantage.is_correction_mode"] == "clip":
-        return (fix_of(facts, {"algo.advantage.is_correction_mode": "mask"}),)
-    bounds = facts["algo.advantage.is_correction_threshold"]
-    return (fix_of(facts, {"algo.advantage.is_correction_threshold": bounds[-1:]}),)
+    if facts[names.MODE] == "clip":
+        return fixes_of(facts, names.MODE, "mask")
+    return fixes_of(facts, names.THRESHOLD, facts[names.THRESHOLD][-1:])
 
 
 def _queue(facts: Facts) -> str | None:
-    if not facts[ASYNC] or facts["train.async_queue_size"] > 0:
+    if not facts[names.ASYNC] or facts["train.async_queue_size"] > 0:
         return None
     return f"{facts.said('train.async_queue_size')}: must be at least 1"
 
@@ -94,7 +81,7 @@ def _uneven_ranks(facts: Facts) -> str | None:
     if completions % (chunk * s.replicas) == 0 or completions // chunk < s.replicas:
         return None
     return (
-        f"{completions} completions per rollout are no multiple of {facts.name(FORWARD)} {chunk} x {s.replicas} "
+        f"{completions} completions per rollout are no multiple of {facts.name(names.FORWARD)} {chunk} x {s.replicas} "
         "replicas: the last replicas get fewer of them, while every micro-batch waits for all replicas"
     )
 
@@ -102,9 +89,10 @@ def _uneven_ranks(facts: Facts) -> str | None:
 def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     wanted = s.forward_micro * max(s.replicas, 1)
-    prompts = least_common(wanted, s.group) // s.group
-    fixes = [fix_of(facts, {FORWARD: 1})] if s.forward_micro > 1 and s.completions_per_rollout >= s.replicas else []
-    return (*fixes, *(fix_of(facts, {ROLLOUT: p}) for p in nearest_numbers(s.rollout_prompts, multiple_of=prompts)))
+    prompts = math.lcm(wanted, s.group) // s.group
+    one_by_one = (1,) if s.forward_micro > 1 and s.completions_per_rollout >= s.replicas else ()
+    rollouts = nearest_numbers(s.rollout_prompts, multiple_of=prompts)
+    return (*fixes_of(facts, names.FORWARD, *one_by_one), *fixes_of(facts, names.ROLLOUT, *rollouts))
 
 
 _INTERVALS = ("logger.logging_steps", "eval.steps", "ckpt.save_steps")
@@ -124,10 +112,6 @@ def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
     return (fix_of(facts, {identity: off[identity] for identity in _INTERVALS if facts[identity] == 0}),)
 
 
-def _floored_schedules(facts: Facts) -> tuple[Fix, ...]:
-    return tuple(fix_of(facts, {"actor.lr_scheduler": name}) for name in ("cosine_with_min_lr", "constant_with_warmup"))
-
-
 _MAY_HANG, _ENDS = Make("warning", "first_rollout"), Make("warning", "optimizer_step")
 _TWO_BOUNDARIES = "OpenRLHF/OpenRLHF issue 1131; deepspeed 0.17.6 to 0.18.2 stage_1_and_2.py, measured on CPU by "
 _TWO_BOUNDARIES += "tests/adapters/openrlhf/record_deepspeed.py"
@@ -136,7 +120,7 @@ LATE_RULES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-036",
         _schedule_name,
-        ("actor.lr_scheduler",),
+        (names.SCHEDULE,),
         "ValueError: not a valid SchedulerType",
         "transformers 5.23.0 get_scheduler",
         fixed(actor__lr_scheduler="cosine_with_min_lr"),
@@ -145,10 +129,10 @@ LATE_RULES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-037",
         _schedule_arguments,
-        ("actor.lr_scheduler",),
+        (names.SCHEDULE,),
         "TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
         "openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
-        _floored_schedules,
+        lambda facts: fixes_of(facts, names.SCHEDULE, "cosine_with_min_lr", "constant_with_warmup"),
         ">=0.8.5,<0.10.4",
     ),
     STARTING(
@@ -181,7 +165,7 @@ LATE_RULES: tuple[Rule, ...] = (
     _MAY_HANG(
         "BB-ORL-041",
         _uneven_ranks,
-        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
+        (names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES),
         "it may hang in a collective (read from the code, not run)",
         "openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
         _chunk_fixes,
@@ -197,7 +181,7 @@ LATE_RULES: tuple[Rule, ...] = (
     _ENDS(
         "BB-ORL-068",
         _second_boundary,
-        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),
+        (names.DYNAMIC, names.ZERO, names.BUDGET),
         "TypeError: 'NoneType' object is not iterable, at the second micro-batch of an optimizer step",
         _TWO_BOUNDARIES,
         fixed(ds__zero_stage=3),

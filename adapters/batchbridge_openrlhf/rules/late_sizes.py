@@ -7,28 +7,11 @@ from collections.abc import Callable
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, STARTING
-from batchbridge_openrlhf.facts import (
-    ALL,
-    ASYNC,
-    DEVICES,
-    ENGINES,
-    FORWARD,
-    GROUP,
-    MICRO,
-    NODES,
-    RING,
-    ROLLOUT,
-    TENSOR,
-    TRAIN,
-    Facts,
-    Rule,
-    below_one_fixes,
-    fix_of,
-    world_changes,
-    world_fixes,
-)
+from batchbridge_openrlhf import settings as names
+from batchbridge_openrlhf.facts import ALL, Facts, Rule, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
 from batchbridge_openrlhf.meaning import precision
 from batchbridge_openrlhf.settings import holds
+from batchbridge_openrlhf.sizes import FIELDS
 
 
 def _below_one(facts: Facts) -> str | None:
@@ -39,23 +22,24 @@ def _below_one(facts: Facts) -> str | None:
 
 
 def _engines_cover(facts: Facts) -> str | None:
-    engines, ranks = facts[ENGINES], facts["vllm.tensor_parallel_size"]
-    if not facts["train.colocate_all"] or facts[ASYNC] or not engines or engines < 1:
+    engines, ranks = facts[names.ENGINES], facts["vllm.tensor_parallel_size"]
+    if not facts["train.colocate_all"] or facts[names.ASYNC] or not engines or engines < 1:
         return None
     if facts.sizes.world == engines * ranks:
         return None
+    generating = f"{facts.name(names.ENGINES)} {engines} x {facts.name('vllm.tensor_parallel_size')} {ranks}"
     return (
-        f"{facts.name('train.colocate_all')}: {facts.sizes.world} devices train, and {facts.name(ENGINES)} {engines} x "
-        f"{facts.name('vllm.tensor_parallel_size')} {ranks} = {engines * ranks} devices generate; they must be the same"
+        f"{facts.name('train.colocate_all')}: {facts.sizes.world} devices train, and {generating} = {engines * ranks} "
+        "devices generate; they must be the same"
     )
 
 
 def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
     world, ranks = facts.sizes.world, facts["vllm.tensor_parallel_size"]
-    fixes = [fix_of(facts, {ENGINES: world // ranks})] if ranks > 0 and world % ranks == 0 else []
-    if 0 < facts[ENGINES] * ranks <= LARGEST:
-        fixes.append(fix_of(facts, world_changes(facts, facts[ENGINES] * ranks)))
-    return tuple(fixes)
+    fixes = fixes_of(facts, names.ENGINES, world // ranks) if ranks > 0 and world % ranks == 0 else ()
+    if 0 < (generating := facts[names.ENGINES] * ranks) <= LARGEST:
+        fixes += (fix_of(facts, world_changes(facts, generating)),)
+    return fixes
 
 
 def _same_places(first: str, second: str, facts: Facts) -> str | None:
@@ -90,20 +74,16 @@ def _whole_replicas(facts: Facts) -> str | None:
     s = facts.sizes
     if s.whole_replicas:
         return None
-    return (
-        f"{s.world} devices cannot be shared out to replicas of {facts.name(RING)} {s.ring} x {facts.name(TENSOR)} "
-        f"{s.tensor} devices"
-    )
+    replica = f"{facts.name(names.RING)} {s.ring} x {facts.name(names.TENSOR)} {s.tensor} devices"
+    return f"{s.world} devices cannot be shared out to replicas of {replica}"
 
 
 def _whole_steps(facts: Facts) -> str | None:
     s = facts.sizes
     if s.dynamic or not s.whole_replicas or s.whole_accumulation:
         return None
-    return (
-        f"{facts.said(TRAIN)} (completions per optimizer step) is no multiple of {facts.name(MICRO)} {s.micro} x "
-        f"{s.replicas} replicas = {s.micro * s.replicas}"
-    )
+    share = f"{facts.name(names.MICRO)} {s.micro} x {s.replicas} replicas = {s.micro * s.replicas}"
+    return f"{facts.said(names.TRAIN)} (completions per optimizer step) is no multiple of {share}"
 
 
 def _others(facts: Facts) -> dict[str, int]:
@@ -142,7 +122,7 @@ def _other_models(facts: Facts) -> str | None:
             broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
     if not broken:
         return None
-    return f"{facts.said(TRAIN)}, {facts.said(MICRO)}: {'; '.join(broken)}"
+    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}"
 
 
 def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -157,7 +137,7 @@ def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
 def _tensor_precision(facts: Facts) -> str | None:
     if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
         return None
-    return f"{facts.said(TENSOR)} needs bf16"
+    return f"{facts.said(names.TENSOR)} needs bf16"
 
 
 def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -170,33 +150,33 @@ def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     if s.replicas < 1:
         return world_fixes(facts)
-    fixes = [fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.micro * s.replicas)]
+    fixes = fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.micro * s.replicas))
     if s.train % s.replicas == 0:
-        fixes += [fix_of(facts, {MICRO: micro}) for micro in nearest_numbers(s.micro, divides=s.train // s.replicas)]
+        fixes += fixes_of(facts, names.MICRO, *nearest_numbers(s.micro, divides=s.train // s.replicas))
     if s.train % s.micro == 0:
         for replicas in nearest_numbers(s.replicas, divides=s.train // s.micro):
             if s.completions_per_rollout // s.forward_micro >= replicas:
-                fixes.append(fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)))
-    return tuple(fixes)
+                fixes += (fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)),)
+    return fixes
 
 
 BELOW_ONE: Rule = STARTING(
     "BB-ORL-010",
     _below_one,
-    (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
+    tuple(identity for identity in FIELDS.values() if identity not in (names.PASSES, names.EPISODES)),
     "ZeroDivisionError, or an assertion of DeepSpeed or Ray",
     f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
     below_one_fixes,
 )
 """The one of these rows that can be asked where a size is below 1."""
 
-_MODELS = (TRAIN, MICRO, "ref.num_nodes", *(f"{model}.num_gpus_per_node" for model in ("ref", "critic", "reward")))
+_MODELS = ("ref.num_nodes", *(f"{model}.num_gpus_per_node" for model in ("ref", "critic", "reward")))
 
 LATE_SIZES: tuple[Rule, ...] = (
     BUILDING(
         "BB-ORL-035",
         _tensor_precision,
-        (TENSOR, "ds.param_dtype", "bf16"),
+        (names.TENSOR, "ds.param_dtype", "bf16"),
         "AssertionError: BF16 is required for tensor parallel training",
         f"{ALL} DeepspeedStrategy.__init__",
         _tensor_precision_fixes,
@@ -204,7 +184,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     BUILDING(
         "BB-ORL-031",
         _reference_place,
-        ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
+        ("ref.num_nodes", "ref.num_gpus_per_node", names.NODES, names.DEVICES),
         "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
         f"{ALL} cli/train_ppo_ray.py train",
         _place_fixes("actor", "ref"),
@@ -212,7 +192,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     BUILDING(
         "BB-ORL-030",
         _engines_cover,
-        ("train.colocate_all", NODES, DEVICES, ENGINES, "vllm.tensor_parallel_size"),
+        ("train.colocate_all", names.NODES, names.DEVICES, names.ENGINES, "vllm.tensor_parallel_size"),
         "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
         "vllm_tensor_parallel_size",
         f"{ALL} cli/train_ppo_ray.py train",
@@ -230,7 +210,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-033",
         _whole_replicas,
-        (NODES, DEVICES, RING, TENSOR),
+        (names.NODES, names.DEVICES, names.RING, names.TENSOR),
         "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
         "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
         f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
@@ -239,7 +219,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-034",
         _whole_steps,
-        (TRAIN, MICRO, NODES, DEVICES),
+        (names.TRAIN, names.MICRO, names.NODES, names.DEVICES),
         "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
         "gradient_acc_step * world_size (after vLLM and the models are loaded)",
         "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
@@ -248,7 +228,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-052",
         _other_models,
-        _MODELS,
+        (names.TRAIN, names.MICRO, *_MODELS),
         "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
         "critic or a model that is not trained (also with dynamic batches)",
         f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",

@@ -11,54 +11,36 @@ from collections.abc import Callable
 from batchbridge import Fix
 from batchbridge.kit import LARGEST
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_openrlhf.facts import (
-    ASYNC,
-    DEVICES,
-    ENGINES,
-    ESTIMATOR,
-    FILTER,
-    FORWARD,
-    GENERATION,
-    GROUP,
-    NODES,
-    PACKING,
-    PARSER,
-    RING,
-    ROLLOUT,
-    TENSOR,
-    Facts,
-    Rule,
-    below_one_fixes,
-    fix_of,
-    fixed,
-)
+from batchbridge_openrlhf import settings as names
+from batchbridge_openrlhf.facts import PARSER, Facts, Rule, below_one_fixes, fix_of, fixed, fixes_of
 from batchbridge_openrlhf.settings import holds
 
 
 def _needs_group(*estimators: str) -> Callable[[Facts], str | None]:
     def test(facts: Facts) -> str | None:
-        if facts[ESTIMATOR] not in estimators or facts.sizes.group > 1:
+        if facts[names.ESTIMATOR] not in estimators or facts.sizes.group > 1:
             return None
-        return (
-            f"{facts.said(ESTIMATOR)} compares the completions of a prompt: {facts.name(GROUP)} = {facts.sizes.group} "
-            "must be above 1"
-        )
+        group = f"{facts.said(names.GROUP)} must be above 1"
+        return f"{facts.said(names.ESTIMATOR)} compares the completions of a prompt: {group}"
 
     return test
 
 
 def _oversampling(facts: Facts) -> str | None:
     generation = facts.sizes.generation
-    if generation is None or generation <= facts.sizes.rollout_prompts or facts[ASYNC]:
+    if generation is None or generation <= facts.sizes.rollout_prompts or facts[names.ASYNC]:
         return None
-    return (
-        f"{facts.said(GENERATION)} (prompts) is above {facts.said(ROLLOUT)} (prompts), which needs {facts.name(ASYNC)}"
-    )
+    above = f"{facts.said(names.GENERATION)} (prompts) is above {facts.said(names.ROLLOUT)} (prompts)"
+    return f"{above}, which needs {facts.name(names.ASYNC)}"
+
+
+def _oversampling_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts) + fixes_of(facts, names.ASYNC, True)
 
 
 def _filter_range(facts: Facts) -> str | None:
     # 0.8.1 looks at the bounds of the reward instead.
-    identity = "reward.clip_range" if holds("<0.8.1.post1", facts.version) else "algo.dynamic_filtering_range"
+    identity = names.CLIP_RANGE if holds("<0.8.1.post1", facts.version) else names.RANGE
     low, high = facts[identity]
     if not facts.sizes.filtered or low < high:
         return None
@@ -67,8 +49,8 @@ def _filter_range(facts: Facts) -> str | None:
 
 def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
     if holds("<0.8.1.post1", facts.version):
-        return (fix_of(facts, {"reward.clip_range": (-10.0, 10.0)}),)
-    return (fix_of(facts, {"algo.dynamic_filtering_range": (0.0, 1.0)}),)
+        return fixes_of(facts, names.CLIP_RANGE, (-10.0, 10.0))
+    return fixes_of(facts, names.RANGE, (0.0, 1.0))
 
 
 def _filter_reward(facts: Facts) -> str | None:
@@ -76,18 +58,18 @@ def _filter_reward(facts: Facts) -> str | None:
     open_yet = not facts.whole and facts["reward.model_name_or_path"] is None
     if not facts.sizes.filtered or facts.remote_reward or open_yet:
         return None
-    return f"{facts.name(FILTER)} needs scores while it generates: a remote reward or an agent function"
+    return f"{facts.name(names.FILTER)} needs scores while it generates: a remote reward or an agent function"
 
 
 def _filter_group(facts: Facts) -> str | None:
     if not facts.sizes.filtered or facts.sizes.group > 1:
         return None
-    return f"{facts.name(FILTER)} filters groups: {facts.name(GROUP)} = {facts.sizes.group} must be above 1"
+    return f"{facts.name(names.FILTER)} filters groups: {facts.said(names.GROUP)} must be above 1"
 
 
 def _divisors(facts: Facts) -> tuple[str, ...]:
     """What the last check divides by; 0.8.0 leaves out tensor parallelism."""
-    return (FORWARD, RING) if holds("<0.8.1", facts.version) else (FORWARD, RING, TENSOR)
+    return (names.FORWARD, names.RING) if holds("<0.8.1", facts.version) else (names.FORWARD, names.RING, names.TENSOR)
 
 
 def _zero(facts: Facts) -> str | None:
@@ -110,10 +92,10 @@ def _enough_chunks(facts: Facts) -> str | None:
     completions = s.group * s.rollout_prompts
     if _zero(facts) or completions // s.forward_micro >= _scorers(facts):
         return None
+    product = f"{facts.name(names.ROLLOUT)} {s.rollout_prompts} x {facts.name(names.GROUP)} {s.group}"
     return (
-        f"{facts.name(ROLLOUT)} {s.rollout_prompts} x {facts.name(GROUP)} {s.group} = {completions} completions make "
-        f"{completions // s.forward_micro} batches of {facts.name(FORWARD)} = {s.forward_micro}, fewer than the "
-        f"{_scorers(facts)} replicas that score them"
+        f"{product} = {completions} completions make {completions // s.forward_micro} batches of "
+        f"{facts.said(names.FORWARD)}, fewer than the {_scorers(facts)} replicas that score them"
     )
 
 
@@ -123,31 +105,31 @@ def _chunk_minimum_fixes(facts: Facts) -> tuple[Fix, ...]:
         return below_one_fixes(facts)
     replicas = max(_scorers(facts), 1)
     completions = s.group * s.rollout_prompts
-    fixes = [fix_of(facts, {FORWARD: completions // replicas})] if completions >= replicas else []
+    fixes = fixes_of(facts, names.FORWARD, completions // replicas) if completions >= replicas else ()
     prompts = -(-replicas * s.forward_micro // s.group)
-    return (*fixes, *([fix_of(facts, {ROLLOUT: prompts})] if prompts <= LARGEST else []))
+    return fixes + (fixes_of(facts, names.ROLLOUT, prompts) if prompts <= LARGEST else ())
 
 
 def _partial(facts: Facts) -> str | None:
-    if not facts["train.partial_rollout_enable"] or facts[ASYNC]:
+    if not facts["train.partial_rollout_enable"] or facts[names.ASYNC]:
         return None
-    return f"{facts.name('train.partial_rollout_enable')} needs {facts.name(ASYNC)}"
+    return f"{facts.name('train.partial_rollout_enable')} needs {facts.name(names.ASYNC)}"
 
 
 def _packing_engines(facts: Facts) -> str | None:
-    if not facts.packs or (facts[ENGINES] or 0) > 0:
+    if not facts.packs or (facts[names.ENGINES] or 0) > 0:
         return None
-    by = [facts.name(PACKING)] if facts[PACKING] else []
-    by += [facts.said(RING)] if not by and facts.sizes.ring > 1 else []
-    by += [facts.name("train.dynamic_batch_enable")] if not by else []
-    return f"{by[0]} packs samples, which needs vLLM engines: {facts.name(ENGINES)} = {facts[ENGINES]}"
+    by = [facts.name(names.PACKING)] if facts[names.PACKING] else []
+    by += [facts.said(names.RING)] if not by and facts.sizes.ring > 1 else []
+    by += [facts.name(names.DYNAMIC)] if not by else []
+    return f"{by[0]} packs samples, which needs vLLM engines: {facts.name(names.ENGINES)} = {facts[names.ENGINES]}"
 
 
 def _asleep(facts: Facts) -> str | None:
     # Without colocation the parser turns sleeping off by itself.
-    if not (facts[ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]):
+    if not (facts[names.ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]):
         return None
-    return f"{facts.name(ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}"
+    return f"{facts.name(names.ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}"
 
 
 def _evaluation_reward(facts: Facts) -> str | None:
@@ -162,7 +144,7 @@ def _no_reward(facts: Facts) -> str | None:
     if not facts.whole or not facts.has_critic or facts.remote_reward or models != (None, None):
         return None
     return (
-        f"{facts.said(ESTIMATOR)} trains a critic, and no {facts.name('reward.model_name_or_path')}, "
+        f"{facts.said(names.ESTIMATOR)} trains a critic, and no {facts.name('reward.model_name_or_path')}, "
         f"{facts.name('critic.model_name_or_path')} or {facts.name('reward.remote_url')} says from which model"
     )
 
@@ -173,41 +155,37 @@ def _images(facts: Facts) -> str | None:
     # With a remote reward the critic is the actor's model; where a command names none, there is no critic yet.
     nameless = facts.whole and facts.remote_reward and facts["actor.model_name_or_path"] is None
     critic = facts.has_critic and not (nameless and facts["critic.model_name_or_path"] is None)
-    broken = [facts.said(ESTIMATOR) + " trains a critic"] if critic else []
-    broken += [f"{facts.name(PACKING)} loses which image belongs to which text"] if facts[PACKING] else []
+    broken = [facts.said(names.ESTIMATOR) + " trains a critic"] if critic else []
+    broken += [f"{facts.name(names.PACKING)} loses which image belongs to which text"] if facts[names.PACKING] else []
     return f"with images: {' and '.join(broken)}" if broken else None
 
 
 def _threshold(facts: Facts) -> str | None:
-    bounds = facts["algo.advantage.is_correction_threshold"]
+    bounds = facts[names.THRESHOLD]
     if len(bounds) <= 2:
         return None
-    return f"{facts.name('algo.advantage.is_correction_threshold')} has {len(bounds)} numbers: HIGH, or LOW HIGH"
-
-
-def _threshold_fixes(facts: Facts) -> tuple[Fix, ...]:
-    name = "algo.advantage.is_correction_threshold"
-    return (fix_of(facts, {name: facts[name][:2]}),)
+    return f"{facts.name(names.THRESHOLD)} has {len(bounds)} numbers: HIGH, or LOW HIGH"
 
 
 def _image_fixes(facts: Facts) -> tuple[Fix, ...]:
-    return (fix_of(facts, {ESTIMATOR: "reinforce_baseline", PACKING: False, GROUP: max(facts.sizes.group, 2)}),)
+    group = max(facts.sizes.group, 2)
+    return (fix_of(facts, {names.ESTIMATOR: "reinforce_baseline", names.PACKING: False, names.GROUP: group}),)
 
 
 PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-023",
         _threshold,
-        ("algo.advantage.is_correction_threshold",),
+        (names.THRESHOLD,),
         "AssertionError: --algo.advantage.is_correction_threshold takes HIGH or LOW HIGH",
         PARSER.format("0.11.2"),
-        _threshold_fixes,
+        lambda facts: fixes_of(facts, names.THRESHOLD, facts[names.THRESHOLD][:2]),
         ">=0.11.2",
     ),
     IN_CONFIG(
         "BB-ORL-025",
         _no_reward,
-        (ESTIMATOR, "reward.model_name_or_path", "reward.remote_url"),
+        (names.ESTIMATOR, "reward.model_name_or_path", "reward.remote_url"),
         "AttributeError: 'NoneType' object has no attribute 'split'",
         PARSER.format("0.8.0 to 0.11.2"),
         fixed(algo__advantage__estimator="reinforce"),
@@ -215,7 +193,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-011",
         _needs_group("rloo", "reinforce_baseline", "group_norm"),
-        (ESTIMATOR, GROUP),
+        (names.ESTIMATOR, names.GROUP),
         "AssertionError: requires n_samples_per_prompt > 1",
         PARSER.format("0.8.0 to 0.10.4"),
         fixed(rollout__n_samples_per_prompt=2),
@@ -224,7 +202,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-012",
         _needs_group("rloo", "reinforce_baseline", "group_norm", "dr_grpo"),
-        (ESTIMATOR, GROUP),
+        (names.ESTIMATOR, names.GROUP),
         "AssertionError: requires n_samples_per_prompt > 1",
         PARSER.format("0.11.0 to 0.11.2"),
         fixed(rollout__n_samples_per_prompt=2),
@@ -233,7 +211,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-022",
         _images,
-        ("data.max_images_per_prompt", ESTIMATOR, PACKING),
+        ("data.max_images_per_prompt", names.ESTIMATOR, names.PACKING),
         "AssertionError: VLM training does not support critic model, or --packing_samples",
         PARSER.format("0.10.0 to 0.11.2"),
         _image_fixes,
@@ -242,7 +220,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-019",
         _packing_engines,
-        (PACKING, ENGINES),
+        (names.PACKING, names.ENGINES),
         "AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given",
         PARSER.format("0.8.0 to 0.11.2"),
         fixed(vllm__num_engines=1),
@@ -250,7 +228,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-020",
         _asleep,
-        (ASYNC, "vllm.enable_sleep"),
+        (names.ASYNC, "vllm.enable_sleep"),
         "AssertionError: Async RLHF is not supported with vllm_enable_sleep",
         PARSER.format("0.8.0 to 0.11.2"),
         fixed(vllm__enable_sleep=False),
@@ -258,10 +236,10 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-018",
         _partial,
-        ("train.partial_rollout_enable", ASYNC),
+        ("train.partial_rollout_enable", names.ASYNC),
         "AssertionError: partial rollouts require async training",
         PARSER.format("0.9.7 to 0.11.2"),
-        lambda facts: (fix_of(facts, {ASYNC: True}), fix_of(facts, {"train.partial_rollout_enable": False})),
+        lambda facts: (fix_of(facts, {names.ASYNC: True}), fix_of(facts, {"train.partial_rollout_enable": False})),
         ">=0.9.7",
     ),
     IN_CONFIG(
@@ -275,16 +253,16 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-013",
         _oversampling,
-        (GENERATION, ROLLOUT, ASYNC),
+        (names.GENERATION, names.ROLLOUT, names.ASYNC),
         "AssertionError: vllm_generate_batch_size > rollout_batch_size requires async training",
         PARSER.format("0.10.0 to 0.11.2"),
-        lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}), fix_of(facts, {ASYNC: True})),
+        _oversampling_fixes,
         ">=0.10.0",
     ),
     IN_CONFIG(
         "BB-ORL-014",
         _filter_range,
-        ("algo.dynamic_filtering_range", "reward.clip_range"),
+        (names.RANGE, names.CLIP_RANGE),
         "AssertionError: reward_clip_range[0] must be less than reward_clip_range[1]",
         PARSER.format("0.8.1 (of reward_clip_range itself), 0.8.1.post1 to 0.11.2"),
         _filter_range_fixes,
@@ -293,7 +271,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-015",
         _filter_reward,
-        (FILTER, "reward.remote_url", "train.agent_func_path"),
+        (names.FILTER, "reward.remote_url", "train.agent_func_path"),
         "AssertionError: remote_rm_url or agent_func_path must be specified when using dynamic filtering",
         PARSER.format("0.8.1 to 0.11.2"),
         fixed(algo__dynamic_filtering_enable=False),
@@ -302,7 +280,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-016",
         _filter_group,
-        (FILTER, GROUP),
+        (names.FILTER, names.GROUP),
         "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
         PARSER.format("0.8.1 to 0.11.2"),
         fixed(rollout__n_samples_per_prompt=2),
@@ -311,7 +289,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-026",
         _zero,
-        (FORWARD, RING, TENSOR),
+        (names.FORWARD, names.RING, names.TENSOR),
         "ZeroDivisionError: integer division or modulo by zero",
         PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
         _zero_fixes,
@@ -319,7 +297,7 @@ PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-017",
         _enough_chunks,
-        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
+        (names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES),
         "AssertionError: The number of sample batches must be greater than or equal to the effective number of "
         "actor processes.",
         PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),

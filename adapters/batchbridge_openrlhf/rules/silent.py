@@ -7,21 +7,8 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, Make
-from batchbridge_openrlhf.facts import (
-    ALL,
-    ESTIMATOR,
-    FILTER,
-    GROUP,
-    MICRO,
-    PACKING,
-    PARSER,
-    RING,
-    Facts,
-    Rule,
-    fix_of,
-    fixed,
-    newer,
-)
+from batchbridge_openrlhf import settings as names
+from batchbridge_openrlhf.facts import ALL, PARSER, Facts, Rule, fix_of, fixed, fixes_of, newer
 from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
 from batchbridge_openrlhf.settings import holds
 
@@ -48,7 +35,7 @@ def _pass_rate(facts: Facts) -> str | None:
         return None
     return (
         f"the logged dynamic_filtering_pass_rate is completions over prompts, up to {facts.sizes.group * 100} % with "
-        f"{facts.name(GROUP)} = {facts.sizes.group}"
+        f"{facts.name(names.GROUP)} = {facts.sizes.group}"
     )
 
 
@@ -64,7 +51,7 @@ def _no_token(facts: Facts) -> str | None:
 
 
 def _idle_first_step(facts: Facts) -> str | None:
-    ratio, name = facts["actor.lr_warmup_ratio"], facts["actor.lr_scheduler"]
+    ratio, name = facts["actor.lr_warmup_ratio"], facts[names.SCHEDULE]
     if ratio <= 0 or name == "constant":
         return None
     return (
@@ -73,9 +60,9 @@ def _idle_first_step(facts: Facts) -> str | None:
 
 
 def _forced_packing(facts: Facts) -> str | None:
-    if facts[PACKING] or not facts.packs:
+    if facts[names.PACKING] or not facts.packs:
         return None
-    said = f"{facts.name(PACKING)} is turned on, by ring attention or dynamic batches"
+    said = f"{facts.name(names.PACKING)} is turned on, by ring attention or dynamic batches"
     attention = facts["ds.attn_implementation"]
     if attention is not None and "flash_attention" not in attention:
         said += f", and with it {facts.name('ds.attn_implementation')} = flash_attention_2 instead of {attention}"
@@ -85,7 +72,7 @@ def _forced_packing(facts: Facts) -> str | None:
 def _packing_fixes(facts: Facts) -> tuple[Fix, ...]:
     new = "ds.attn_implementation" in facts.names
     flash = {"ds.attn_implementation": "flash_attention_2"} if new else {"flash_attn": True}
-    return (fix_of(facts, {PACKING: True, **flash}),)
+    return (fix_of(facts, {names.PACKING: True, **flash}),)
 
 
 def _token_gspo(facts: Facts) -> str | None:
@@ -96,12 +83,12 @@ def _token_gspo(facts: Facts) -> str | None:
 
 def _uncarried(facts: Facts) -> str | None:
     said: list[str] = []
-    row = next((r for r in ESTIMATORS if r.name == facts[ESTIMATOR] and holds(r.versions, facts.version)), None)
+    row = next((r for r in ESTIMATORS if r.name == facts[names.ESTIMATOR] and holds(r.versions, facts.version)), None)
     if row is not None and row.scale == "batch" and not facts.has_critic:
         said.append("advantages are centred once more, over the rollout's tokens, and scaled there")
-    if facts.has_critic and facts["critic.freezing_steps"] >= 0:
-        said.append(f"{facts.said('critic.freezing_steps')} (the policy trains later on the rollouts of the warm-up)")
-    low, high = facts["reward.clip_range"]
+    if facts.has_critic and facts[names.FREEZING] >= 0:
+        said.append(f"{facts.said(names.FREEZING)} (the policy trains later on the rollouts of the warm-up)")
+    low, high = facts[names.CLIP_RANGE]
     if row is None or row.baseline in ("group_mean", "leave_one_out"):
         said.append(f"rewards are clipped to [{low:g}, {high:g}] after the baseline is subtracted")
     for identity, meaning in _UNCARRIED.items():
@@ -129,7 +116,7 @@ SILENT_RULES: tuple[Rule, ...] = (
     NOTE(
         "BB-ORL-060",
         _uncarried,
-        (ESTIMATOR, "reward.clip_range"),
+        (names.ESTIMATOR, names.CLIP_RANGE),
         "no message",
         f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer",
     ),
@@ -144,7 +131,7 @@ SILENT_RULES: tuple[Rule, ...] = (
     NOTE(
         "BB-ORL-062",
         _forced_packing,
-        (PACKING, RING, "train.dynamic_batch_enable"),
+        (names.PACKING, names.RING, names.DYNAMIC),
         "a printed warning",
         PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
         _packing_fixes,
@@ -155,7 +142,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("data.max_samples",),
         "no message",
         f"{ALL} prepare_datasets",
-        lambda facts: (fix_of(facts, {"data.max_samples": facts.prompts}),),
+        lambda facts: fixes_of(facts, "data.max_samples", facts.prompts),
     ),
     NOTE(
         "BB-ORL-064",
@@ -172,7 +159,7 @@ SILENT_RULES: tuple[Rule, ...] = (
     NOTE(
         "BB-ORL-066",
         _pass_rate,
-        (FILTER, GROUP),
+        (names.FILTER, names.GROUP),
         "a rate above 100 % in the log",
         "openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
         versions=">=0.9.9",
@@ -180,7 +167,7 @@ SILENT_RULES: tuple[Rule, ...] = (
     Make("note", "optimizer_step")(
         "BB-ORL-067",
         _no_token,
-        ("train.agent_func_path", MICRO),
+        ("train.agent_func_path", names.MICRO),
         "ZeroDivisionError at merged_status[k] = value / denom",
         "openrlhf 0.9.8 to 0.11.2 ActorPPOTrainer.ppo_train",
         lambda facts: (Fix("return at least one action token for every completion"),),

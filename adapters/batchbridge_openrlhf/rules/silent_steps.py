@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge.kit.rule_table import SILENT
-from batchbridge_openrlhf.facts import (
-    ALL,
-    DEVICES,
-    ESTIMATOR,
-    FILTER,
-    GENERATION,
-    GROUP,
-    MICRO,
-    NODES,
-    ROLLOUT,
-    TRAIN,
-    Facts,
-    Rule,
-    fix_of,
-    fixed,
-    gradients_of,
-    least_common,
-    newer,
-)
+from batchbridge_openrlhf import settings as names
+from batchbridge_openrlhf.facts import ALL, Facts, Rule, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
@@ -33,7 +18,7 @@ def _lost_gradients(facts: Facts) -> str | None:
     deepspeed, outcome = gradients_of(facts)
     if outcome not in ("last", "mixed"):
         return None
-    start = f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}"
+    start = f"{facts.name(names.DYNAMIC)} with {facts.said(names.ZERO)}"
     if facts["ds.adam_offload"]:
         start += f" and {facts.name('ds.adam_offload')}"
     lost = {
@@ -54,7 +39,7 @@ def _left_over(facts: Facts) -> str | None:
     if completions % s.train == 0:
         return None
     rest = completions % s.train
-    start = f"a rollout has {completions} completions: {facts.said(TRAIN)} leaves {rest} over"
+    start = f"a rollout has {completions} completions: {facts.said(names.TRAIN)} leaves {rest} over"
     if completions < s.train:
         start += "; it makes no step by itself"
     if s.dynamic:
@@ -77,7 +62,7 @@ def _tail(facts: Facts) -> str | None:
     if completions % s.train == 0 and not s.dynamic:
         return message
     if completions < s.train:
-        return f"{message}, which make no optimizer step of {facts.said(TRAIN)} by themselves"
+        return f"{message}, which make no optimizer step of {facts.said(names.TRAIN)} by themselves"
     return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
 
 
@@ -96,8 +81,7 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
         return ()
     s = facts.sizes
     whole_steps = nearest_numbers(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
-    sizes = whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)
-    return tuple(fix_of(facts, {ROLLOUT: size}) for size in sizes)
+    return fixes_of(facts, names.ROLLOUT, *(whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)))
 
 
 def _split_dependent(facts: Facts) -> str | None:
@@ -120,20 +104,20 @@ def _other_rollout(facts: Facts) -> str | None:
     generation = s.generation
     if generation is None or generation == s.rollout_prompts:
         return None
-    name = f"{facts.name(GENERATION)} = {generation}"
+    name = f"{facts.name(names.GENERATION)} = {generation}"
     if holds(">=0.9.1,<0.10.0", facts.version):
-        return f"{name} is not read: rollouts have {facts.said(ROLLOUT)} prompts"
+        return f"{name} is not read: rollouts have {facts.said(names.ROLLOUT)} prompts"
     if s.prompts_per_rollout == s.rollout_prompts:
         return None
-    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(ROLLOUT)}"
+    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(names.ROLLOUT)}"
 
 
 def _filter_discards(facts: Facts) -> str | None:
     if not facts.sizes.filtered:
         return None
     return (
-        f"{facts.name(FILTER)}: when an episode's prompts run out before a rollout is full, the groups that passed are "
-        "thrown away; a small dataset may train nothing"
+        f"{facts.name(names.FILTER)}: when an episode's prompts run out before a rollout is full, the groups that "
+        "passed are thrown away; a small dataset may train nothing"
     )
 
 
@@ -142,14 +126,14 @@ def _uneven_dynamic(facts: Facts) -> str | None:
     if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
         return None
     return (
-        f"{facts.said(TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
+        f"{facts.said(names.TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
         f"trains {s.train // s.replicas * s.replicas} completions"
     )
 
 
 def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
-    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.replicas))
+    return fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.replicas))
 
 
 def _no_room(facts: Facts) -> str | None:
@@ -167,8 +151,8 @@ def _schedule_length(facts: Facts) -> str | None:
     scheduled = prompts * s.group // s.train * s.episodes * s.passes
     if s.filtered:
         return (
-            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(FILTER)} dropped "
-            "nothing: dropped prompts leave it unfinished"
+            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(names.FILTER)} "
+            "dropped nothing: dropped prompts leave it unfinished"
         )
     made = _steps_made(prompts, facts)
     if made is None or made == scheduled:
@@ -197,21 +181,21 @@ def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
     total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
-    fixes = [fix_of(facts, {"data.max_len": 2 * completion})] if 2 * completion <= LARGEST else []
-    return (*fixes, *([fix_of(facts, {"rollout.max_new_tokens": total // 2})] if total > 1 else []))
+    fixes = fixes_of(facts, "data.max_len", 2 * completion) if 2 * completion <= LARGEST else ()
+    return fixes + (fixes_of(facts, "rollout.max_new_tokens", total // 2) if total > 1 else ())
 
 
 def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     """The nearest prompts per rollout and train batches that leave no completion over."""
     s = facts.sizes
-    share = least_common(s.train, s.group) // s.group
-    key = ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else GENERATION
-    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest_numbers(s.prompts_per_rollout, multiple_of=share)]
+    share = math.lcm(s.train, s.group) // s.group
+    key = names.ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else names.GENERATION
+    fixes = fixes_of(facts, key, *nearest_numbers(s.prompts_per_rollout, multiple_of=share))
     granule = s.replicas * (1 if s.dynamic else s.micro)
     if granule and s.completions_per_rollout % granule == 0:
         steps = nearest_numbers(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
-        fixes += [fix_of(facts, {TRAIN: step * granule}) for step in steps]
-    return tuple(fixes)
+        fixes += fixes_of(facts, names.TRAIN, *(step * granule for step in steps))
+    return fixes
 
 
 def _critic_divided(facts: Facts) -> str | None:
@@ -226,7 +210,7 @@ def _critic_divided(facts: Facts) -> str | None:
 
 def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
-    return (*newer("0.11.2")(facts), fix_of(facts, {MICRO: s.train // s.replicas}))
+    return newer("0.11.2")(facts) + fixes_of(facts, names.MICRO, s.train // s.replicas)
 
 
 _LOST = (
@@ -239,7 +223,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-042",
         _lost_gradients,
-        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu", "ds.adam_offload"),
+        (names.DYNAMIC, names.ZERO, names.BUDGET, "ds.adam_offload"),
         "it trains on, and logs the norm of the gradient that is left",
         _LOST,
         fixed(ds__zero_stage=3),
@@ -257,7 +241,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-044",
         _left_over,
-        (ROLLOUT, GROUP, TRAIN, GENERATION),
+        (names.ROLLOUT, names.GROUP, names.TRAIN, names.GENERATION),
         "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
         "openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
         _rollout_fixes,
@@ -265,7 +249,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-045",
         _tail,
-        (ROLLOUT, GROUP, TRAIN),
+        (names.ROLLOUT, names.GROUP, names.TRAIN),
         "the short rollout is trained on as far as its micro-batches fill optimizer steps",
         "openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit, 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
         _dataset_fixes,
@@ -274,7 +258,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-046",
         _tail_dropped,
-        (ROLLOUT,),
+        (names.ROLLOUT,),
         "the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
         "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
         "PPOTrainer.fit",
@@ -284,7 +268,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-047",
         _split_dependent,
-        (MICRO, TRAIN, NODES, DEVICES),
+        (names.MICRO, names.TRAIN, names.NODES, names.DEVICES),
         "masked_mean or aggregate_loss of each micro-batch",
         "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
         newer("0.10.4"),
@@ -293,17 +277,17 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-048",
         _other_rollout,
-        (GENERATION, ROLLOUT),
+        (names.GENERATION, names.ROLLOUT),
         "no message",
         "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
         "SamplesGenerator.generate_samples",
-        lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),),
+        lambda facts: fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts),
         ">=0.8.1",
     ),
     SILENT(
         "BB-ORL-049",
         _filter_discards,
-        (FILTER, ROLLOUT),
+        (names.FILTER, names.ROLLOUT),
         "the run ends, perhaps without an optimizer step",
         "OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
         newer("0.11.1"),
@@ -312,7 +296,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-050",
         _uneven_dynamic,
-        (TRAIN, NODES, DEVICES),
+        (names.TRAIN, names.NODES, names.DEVICES),
         "DeepSpeed's own check of the train batch is off with dynamic batches",
         "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
         _dynamic_step_fixes,
@@ -330,7 +314,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-053",
         _schedule_length,
-        (ROLLOUT, GROUP, TRAIN, "train.max_epochs"),
+        (names.ROLLOUT, names.GROUP, names.TRAIN, "train.max_epochs"),
         "the learning rate ends elsewhere on its schedule",
         f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
         _schedule_fixes,
@@ -338,7 +322,7 @@ SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-069",
         _critic_divided,
-        (ESTIMATOR, TRAIN, MICRO),
+        (names.ESTIMATOR, names.TRAIN, names.MICRO),
         "AdamW hides a common factor; clipping by the norm, and the value head beside it, do not",
         "measured on CPU: openrlhf 0.10.4, 0.11.0 and 0.11.1 CriticPPOTrainer with deepspeed 0.19.1 and 0.19.5, whose "
         "engine divides at each of a model's outputs, and the critic's hidden states are one",
