@@ -15,7 +15,6 @@ import math
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.kit.patches import Patches
@@ -28,11 +27,6 @@ MIXES_ITSELF = ("mamba", "ssm", "conv", "linear_", "recurrent", "rwkv", "layers_
 """In names of a model's settings: its layers carry a state along a row."""
 
 
-def at(path: str) -> Any:
-    """What a learner's trainer has at a dotted path, as a property of the learner."""
-    return property(attrgetter(f"trainer.{path}"))
-
-
 class Learner(ABC):
     """One learner. trainer: the framework's."""
 
@@ -41,33 +35,21 @@ class Learner(ABC):
     """What trains the model, beside Open-Instruct."""
     loading: ClassVar[str]
     """The method of the trainer that loads the model."""
-    loaded: ClassVar[str]
-    """What the trainer has once it has its model."""
     training: ClassVar[tuple[str, ...]]
     """Methods of the trainer that train."""
     waits: ClassVar[bool]
     """Whether a training step begins when the engines have the weights of the one before, in every launched run."""
+
     other_ranks: ClassVar[str]
     """Why a checkpoint does not go on with another number of learners."""
-
-    loader: Any
-    """Asks the data preparation actor for batches."""
-    model: Any
-    """The policy, as log-probabilities are asked of it."""
-    reference: Any
-    """The reference policy; None without one."""
-    optimizer: Any
-    """What has the learning rate."""
-    device: Any
-    """Where the loss is computed."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     @property
+    @abstractmethod
     def is_loaded(self) -> bool:
         """Whether it has its model."""
-        return hasattr(self.trainer, self.loaded)
 
     @property
     @abstractmethod
@@ -81,6 +63,26 @@ class Learner(ABC):
         return getattr(holder, name)
 
     @property
+    @abstractmethod
+    def loader(self) -> Any:
+        """Asks the data preparation actor for batches."""
+
+    @property
+    @abstractmethod
+    def model(self) -> Any:
+        """The policy, as log-probabilities are asked of it."""
+
+    @property
+    @abstractmethod
+    def reference(self) -> Any:
+        """The reference policy; None without one."""
+
+    @property
+    @abstractmethod
+    def optimizer(self) -> Any:
+        """What has the learning rate."""
+
+    @property
     def references(self) -> bool:
         """Whether the loss has a reference policy."""
         return bool(self.args.load_ref_policy) and self.reference is not None
@@ -89,6 +91,11 @@ class Learner(ABC):
     def ranks_per_row(self) -> int:
         """Ranks that share the tokens of a row."""
         return 1
+
+    @property
+    def device(self) -> Any:
+        """Where the loss is computed."""
+        return self.trainer.device
 
     @property
     @abstractmethod
@@ -151,7 +158,6 @@ class FastLearner(Learner):
     script = settings.GRPO_FAST
     package = "deepspeed"
     loading = "from_pretrained"
-    loaded = "_streaming_dataloader"
     training = ("step",)
     waits = False
     # Source: deepspeed 0.19.6 engine._load_zero_checkpoint.
@@ -159,10 +165,11 @@ class FastLearner(Learner):
         "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to "
         "load it on another number of them; the weights without the optimizer go on in a new run"
     )
-    loader = at("_streaming_dataloader")
-    model = at("model")
-    optimizer = at("model.optimizer")
-    device = at("device")
+
+    @property
+    def is_loaded(self) -> bool:
+        """See `Learner`."""
+        return hasattr(self.trainer, "_streaming_dataloader")
 
     @property
     def holder(self) -> tuple[Any, str]:
@@ -170,9 +177,24 @@ class FastLearner(Learner):
         return self.trainer, "args"
 
     @property
+    def loader(self) -> Any:
+        """See `Learner`."""
+        return self.trainer._streaming_dataloader
+
+    @property
+    def model(self) -> Any:
+        """DeepSpeed's engine."""
+        return self.trainer.model
+
+    @property
     def reference(self) -> Any:
         """See `Learner`."""
         return getattr(self.trainer, "ref_policy", None)
+
+    @property
+    def optimizer(self) -> Any:
+        """See `Learner`."""
+        return self.model.optimizer
 
     @property
     def ranks_per_row(self) -> int:
@@ -250,18 +272,11 @@ class OlmoLearner(Learner):
     script = settings.GRPO
     package = "olmo_core"
     loading = "setup_model"
-    loaded = "train_module"
     training = ("fit",)
     waits = True
     other_ranks = (
         "whether OLMo-core's checkpoint comes back in other shards is not proven; the weights alone go on in a new run"
     )
-    module = at("train_module")
-    loader = at("dataloader")
-    model = at("train_module.model")
-    reference = at("train_module.ref_policy")
-    optimizer = at("train_module.optim")
-    device = at("train_module.device")
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -269,9 +284,44 @@ class OlmoLearner(Learner):
         self._forwarded: Callable[[], None] = lambda: None
 
     @property
+    def is_loaded(self) -> bool:
+        """See `Learner`."""
+        return hasattr(self.trainer, "train_module")
+
+    @property
+    def module(self) -> Any:
+        """The train module."""
+        return self.trainer.train_module
+
+    @property
     def holder(self) -> tuple[Any, str]:
         """See `Learner`."""
         return self.module, "grpo_config"
+
+    @property
+    def loader(self) -> Any:
+        """See `Learner`."""
+        return self.trainer.dataloader
+
+    @property
+    def model(self) -> Any:
+        """See `Learner`."""
+        return self.module.model
+
+    @property
+    def reference(self) -> Any:
+        """See `Learner`."""
+        return self.module.ref_policy
+
+    @property
+    def optimizer(self) -> Any:
+        """See `Learner`."""
+        return self.module.optim
+
+    @property
+    def device(self) -> Any:
+        """See `Learner`."""
+        return self.module.device
 
     @property
     def strange_layers(self) -> bool:
