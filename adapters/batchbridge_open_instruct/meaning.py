@@ -10,7 +10,7 @@ from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCALES, SCRIPT, rows_of
+from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, LEARNERS, PPO, PROMPTS, SCALES, SCRIPT, rows_of
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -83,15 +83,14 @@ def _by(value: Any, *keys: str) -> Told:
     return _derived(value, ", ".join(keys), *keys)
 
 
-_GROUPS = ("num_unique_prompts_rollout", "num_samples_per_prompt_rollout")
+_GROUPS = (PROMPTS, GROUP)
 """Keys of a rollout's completions."""
 _ROWS = "per_device_train_batch_size"
 
 
 def _grpo(native: Native, checkout: str) -> dict[str, Told]:
-    prompts, group = (native[key] for key in _GROUPS)
     parts, rows, pack = native["num_mini_batches"], native[_ROWS], native["pack_length"]
-    completions, episodes = prompts * group, native["total_episodes"]
+    completions, episodes = native[PROMPTS] * native[GROUP], native["total_episodes"]
     if not completions:
         raise ValueError("a rollout without completions")
     first = "masked_mean_axis" in native  # before v0.1.0
@@ -105,7 +104,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
     told = {
         **_shared(native, checkout),
-        "topology.world_size": Told(learners(native), "num_learners_per_node", "sum of num_learners_per_node"),
+        "topology.world_size": Told(learners(native), LEARNERS[GRPO], f"sum of {LEARNERS[GRPO]}"),
         "topology.context_parallel": Told(1 if olmo else native["sequence_parallel_size"], "sequence_parallel_size"),
         "rollout.group_filter": _by(_filter(native), "active_sampling", "filter_zero_std_samples"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),

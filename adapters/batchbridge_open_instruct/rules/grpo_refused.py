@@ -8,23 +8,20 @@ from operator import attrgetter
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING
 from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, learners
-from batchbridge_open_instruct.rules.row import (
-    ALL,
-    BOTH,
-    CORE,
-    FAST,
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, setting, ways
+from batchbridge_open_instruct.settings import (
+    BEFORE_1,
+    BEFORE_3,
+    FROM_1,
+    FROM_3,
     GROUP,
+    NEWEST,
     NODES,
+    PPO,
     PROMPTS,
-    UNTRAINED,
-    About,
-    Facts,
-    Rule,
-    no_steps,
-    setting,
-    ways,
+    SCALES,
+    SCRIPT,
 )
-from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, NEWEST, PPO, SCALES, SCRIPT
 
 OLMO_SCHEDULES = ("cosine", "constant", "linear")
 OLMO_MODELS = frozenset(
@@ -173,7 +170,7 @@ _EXPERIMENT = About(BUILDING, BOTH, _EXPERIMENT_POST)
 _EXPERIMENT_FROM_3 = About(BUILDING, BOTH, _EXPERIMENT_POST, FROM_3)
 _ALL_DROPPED = "with 1 completion per prompt every group has deviation 0, and filter_zero_std_samples drops all of them"
 
-GRPO_REFUSED: tuple[Rule, ...] = (
+GRPO_REFUSED = (
     _LOADER(
         "BB-OI-010",
         _pack,

@@ -5,21 +5,8 @@ from __future__ import annotations
 from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, SILENT, Make
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.rules.row import (
-    ALL,
-    BOTH,
-    CORE,
-    FAST,
-    GROUP,
-    NODES,
-    UNREAD,
-    About,
-    Facts,
-    Rule,
-    remove,
-    ways,
-)
-from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNREAD, About, Facts, remove, ways
+from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GROUP, GRPO, NODES, PPO, SCRIPT
 
 
 def _rows_dropped(facts: Facts) -> str | None:
@@ -120,7 +107,7 @@ _LOST = (
 )
 _DECAY = "set_weight_decay_on_bias_and_norm"
 
-GRPO_SILENT: tuple[Rule, ...] = (
+GRPO_SILENT = (
     About(SILENT, BOTH, "data_loader.py, prepare_collated_data_for_workers")(
         "BB-OI-050",
         _rows_dropped,

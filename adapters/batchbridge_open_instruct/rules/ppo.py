@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, SILENT, Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, Rule, no_steps, remove, ways
+from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, no_steps, remove, ways
 
 LOCAL, SAMPLES, DEVICES = "local_rollout_batch_size", "number_samples_per_prompt", "actor_num_gpus_per_node"
 MINI, MICRO = "local_mini_batch_size", "per_device_train_batch_size"
@@ -72,7 +72,7 @@ def _mini_batches(facts: Facts) -> str | None:
 _RUNTIME = "calculate_runtime_args"
 _LAST = ">=2025.11.3"
 
-PPO_REFUSED: tuple[Rule, ...] = (
+PPO_REFUSED = (
     About(BUILDING, OLD, f"{_RUNTIME}, exact_div")(
         "BB-OI-030", _micro, (MINI, MICRO), "ValueError", ways(local_mini_batch_size=_whole_micro)
     ),
@@ -99,7 +99,7 @@ PPO_REFUSED: tuple[Rule, ...] = (
 )
 
 
-PPO_SILENT: tuple[Rule, ...] = (
+PPO_SILENT = (
     About(SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean")(
         "BB-OI-062", _loss, (MICRO, DEVICES), fixes=ways(per_device_train_batch_size=itemgetter(MINI))
     ),

@@ -11,13 +11,11 @@ from batchbridge.kit import rule_table
 from batchbridge.kit.records import dataclass
 from batchbridge.kit.rule_table import Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, PPO, PROMPTS, SCRIPT
 
 FAST, CORE, OLD = (GRPO_FAST,), (GRPO,), (PPO,)
 """The scripts that a row is about."""
 BOTH, ALL = (*FAST, *CORE), (*FAST, *CORE, *OLD)
-
-PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node"
 
 UNTRAINED = Make("error", "never", defect=False)
 """Nothing is trained, as the settings say."""
