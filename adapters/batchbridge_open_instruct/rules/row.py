@@ -92,25 +92,24 @@ def ways(*others: Fix, **settings: Any) -> Fixes:
 
 
 class About(NamedTuple):
-    """What rows have in common: when the script notices, in which scripts and checkouts, and where that was read.
+    """What a row is about: when the script notices, in which scripts and checkouts, and where that was read.
 
-    Called, it makes a row; `when` makes one of settings whose values do not go together.
+    Called, it makes the row; `when` makes one of settings whose values do not go together.
     """
 
+    code: str
     kind: Make
     scripts: tuple[str, ...]
     source: str
     versions: str = ""
 
-    def __call__(
-        self, code: str, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way
-    ) -> Rule:
+    def __call__(self, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way) -> Rule:
         """A row; see `rule_table.Rule`."""
-        return self.kind(code, partial(_of, self.scripts, test), keys, native, self.source, fixes, self.versions)
+        asked = partial(_of, self.scripts, test)
+        return self.kind(self.code, asked, keys, native, self.source, fixes, self.versions)
 
     def when(
         self,
-        code: str,
         values: Mapping[str, Any],
         message: str,
         native: str | None = None,
@@ -119,7 +118,7 @@ class About(NamedTuple):
     ) -> Rule:
         """A row that is broken by `values`, see `rule_table.meets`. message: with settings in braces. also: further
         settings to point at."""
-        return self(code, partial(_when, values, message), (*values, *also), native, fixes)
+        return self(partial(_when, values, message), (*values, *also), native, fixes)
 
 
 def _of(scripts: tuple[str, ...], test: Test, facts: Facts) -> str | None:
