@@ -50,17 +50,11 @@ def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
     """Source: grpo_fast.run_training, vllm_utils.add_request, data_loader.accumulate_inference_batches (run)."""
     if checkout != NEWEST:
         return ()
+    sent = "the first training step's are never sent, so the second rollout has those of the start"
     if native[SCRIPT] == GRPO:
-        return (
-            "which weights generate rollout k: those after k training steps or up to "
-            f"{native['async_steps']} fewer, by timing; a training step begins when the weights of the one before are "
-            "sent",
-        )
-    return (
-        "which weights generate rollout k: those after k training steps or up to "
-        f"{native['async_steps']} fewer, by timing; the first training step's are never sent, so the second rollout "
-        "has those of the start",
-    )
+        sent = "a training step begins when the weights of the one before are sent"
+    fewer = f"those after k training steps or up to {native['async_steps']} fewer, by timing"
+    return (f"which weights generate rollout k: {fewer}; {sent}",)
 
 
 def _first(facts: Facts) -> Behaviour:

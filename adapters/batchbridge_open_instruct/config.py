@@ -62,9 +62,7 @@ class OpenInstructAdapter(FramedAdapter):
         """The checkout, where it is known and has the script that is started."""
         asked, script = context.framework_version, _script(source)
         if source.native is not None or script is None:
-            found.append(
-                _unreadable("an object" if source.native is not None else f"{_named_script(source)} is not read")
-            )
+            found.append(_unreadable(f"{_named_script(source)} is not read" if source.native is None else "an object"))
             return None
         checkout = _checkout_at(source) if asked is None else tables.checkout_of(readable(asked, tables.NEWEST))
         if checkout is None or checkout not in SCRIPTS[script]:
@@ -265,16 +263,15 @@ def _unreadable(what: str) -> Finding:
 
 def _version_finding(version: str | None, checkout: str | None, script: str) -> Finding:
     known = ", ".join(f"{one} ({tables.CHECKOUTS[one]})" for one in SCRIPTS[script])
+    option = f"--framework-version {SCRIPTS[script][-1]}"
     if version is None:
         message = f"which checkout of open-instruct? Defaults change from one to the next; {script} is read in {known}"
-        fix = Fix(f"name the date of its commit: --framework-version {SCRIPTS[script][-1]}")
+        fix = Fix(f"name the date of its commit: {option}")
         return Finding("BB-OI-001", "error", "config", message, (Where("framework version"),), (fix,), undecided=True)
     message = f"open-instruct {version} is not known here; {script} is read in {known}"
     if checkout is not None:
         message = f"{script} is not read in open-instruct {version}, only in {known}"
-    fix = Fix(
-        f"name a known checkout, if yours has the same defaults, for example --framework-version {SCRIPTS[script][-1]}"
-    )
+    fix = Fix(f"name a known checkout, if yours has the same defaults, for example {option}")
     return Finding("BB-OI-002", "error", "config", message, (Where("framework version", shown(version)),), (fix,))
 
 

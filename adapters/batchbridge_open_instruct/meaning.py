@@ -10,7 +10,7 @@ from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCALES, SCRIPT, rows_of
+from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, LEARNERS, PPO, PROMPTS, SCALES, SCRIPT, rows_of
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -56,6 +56,10 @@ PPO_CONSTANTS: Mapping[str, Told] = {
     "carried.top_p": Told(1.0, None, "SamplingParams"),
 }
 """What the PPO script fixes."""
+TICKS: Mapping[str, Told] = {
+    GRPO: Told("rollout", None, "OLMo-core's scheduler counts rollouts"),
+    GRPO_FAST: Told("optimizer_step", None, "DeepSpeed's scheduler counts steps"),
+}
 Native = Mapping[str, Any]
 
 
@@ -69,70 +73,57 @@ def meaning(native: Native, checkout: str) -> dict[str, Told]:
     return _ppo(native, checkout) if native[SCRIPT] == PPO else _grpo(native, checkout)
 
 
-_GROUPS = ("num_unique_prompts_rollout", "num_samples_per_prompt_rollout")
+def _derived(value: Any, formula: str, *keys: str) -> Told:
+    """What a formula makes of settings."""
+    return Told(value, None, formula, keys)
+
+
+def _by(value: Any, *keys: str) -> Told:
+    """What settings say together, in words of its own."""
+    return _derived(value, ", ".join(keys), *keys)
+
+
+_GROUPS = (PROMPTS, GROUP)
 """Keys of a rollout's completions."""
+_ROWS = "per_device_train_batch_size"
 
 
 def _grpo(native: Native, checkout: str) -> dict[str, Told]:
-    prompts, group = native["num_unique_prompts_rollout"], native["num_samples_per_prompt_rollout"]
-    parts, rows, pack = native["num_mini_batches"], native["per_device_train_batch_size"], native["pack_length"]
-    completions = prompts * group
+    parts, rows, pack = native["num_mini_batches"], native[_ROWS], native["pack_length"]
+    completions, episodes = native[PROMPTS] * native[GROUP], native["total_episodes"]
     if not completions:
         raise ValueError("a rollout without completions")
     first = "masked_mean_axis" in native  # before v0.1.0
     if first:
         _first_can_be_said(native)
+    olmo = native[SCRIPT] == GRPO
+    size = " x ".join(f"{key} {native[key]}" for key in _GROUPS)
     on = native["load_ref_policy"] and native["beta"] != 0
     scale = SCALES.get(native["advantage_normalization_type"])
     if scale is None:
         raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
     told = {
         **_shared(native, checkout),
-        "topology.world_size": Told(learners(native), "num_learners_per_node", "sum of num_learners_per_node"),
-        "topology.context_parallel": Told(
-            1 if native[SCRIPT] == GRPO else native["sequence_parallel_size"], "sequence_parallel_size"
-        ),
-        "rollout.group_filter": Told(
-            _filter(native),
-            None,
-            "active_sampling, filter_zero_std_samples",
-            ("active_sampling", "filter_zero_std_samples"),
-        ),
+        "topology.world_size": Told(learners(native), LEARNERS[GRPO], f"sum of {LEARNERS[GRPO]}"),
+        "topology.context_parallel": Told(1 if olmo else native["sequence_parallel_size"], "sequence_parallel_size"),
+        "rollout.group_filter": _by(_filter(native), "active_sampling", "filter_zero_std_samples"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),
-        "micro_batch.tokens_per_device": Told(
-            rows * pack,
-            None,
-            f"per_device_train_batch_size {rows} (packed rows) x pack_length {pack}",
-            ("per_device_train_batch_size", "pack_length"),
+        "micro_batch.tokens_per_device": _derived(
+            rows * pack, f"{_ROWS} {rows} (packed rows) x pack_length {pack}", _ROWS, "pack_length"
         ),
         "order.last_rollout": Told("drop", None, "ShufflingIterator drops an epoch's remainder")
         if first
         else Told("wrap", None, "prompts are streamed from epoch to epoch"),
-        "staleness.mode": Told(_staleness(native, checkout), None, "async_steps", ("async_steps",)),
-        "horizon.rollouts": Told(
-            native["total_episodes"] // completions,
-            None,
-            f"total_episodes {native['total_episodes']} // (num_unique_prompts_rollout {prompts} x "
-            f"num_samples_per_prompt_rollout {group})",
-            ("total_episodes", *_GROUPS),
+        "staleness.mode": _by(_staleness(native, checkout), "async_steps"),
+        "horizon.rollouts": _derived(
+            episodes // completions, f"total_episodes {episodes} // ({size})", "total_episodes", *_GROUPS
         ),
-        "horizon.lr_tick": Told(
-            "rollout" if native[SCRIPT] == GRPO else "optimizer_step",
-            None,
-            "OLMo-core's scheduler counts rollouts" if native[SCRIPT] == GRPO else "DeepSpeed's scheduler counts steps",
-        ),
+        "horizon.lr_tick": TICKS[native[SCRIPT]],
         "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
         "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
-        "objective.old_logprobs": Told(
-            _old_logprobs(native),
-            None,
-            "use_vllm_logprobs, num_mini_batches, num_epochs",
-            ("use_vllm_logprobs", "num_mini_batches", "num_epochs"),
-        ),
+        "objective.old_logprobs": _by(_old_logprobs(native), "use_vllm_logprobs", "num_mini_batches", "num_epochs"),
         "objective.sampler_correction": _correction(native),
-        "objective.kl_placement": Told(
-            "loss" if on else "none", None, "load_ref_policy, beta", ("load_ref_policy", "beta")
-        ),
+        "objective.kl_placement": _by("loss" if on else "none", "load_ref_policy", "beta"),
         "objective.kl_estimator": Told(_kl_estimator(native, KL_WORDS) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
         "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
@@ -141,12 +132,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "carried.reference_sync_steps": _reference_sync(native, on),
     }
     if parts == 1:
-        told["optimizer_step.completions_per_step"] = Told(
-            completions,
-            None,
-            f"num_unique_prompts_rollout {prompts} x num_samples_per_prompt_rollout {group}, num_mini_batches 1",
-            (*_GROUPS, "num_mini_batches"),
-        )
+        whole = _derived(completions, f"{size}, num_mini_batches 1", *_GROUPS, "num_mini_batches")
+        told["optimizer_step.completions_per_step"] = whole
     else:
         told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
         last = "drop" if native[SCRIPT] == GRPO_FAST else "short"
@@ -156,12 +143,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     aggregation, constant = denominator(native["loss_denominator"], completions if parts == 1 else None)
     told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
     if constant is not None:
-        told["loss.policy.constant"] = Told(
-            constant,
-            None,
-            f"loss_denominator {native['loss_denominator']} / {completions} completions",
-            ("loss_denominator", *_GROUPS),
-        )
+        formula = f"loss_denominator {native['loss_denominator']} / {completions} completions"
+        told["loss.policy.constant"] = _derived(constant, formula, "loss_denominator", *_GROUPS)
     return told
 
 
@@ -238,7 +221,7 @@ def _correction(native: Native) -> Told:
     """The correction towards the sampler in the words that adapters share; `writing` reads them back."""
     if CAP in native:
         text = f"token_truncate [-, {float(native[CAP])!r}]" if native[CAP] > 0 else None
-        return Told(text, None, _BOUNDS, (CAP,))
+        return _derived(text, _BOUNDS, CAP)
     bounds = {word: [native[key] for key in keys] for word, keys in RHO.items()}
     parts = [
         f"{word} [{', '.join(repr(float(bound)) if bound > 0 else '-' for bound in pair)}]"
@@ -246,7 +229,7 @@ def _correction(native: Native) -> Told:
         if max(pair) > 0
     ]
     text = "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
-    return Told(text if native["use_rho_correction"] else None, None, _BOUNDS, ("use_rho_correction", *RHO_KEYS))
+    return _derived(text if native["use_rho_correction"] else None, _BOUNDS, "use_rho_correction", *RHO_KEYS)
 
 
 _BOUNDS = "use_rho_correction and its bounds"
@@ -256,7 +239,7 @@ EXCLUDES = "set_weight_decay_on_bias_and_norm"
 def _decay(native: Native) -> Told:
     if native[EXCLUDES]:
         return Told(native["weight_decay"], "weight_decay", None, (EXCLUDES,))
-    return Told(TORCH_DECAY, None, f"{EXCLUDES} is off: AdamW gets no weight_decay, and takes its own", (EXCLUDES,))
+    return _derived(TORCH_DECAY, f"{EXCLUDES} is off: AdamW gets no weight_decay, and takes its own", EXCLUDES)
 
 
 def _reference_sync(native: Native, on: bool) -> Told:
@@ -265,7 +248,7 @@ def _reference_sync(native: Native, on: bool) -> Told:
         return Told(None, "ref_policy_update_freq")
     steps = native["num_epochs"] * native["num_mini_batches"]
     formula = f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps"
-    return Told(every * steps, None, formula, ("ref_policy_update_freq", "num_epochs", "num_mini_batches"))
+    return _derived(every * steps, formula, "ref_policy_update_freq", "num_epochs", "num_mini_batches")
 
 
 def _shared(native: Native, checkout: str) -> dict[str, Told]:
@@ -279,7 +262,7 @@ def _shared(native: Native, checkout: str) -> dict[str, Told]:
         **CONSTANTS,
         "carried.lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
         "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
-        "carried.warmup_steps": Told(float(steps) if by_steps else None, None, "warm_up_steps", ("warm_up_steps",)),
+        "carried.warmup_steps": _by(float(steps) if by_steps else None, "warm_up_steps"),
     }
 
 
@@ -297,37 +280,29 @@ def _schedule(native: Native) -> str:
 
 
 def _ppo(native: Native, checkout: str) -> dict[str, Told]:
-    world, group = learners(native), native["number_samples_per_prompt"]
+    world, group, episodes = learners(native), native["number_samples_per_prompt"], native["total_episodes"]
     local, mini = native["local_rollout_batch_size"], native["local_mini_batch_size"]
-    completions = local * world * group
-    on = native["beta"] != 0
-    kl = _kl_estimator(native, PPO_KL)
+    prompts, on, kl = local * world, native["beta"] != 0, _kl_estimator(native, PPO_KL)
+    shares = ("local_rollout_batch_size", LEARNERS[PPO])
     return {
         **PPO_CONSTANTS,
         **_shared(native, checkout),
-        "topology.world_size": Told(world, "actor_num_gpus_per_node", "sum of actor_num_gpus_per_node"),
-        "rollout.prompts_per_rollout": Told(
-            local * world,
-            None,
-            f"local_rollout_batch_size {local} x {world} learners",
-            ("local_rollout_batch_size", "actor_num_gpus_per_node"),
+        "topology.world_size": Told(world, LEARNERS[PPO], f"sum of {LEARNERS[PPO]}"),
+        "rollout.prompts_per_rollout": _derived(
+            prompts, f"local_rollout_batch_size {local} x {world} learners", *shares
         ),
-        "optimizer_step.completions_per_step": Told(
-            mini * world,
-            None,
-            f"local_mini_batch_size {mini} x {world} learners",
-            ("local_mini_batch_size", "actor_num_gpus_per_node"),
+        "optimizer_step.completions_per_step": _derived(
+            mini * world, f"local_mini_batch_size {mini} x {world} learners", "local_mini_batch_size", LEARNERS[PPO]
         ),
         "order.last_optimizer_step": Told(
             "error" if holds(">=2025.11.3", checkout) else "short", None, "calculate_runtime_args, exact_div"
         ),
-        "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind", ("async_mode",)),
-        "horizon.rollouts": Told(
-            native["total_episodes"] // completions,
-            None,
-            f"total_episodes {native['total_episodes']} // ({local * world} prompts x {group})",
-            ("total_episodes", "local_rollout_batch_size", "actor_num_gpus_per_node", "number_samples_per_prompt"),
+        "staleness.maximum": _derived(int(native["async_mode"]), "async_mode: one rollout behind", "async_mode"),
+        "horizon.rollouts": _derived(
+            episodes // (prompts * group),
+            f"total_episodes {episodes} // ({prompts} prompts x {group})",
+            *("total_episodes", *shares, "number_samples_per_prompt"),
         ),
-        "objective.kl_placement": Told("reward" if on else "none", None, "beta", ("beta",)),
+        "objective.kl_placement": _by("reward" if on else "none", "beta"),
         "objective.kl_estimator": Told(kl if on else None, "kl_estimator"),
     }

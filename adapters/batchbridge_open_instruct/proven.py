@@ -15,6 +15,12 @@ from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
 from batchbridge.kit.proven import evidence_here
 
+
+def _of(kind: str, *methods: str) -> tuple[str, ...]:
+    """Methods of a class."""
+    return tuple(f"{kind}.{method}" for method in methods)
+
+
 OPEN_INSTRUCT = Package(
     "open_instruct",
     None,
@@ -22,13 +28,8 @@ OPEN_INSTRUCT = Package(
     control={
         "grpo_fast.py": (
             "ModelGroup.__init__",
-            "PolicyTrainerRayProcess.__init__",
-            "PolicyTrainerRayProcess.broadcast_to_vllm",
-            "PolicyTrainerRayProcess.from_pretrained",
-            "PolicyTrainerRayProcess.step",
-            "WeightSyncTrigger.__init__",
-            "WeightSyncTrigger.get_step_and_clear",
-            "WeightSyncTrigger.notify",
+            *_of("PolicyTrainerRayProcess", "__init__", "broadcast_to_vllm", "from_pretrained", "step"),
+            *_of("WeightSyncTrigger", "__init__", "get_step_and_clear", "notify"),
             "create_model_and_optimizer",
             "main",
             "one_training_step",
@@ -37,12 +38,15 @@ OPEN_INSTRUCT = Package(
             "weight_sync_thread",
         ),
         "data_loader.py": (
-            "DataPreparationActor.__init__",
-            "DataPreparationActor._data_preparation_loop",
-            "DataPreparationActor.get_data",
-            "DataPreparationActor.get_state",
-            "DataPreparationActor.set_state",
-            "DataPreparationActor.start",
+            *_of(
+                "DataPreparationActor",
+                "__init__",
+                "_data_preparation_loop",
+                "get_data",
+                "get_state",
+                "set_state",
+                "start",
+            ),
             "StreamingDataLoader._iter_batches",
             "accumulate_inference_batches",
             "add_prompt_to_generator",
@@ -53,25 +57,17 @@ OPEN_INSTRUCT = Package(
         ),
         "rl_utils.py": ("pack_sequences", "reset_position_ids"),
         "grpo_utils.py": ("calculate_token_counts", "compute_logprobs", "perform_weight_sync"),
-        "data_types.py": ("CollatedBatchData.__getitem__", "CollatedBatchData.__len__", "CollatedBatchData.to"),
+        "data_types.py": _of("CollatedBatchData", "__getitem__", "__len__", "to"),
         "grpo.py": ("main",),
-        "grpo_olmo_core_actor.py": (
-            "PolicyTrainerOLMoCoreProcess.__init__",
-            "PolicyTrainerOLMoCoreProcess.fit",
-            "PolicyTrainerOLMoCoreProcess.run_initial_weight_sync",
-            "PolicyTrainerOLMoCoreProcess.setup_model",
+        "grpo_olmo_core_actor.py": _of(
+            "PolicyTrainerOLMoCoreProcess", "__init__", "fit", "run_initial_weight_sync", "setup_model"
         ),
         "grpo_callbacks.py": (
-            "DataPreparationActorCheckpointCallback.load_state_dict",
-            "DataPreparationActorCheckpointCallback.state_dict",
+            *_of("DataPreparationActorCheckpointCallback", "load_state_dict", "state_dict"),
             "VLLMWeightSyncCallback.post_step",
         ),
-        "olmo_core_train_modules.py": (
-            "GRPOTrainModule.__init__",
-            "GRPOTrainModule._do_optim_step",
-            "GRPOTrainModule.optim_step",
-            "GRPOTrainModule.train_batch",
-            "GRPOTrainModule.zero_grads",
+        "olmo_core_train_modules.py": _of(
+            "GRPOTrainModule", "__init__", "_do_optim_step", "optim_step", "train_batch", "zero_grads"
         ),
         "olmo_core_utils.py": ("doc_lens_from_attention_mask",),
         "vllm_utils.py": ("LLMRayActor.update_weights", "add_request", "broadcast_weights_to_vllm"),
@@ -94,14 +90,15 @@ DEEPSPEED = dataclasses.replace(
     ENGINE,
     control={
         **ENGINE.control,
-        "runtime/sequence_parallel/ulysses_sp.py": (
-            "UlyssesSPAttentionHF._combine_local_sequences",
-            "UlyssesSPAttentionHF._partition_global_sequence",
-            "UlyssesSPAttentionHF.forward",
-            "UlyssesSPAttentionHF.register_with_transformers",
+        "runtime/sequence_parallel/ulysses_sp.py": _of(
+            "UlyssesSPAttentionHF",
+            "_combine_local_sequences",
+            "_partition_global_sequence",
+            "forward",
+            "register_with_transformers",
         ),
         "runtime/comm/coalesced_collectives.py": ("reduce_scatter_coalesced",),
-        "sequence/layer.py": ("_DimZeroAllToAll.backward", "_DimZeroAllToAll.forward"),
+        "sequence/layer.py": _of("_DimZeroAllToAll", "backward", "forward"),
     },
     optional=True,
 )
@@ -112,21 +109,13 @@ OLMO_CORE = Package(
     "ai2-olmo-core",
     title="OLMo-core",
     control={
-        "train/trainer.py": ("Trainer._dry_run_batch", "Trainer._fit_epoch", "Trainer._iter_batches", "Trainer.fit"),
-        "train/train_module/transformer/train_module.py": (
-            "TransformerTrainModule.__init__",
-            "TransformerTrainModule._clip_grad_norm",
-            "TransformerTrainModule._get_state_dict",
-            "TransformerTrainModule.dp_process_group",
+        "train/trainer.py": _of("Trainer", "_dry_run_batch", "_fit_epoch", "_iter_batches", "fit"),
+        "train/train_module/transformer/train_module.py": _of(
+            "TransformerTrainModule", "__init__", "_clip_grad_norm", "_get_state_dict", "dp_process_group"
         ),
         "train/train_module/transformer/common.py": ("parallelize_model",),
         "data/data_loader.py": ("DataLoaderBase.__iter__",),
-        "nn/transformer/model.py": (
-            "Transformer._prepare_inputs",
-            "Transformer.apply_fsdp",
-            "Transformer.forward",
-            "Transformer.post_optim_step",
-        ),
+        "nn/transformer/model.py": _of("Transformer", "_prepare_inputs", "apply_fsdp", "forward", "post_optim_step"),
         "optim/scheduler.py": ("Scheduler.set_lr",),
     },
     optional=True,

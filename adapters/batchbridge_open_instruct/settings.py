@@ -41,6 +41,8 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 """Script to the checkouts in which it is read."""
 SCRIPT = "script"
 """A key of ours: which script, where no command line says it."""
+PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node"
+"""Keys of the GRPO scripts, prompts and completions of a rollout and learners."""
 
 BEFORE_1, FROM_1 = "<2026.1.26", ">=2026.1.26"
 """Checkouts of the GRPO scripts before the first release, and from it on."""
@@ -53,8 +55,8 @@ SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "
 GRPO_ROWS = (
     # what one key decides alone has its canonical field beside it, and the words for it
     # ---- data_loader.py, StreamingDataLoaderConfig and VLLMConfig
-    Key("num_unique_prompts_rollout", COUNT, 16, "rollout.prompts_per_rollout"),
-    Key("num_samples_per_prompt_rollout", COUNT, 4, "rollout.completions_per_prompt"),
+    Key(PROMPTS, COUNT, 16, "rollout.prompts_per_rollout"),
+    Key(GROUP, COUNT, 4, "rollout.completions_per_prompt"),
     Key("pack_length", POSITIVE, 512),
     Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens"),
     Key("response_length", POSITIVE, 256, "carried.max_completion_tokens"),
@@ -77,7 +79,7 @@ GRPO_ROWS = (
     Key("num_epochs", POSITIVE, 1, "optimizer_step.passes_per_rollout"),
     Key("per_device_train_batch_size", POSITIVE, 1),
     Key("gradient_accumulation_steps", or_none(ANY_INTEGER), 1, versions=FROM_3),  # never read
-    Key("num_learners_per_node", PER_NODE, [1]),
+    Key(NODES, PER_NODE, [1]),
     Key("sequence_parallel_size", POSITIVE, 1, versions=BEFORE_1, fixed=True),
     Key("sequence_parallel_size", POSITIVE, 1, versions=FROM_1),
     Key("deepspeed_stage", COUNT, 0),
@@ -182,8 +184,8 @@ REMOVED: Mapping[str, tuple[str, str]] = {
 """Source: the fields of the dataclasses of grpo_fast.py's parser in each of its 381 commits to e6c3044aa."""
 LEARNERS: Mapping[str, str] = {
     PPO: "actor_num_gpus_per_node",
-    GRPO_FAST: "num_learners_per_node",
-    GRPO: "num_learners_per_node",
+    GRPO_FAST: NODES,
+    GRPO: NODES,
 }
 """Script to the key whose sum is the world size; vLLM's devices are not counted."""
 

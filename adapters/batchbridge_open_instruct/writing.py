@@ -10,19 +10,9 @@ from batchbridge.kit import Normaliser
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
+from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import CAP, EXCLUDES, KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
-from batchbridge_open_instruct.settings import (
-    GRPO,
-    GRPO_FAST,
-    GRPO_ROWS,
-    NEWEST,
-    NEWEST_PPO,
-    PPO,
-    PPO_ROWS,
-    SCRIPT,
-    SCRIPTS,
-    rows_of,
-)
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT, rows_of
 from batchbridge_open_instruct.values import TEXT
 
 
@@ -30,7 +20,7 @@ def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any
     """The native settings of `checkout` that come nearest to `spec`; whoever calls reads them back and compares."""
     critic = spec.advantage.baseline == "value"
     values = _ppo_settings(spec, problems) if critic else _grpo_settings(spec, problems)
-    scripts = [script for script, checkouts in SCRIPTS.items() if checkout in checkouts]
+    scripts = [script for script, checkouts in tables.SCRIPTS.items() if checkout in checkouts]
     if not any((script == PPO) == critic for script in scripts):
         reason = (
             f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
@@ -39,7 +29,7 @@ def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any
         problems.insert(0, Problem(("advantage.baseline",), reason))
     elif not critic:
         _as_in(checkout, values, spec, problems)
-    order = (SCRIPT, *dict.fromkeys(row.key for row in (*GRPO_ROWS, *PPO_ROWS)))
+    order = (SCRIPT, *dict.fromkeys(row.key for row in (*tables.GRPO_ROWS, *tables.PPO_ROWS)))
     return {key: values[key] for key in order if key in values}
 
 
@@ -67,7 +57,8 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
     for key in [key for key in values if key != SCRIPT and (key not in rows or rows[key].fixed)]:
         value = values.pop(key)
         if key not in rows or rows[key].default != value:
-            problems.no_setting(f"{key} {value}: open-instruct {checkout} has no such setting", key, written, NEWEST)
+            reason = f"{key} {value}: open-instruct {checkout} has no such setting"
+            problems.no_setting(reason, key, written, tables.NEWEST)
 
 
 def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems) -> dict[str, Any]:
@@ -103,7 +94,7 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     )
     on = objective.kl_placement not in ("none", None)
     values: dict[str, Any] = {
-        **_shared_settings(spec, NEWEST, GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST, problems),
+        **_shared_settings(spec, tables.NEWEST, GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST, problems),
         **_rho_settings(objective.sampler_correction, problems),
         "num_learners_per_node": [spec.topology.world_size],
         "sequence_parallel_size": spec.topology.context_parallel,
@@ -142,7 +133,7 @@ def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         problems.need(total > 0 and total % world == 0, share, name)
     estimator, warmup = spec.objective.kl_estimator or "k1", spec.carried.warmup_steps
     values = {
-        **_shared_settings(spec, NEWEST_PPO, PPO, problems),
+        **_shared_settings(spec, tables.NEWEST_PPO, PPO, problems),
         "actor_num_gpus_per_node": [spec.topology.world_size],
         "local_rollout_batch_size": prompts // world,
         "local_mini_batch_size": per_step // world,

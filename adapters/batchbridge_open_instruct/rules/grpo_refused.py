@@ -8,45 +8,30 @@ from operator import attrgetter
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING
 from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, learners
-from batchbridge_open_instruct.rules.row import (
-    ALL,
-    BOTH,
-    CORE,
-    FAST,
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, setting, ways
+from batchbridge_open_instruct.settings import (
+    BEFORE_1,
+    BEFORE_3,
+    FROM_1,
+    FROM_3,
     GROUP,
+    NEWEST,
     NODES,
+    PPO,
     PROMPTS,
-    UNTRAINED,
-    About,
-    Facts,
-    Rule,
-    no_steps,
-    setting,
-    ways,
+    SCALES,
+    SCRIPT,
 )
-from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, NEWEST, PPO, SCALES, SCRIPT
 
 OLMO_SCHEDULES = ("cosine", "constant", "linear")
 OLMO_MODELS = frozenset(
-    [
-        "allenai/OLMo-2-0425-1B",
-        "allenai/OLMo-2-1124-7B",
-        "allenai/OLMo-2-1124-13B",
-        "allenai/OLMo-2-0325-32B",
-        "allenai/Olmo-3-1025-7B",
-        "allenai/Olmo-Hybrid-7B",
-        "allenai/Olmo-Hybrid-Instruct-SFT-7B",
-        "allenai/Olmo-Hybrid-Think-SFT-7B",
-        "allenai/OLMoE-1B-7B-0924",
-        "Qwen/Qwen3-0.6B",
-        "Qwen/Qwen3-0.6B-Base",
-        "Qwen/Qwen3-1.7B",
-        "Qwen/Qwen3-4B",
-        "Qwen/Qwen3-4B-Base",
-        "Qwen/Qwen3-8B",
-        "Qwen/Qwen3-14B",
-        "Qwen/Qwen3-32B",
-    ]
+    {
+        *("allenai/OLMo-2-0425-1B", "allenai/OLMo-2-1124-7B", "allenai/OLMo-2-1124-13B", "allenai/OLMo-2-0325-32B"),
+        *("allenai/Olmo-3-1025-7B", "allenai/Olmo-Hybrid-7B", "allenai/Olmo-Hybrid-Instruct-SFT-7B"),
+        *("allenai/Olmo-Hybrid-Think-SFT-7B", "allenai/OLMoE-1B-7B-0924"),
+        *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B-Base", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-4B-Base"),
+        *("Qwen/Qwen3-8B", "Qwen/Qwen3-14B", "Qwen/Qwen3-32B"),
+    }
 )
 """Models whose shape grpo.py knows. Source: olmo_core_utils.OLMO_MODEL_CONFIG_MAP, e6c3044."""
 
@@ -153,13 +138,6 @@ def _slow_attention(facts: Facts) -> str | None:
     return f"attn_implementation {said}: grpo.py's completions are told apart within a row by flash attention alone"
 
 
-def _schedule(facts: Facts) -> str | None:
-    name = facts["lr_scheduler_type"]
-    if name in OLMO_SCHEDULES:
-        return None
-    return f"lr_scheduler_type {str(name)[:40]} is none of grpo.py's: {', '.join(OLMO_SCHEDULES)}"
-
-
 def _unknown_model(facts: Facts) -> str | None:
     name = facts.said("model_name_or_path")
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name in OLMO_MODELS:  # a shape's name, or a folder
@@ -167,176 +145,144 @@ def _unknown_model(facts: Facts) -> str | None:
     return f"model_name_or_path {name[:80]}: grpo.py finds the shape of a model by its name, and knows none by this one"
 
 
-_POST, _EXPERIMENT_POST = "StreamingDataLoaderConfig.__post_init__", "GRPOExperimentConfig.__post_init__"
-_LOADER, _LOADER_FROM_1 = About(BUILDING, BOTH, _POST), About(BUILDING, BOTH, _POST, FROM_1)
-_EXPERIMENT = About(BUILDING, BOTH, _EXPERIMENT_POST)
-_EXPERIMENT_FROM_3 = About(BUILDING, BOTH, _EXPERIMENT_POST, FROM_3)
+_POST, _EXPERIMENT = "StreamingDataLoaderConfig.__post_init__", "GRPOExperimentConfig.__post_init__"
 _ALL_DROPPED = "with 1 completion per prompt every group has deviation 0, and filter_zero_std_samples drops all of them"
 
-GRPO_REFUSED: tuple[Rule, ...] = (
-    _LOADER(
-        "BB-OI-010",
+GRPO_REFUSED = (
+    About("BB-OI-010", BUILDING, BOTH, _POST)(
         _pack,
         ("pack_length", "max_prompt_token_length", "response_length"),
         "AssertionError: The `pack_length` needs to be greater",
         ways(pack_length=_longest),
     ),
-    _LOADER.when(
-        "BB-OI-011",
+    About("BB-OI-011", BUILDING, BOTH, _POST).when(
         {GROUP: [0]},
         "no completions per prompt",
         "AssertionError: Number of samples per prompt",
         ways(num_samples_per_prompt_rollout=4),
     ),
-    _LOADER_FROM_1.when(
-        "BB-OI-012",
+    About("BB-OI-012", BUILDING, BOTH, _POST, FROM_1).when(
         {GROUP: [1], "filter_zero_std_samples": [True]},
         _ALL_DROPPED,
         "ValueError: `filter_zero_std_samples` cannot",
         ways(num_samples_per_prompt_rollout=2, filter_zero_std_samples=False),
     ),
-    About(GENERATING, FAST, "grpo_fast.py, data_preparation_thread, fc22674da", BEFORE_1).when(
-        "BB-OI-068",
+    About("BB-OI-068", GENERATING, FAST, "grpo_fast.py, data_preparation_thread, fc22674da", BEFORE_1).when(
         {GROUP: [1], "filter_zero_std_samples": [True]},
         _ALL_DROPPED,
         "a warning, and then no completion is left",
         ways(num_samples_per_prompt_rollout=2),
     ),
-    _LOADER_FROM_1.when(
-        "BB-OI-013",
+    About("BB-OI-013", BUILDING, BOTH, _POST, FROM_1).when(
         {"async_steps": [0]},
         "async_steps 0: there is no synchronous training",
         "ValueError: `async_steps` must be greater than 0",
         ways(async_steps=1),
     ),
-    _LOADER.when(
-        "BB-OI-014",
+    About("BB-OI-014", BUILDING, BOTH, _POST).when(
         {"active_sampling": [True], "async_steps": [0, 1]},
         "active_sampling needs async_steps of at least 2: dropped groups are replaced from what was generated ahead",
         "AssertionError: With active_sampling",
         ways(async_steps=2, active_sampling=False),
     ),
-    _LOADER.when(
-        "BB-OI-015",
+    About("BB-OI-015", BUILDING, BOTH, _POST).when(
         {"active_sampling": [True], "filter_zero_std_samples": [False]},
         "active_sampling replaces the groups that filter_zero_std_samples drops, and that is off",
         "AssertionError: filter_zero_std_samples",
         ways(filter_zero_std_samples=True, active_sampling=False),
     ),
-    About(STARTING, FAST, "grpo_fast.validate_configs", FROM_1)(
-        "BB-OI-016",
-        _enough_for_ranks,
-        (PROMPTS, GROUP, NODES),
-        "AssertionError",
-        ways(num_unique_prompts_rollout=_one_for_each),
+    About("BB-OI-016", STARTING, FAST, "grpo_fast.validate_configs", FROM_1)(
+        _enough_for_ranks, (PROMPTS, GROUP, NODES), "AssertionError", ways(num_unique_prompts_rollout=_one_for_each)
     ),
-    _EXPERIMENT.when(
-        "BB-OI-017",
+    About("BB-OI-017", BUILDING, BOTH, _EXPERIMENT).when(
         {"sequence_parallel_size": {"not": [1]}, "deepspeed_stage": {"not": [3]}},
         "sequence_parallel_size {sequence_parallel_size} needs deepspeed_stage 3",
         "ValueError: `sequence_parallel_size`",
         ways(deepspeed_stage=3, sequence_parallel_size=1),
     ),
-    _EXPERIMENT(
-        "BB-OI-018",
-        _denominator,
-        ("loss_denominator",),
-        "ValueError: loss_denominator must be",
-        ways(loss_denominator="token"),
+    About("BB-OI-018", BUILDING, BOTH, _EXPERIMENT)(
+        _denominator, ("loss_denominator",), "ValueError: loss_denominator must be", ways(loss_denominator="token")
     ),
-    _EXPERIMENT.when(
-        "BB-OI-019",
+    About("BB-OI-019", BUILDING, BOTH, _EXPERIMENT).when(
         {"load_ref_policy": [False], "beta": {"not": [0]}},
         "beta {beta} without a reference policy",
         "ValueError: When load_ref_policy=False",
         ways(beta=0.0, load_ref_policy=True),
     ),
-    _EXPERIMENT_FROM_3.when(
-        "BB-OI-020",
+    About("BB-OI-020", BUILDING, BOTH, _EXPERIMENT, FROM_3).when(
         {"use_vllm_logprobs": [True], "use_rho_correction": [True]},
         "use_vllm_logprobs makes vLLM's log-probabilities the old ones; use_rho_correction, which is on by default, "
         "would correct towards them",
         "ValueError: Cannot use both `use_vllm_logprobs` and `use_rho_correction`",
         ways(use_rho_correction=False, use_vllm_logprobs=False),
     ),
-    About(STARTING, BOTH, "grpo_fast.py, main")(
-        "BB-OI-021", _dataset, ("async_steps", PROMPTS), "ValueError: the dataset is too small", _more_prompts
+    About("BB-OI-021", STARTING, BOTH, "grpo_fast.py, main")(
+        _dataset, ("async_steps", PROMPTS), "ValueError: the dataset is too small", _more_prompts
     ),
-    About(GENERATING, BOTH, "DataPreparationActor; not validated").when(
-        "BB-OI-022",
+    About("BB-OI-022", GENERATING, BOTH, "DataPreparationActor; not validated").when(
         {"advantage_normalization_type": {"not": SCALES}},
         f"advantage_normalization_type {{advantage_normalization_type:.40}} is none of {', '.join(SCALES)}",
         "ValueError",
         ways(advantage_normalization_type=tuple(SCALES)),
     ),
-    About(UNTRAINED, BOTH, "setup_runtime_variables")(
-        "BB-OI-023",
+    About("BB-OI-023", UNTRAINED, BOTH, "setup_runtime_variables")(
         no_steps,
         ("total_episodes", PROMPTS, GROUP),
         "0 training steps; fails when it ends",
         ways(total_episodes=attrgetter("completions")),
     ),
-    About(GENERATING, BOTH, "not validated").when(
-        "BB-OI-024",
+    About("BB-OI-024", GENERATING, BOTH, "not validated").when(
         {PROMPTS: [0]},
         "no prompts per rollout",
         "it is accepted, and nothing is generated",
         ways(num_unique_prompts_rollout=16),
     ),
-    _EXPERIMENT_FROM_3(
-        "BB-OI-025",
+    About("BB-OI-025", BUILDING, BOTH, _EXPERIMENT, FROM_3)(
         _fsdp,
         ("fsdp_shard_degree", "fsdp_num_replicas", NODES),
         "ValueError: must match",
         ways(Fix("leave both out: they are found", dict.fromkeys(("fsdp_shard_degree", "fsdp_num_replicas")))),
     ),
-    About(IN_CONFIG, BOTH, "GRPOExperimentConfig.loss_fn").when(
-        "BB-OI-026",
+    About("BB-OI-026", IN_CONFIG, BOTH, "GRPOExperimentConfig.loss_fn").when(
         {"loss_fn": {"not": ["dapo", "cispo"]}},
         "loss_fn {loss_fn:.40} is neither dapo nor cispo",
         "argparse: invalid choice",
         ways(loss_fn=("dapo", "cispo")),
     ),
-    About(IN_CONFIG, ALL, "kl_estimator: Literal")(
-        "BB-OI-027", _kl_estimator, ("kl_estimator",), "argparse: invalid choice", ways(kl_estimator=_usual_estimator)
+    About("BB-OI-027", IN_CONFIG, ALL, "kl_estimator: Literal")(
+        _kl_estimator, ("kl_estimator",), "argparse: invalid choice", ways(kl_estimator=_usual_estimator)
     ),
-    About(STARTING, FAST, "grpo_fast.py, sequence parallel groups")(
-        "BB-OI-028",
+    About("BB-OI-028", STARTING, FAST, "grpo_fast.py, sequence parallel groups")(
         _whole_replicas,
         (NODES, "sequence_parallel_size"),
         "DeepSpeed asserts",
         ways(num_learners_per_node=_more_learners),
     ),
-    About(BUILDING, FAST, "Args.__post_init__", BEFORE_3)(
-        "BB-OI-065",
+    About("BB-OI-065", BUILDING, FAST, "Args.__post_init__", BEFORE_3)(
         _cap_and_sampler,
         ("use_vllm_logprobs", CAP),
         "ValueError: Cannot use both `use_vllm_logprobs` and `truncated_importance_sampling_ratio_cap`",
         ways(truncated_importance_sampling_ratio_cap=0.0, use_vllm_logprobs=False),
     ),
-    About(BUILDING, FAST, "Args.__post_init__", BEFORE_1)(
-        "BB-OI-066",
+    About("BB-OI-066", BUILDING, FAST, "Args.__post_init__", BEFORE_1)(
         _masked_mean,
         ("masked_mean_denominator",),
         "AssertionError: masked_mean_denominator must be greater than 0!",
         ways(masked_mean_denominator=None),
     ),
-    About(STARTING, CORE, "olmo_core_train_modules.py, GRPOTrainModule", f">={NEWEST}")(
-        "BB-OI-069",
+    About("BB-OI-069", STARTING, CORE, "olmo_core_train_modules.py, GRPOTrainModule", f">={NEWEST}")(
         _slow_attention,
         ("attn_implementation",),
         "AssertionError: GRPOTrainModule requires a flash attention backend",
         ways(attn_implementation="flash_2"),
     ),
-    About(STARTING, CORE, "grpo_olmo_core_actor.py, setup_model", f">={NEWEST}")(
-        "BB-OI-070",
-        _schedule,
-        ("lr_scheduler_type",),
+    About("BB-OI-070", STARTING, CORE, "grpo_olmo_core_actor.py, setup_model", f">={NEWEST}").when(
+        {"lr_scheduler_type": {"not": OLMO_SCHEDULES}},
+        f"lr_scheduler_type {{lr_scheduler_type:.40}} is none of grpo.py's: {', '.join(OLMO_SCHEDULES)}",
         "ValueError: Unsupported lr_scheduler_type",
         ways(lr_scheduler_type=OLMO_SCHEDULES),
     ),
-    About(BUILDING, CORE, "olmo_core_utils.py, get_transformer_config", f">={NEWEST}")(
-        "BB-OI-071",
+    About("BB-OI-071", BUILDING, CORE, "olmo_core_utils.py, get_transformer_config", f">={NEWEST}")(
         _unknown_model,
         ("model_name_or_path",),
         "ValueError: Model/config '...' not found",

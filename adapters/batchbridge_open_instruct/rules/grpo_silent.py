@@ -5,21 +5,8 @@ from __future__ import annotations
 from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, SILENT, Make
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.rules.row import (
-    ALL,
-    BOTH,
-    CORE,
-    FAST,
-    GROUP,
-    NODES,
-    UNREAD,
-    About,
-    Facts,
-    Rule,
-    remove,
-    ways,
-)
-from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNREAD, About, Facts, remove, ways
+from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GROUP, GRPO, NODES, PPO, SCRIPT
 
 
 def _rows_dropped(facts: Facts) -> str | None:
@@ -105,85 +92,71 @@ def _lost_targets(facts: Facts) -> str | None:
     )
 
 
-def _epochs_misaligned(facts: Facts) -> str | None:
-    if facts["num_epochs"] < 2 or facts["num_mini_batches"] < 2:  # one group is a whole pass
-        return None
-    return (
-        "accumulation groups run on from one pass into the next, their denominators do not: where a pass has no whole "
-        "number of groups, both are misaligned (read in the source, not run)"
-    )
-
-
 _LOST = (
     "#1498, its commit message; deepspeed>=0.18.3 from #1311 (d526c5d13, 2025-12-27) on, which does so, and "
     "<0.17.6 in 2025.10.20, which adds up (both measured on CPU, tests/adapters/openrlhf/record_deepspeed.py)"
 )
 _DECAY = "set_weight_decay_on_bias_and_norm"
 
-GRPO_SILENT: tuple[Rule, ...] = (
-    About(SILENT, BOTH, "data_loader.py, prepare_collated_data_for_workers")(
-        "BB-OI-050",
+GRPO_SILENT = (
+    About("BB-OI-050", SILENT, BOTH, "data_loader.py, prepare_collated_data_for_workers")(
         _rows_dropped,
         (NODES, "pack_length"),
         fixes=ways(Fix("more completions per rollout for each replica, or a smaller pack_length, lose less")),
     ),
-    About(Make("warning", "first_rollout", defect=True), BOTH, "#1660; data_loader.py, run on CPU", FROM_3).when(
-        "BB-OI-051",
+    About(
+        "BB-OI-051", Make("warning", "first_rollout", defect=True), BOTH, "#1660; data_loader.py, run on CPU", FROM_3
+    ).when(
         {"mask_truncated_completions": [True]},
         f"truncated completions are taken out before rewards are reshaped into groups of {{{GROUP}}}: groups are "
         f"misaligned without an error where the rest is a multiple of {{{GROUP}}}, and a ValueError otherwise",
         fixes=ways(mask_truncated_completions=False),
         also=(GROUP,),
     ),
-    About(SILENT, BOTH, "grpo_fast.py, step; olmo_core_train_modules.py")(
-        "BB-OI-052", _mini_batches, ("num_mini_batches", "per_device_train_batch_size"), fixes=ways(num_mini_batches=1)
+    About("BB-OI-052", SILENT, BOTH, "grpo_fast.py, step; olmo_core_train_modules.py")(
+        _mini_batches, ("num_mini_batches", "per_device_train_batch_size"), fixes=ways(num_mini_batches=1)
     ),
-    About(UNREAD, ALL, "grpo_fast.py: DeepSpeed's accumulation is fixed to 1")(
-        "BB-OI-053", _accumulation, ("gradient_accumulation_steps",), fixes=ways(remove("gradient_accumulation_steps"))
+    About("BB-OI-053", UNREAD, ALL, "grpo_fast.py: DeepSpeed's accumulation is fixed to 1")(
+        _accumulation, ("gradient_accumulation_steps",), fixes=ways(remove("gradient_accumulation_steps"))
     ),
-    About(NOTE, ALL, "total_episodes // completions")(
-        "BB-OI-054", _episodes_left, ("total_episodes",), fixes=ways(total_episodes=_whole_rollouts)
+    About("BB-OI-054", NOTE, ALL, "total_episodes // completions")(
+        _episodes_left, ("total_episodes",), fixes=ways(total_episodes=_whole_rollouts)
     ),
-    About(NOTE, BOTH, "data_loader.py, accumulate_inference_batches")(
-        "BB-OI-055", _shrinking, ("filter_zero_std_samples", "active_sampling"), fixes=_other_filters
+    About("BB-OI-055", NOTE, BOTH, "data_loader.py, accumulate_inference_batches")(
+        _shrinking, ("filter_zero_std_samples", "active_sampling"), fixes=_other_filters
     ),
-    About(SILENT, FAST, "grpo_fast.py, #1309")("BB-OI-056", _lost_targets, ("sequence_parallel_size",)),
-    About(SILENT, CORE, "grpo.py").when(
-        "BB-OI-057",
+    About("BB-OI-056", SILENT, FAST, "grpo_fast.py, #1309")(_lost_targets, ("sequence_parallel_size",)),
+    About("BB-OI-057", SILENT, CORE, "grpo.py").when(
         {"sequence_parallel_size": {"not": [1]}},
         "grpo.py takes sequence_parallel_size and never reads it",
         fixes=ways(sequence_parallel_size=1),
     ),
-    About(SILENT, CORE, "olmo_core_train_modules.py")(
-        "BB-OI-058",
-        _epochs_misaligned,
-        ("num_epochs", "num_mini_batches"),
+    About("BB-OI-058", SILENT, CORE, "olmo_core_train_modules.py").when(
+        {"num_epochs": {"not": [1]}, "num_mini_batches": {"not": [1]}},  # of 1 mini-batch, a group is a whole pass
+        "accumulation groups run on from one pass into the next, their denominators do not: where a pass has no whole "
+        "number of groups, both are misaligned (read in the source, not run)",
         fixes=ways(num_epochs=1, num_mini_batches=1),
     ),
-    About(SILENT, FAST, _LOST, f"{FROM_1},<2026.3.1").when(
-        "BB-OI-059",
+    About("BB-OI-059", SILENT, FAST, _LOST, f"{FROM_1},<2026.3.1").when(
         {"deepspeed_stage": [2]},
         "under ZeRO-2 only the last micro-batch of an accumulation group keeps its gradient",
         fixes=ways(Fix("a checkout from 2026-02-26 on"), deepspeed_stage=3),
         also=("per_device_train_batch_size",),
     ),
-    About(SILENT, BOTH, "grpo_fast.py, from_pretrained").when(
-        "BB-OI-060",
+    About("BB-OI-060", SILENT, BOTH, "grpo_fast.py, from_pretrained").when(
         {_DECAY: [False]},
         f"with {_DECAY} off, AdamW gets no weight_decay and takes its own 0.01, for biases and norms too; on, biases "
         "and norms have none: the opposite of what the name says",
         fixes=ways(set_weight_decay_on_bias_and_norm=True),
         also=("weight_decay",),
     ),
-    About(Make("note", "never", defect=True), BOTH, "data_loader.py, DataPreparationActor").when(
-        "BB-OI-061",
+    About("BB-OI-061", Make("note", "never", defect=True), BOTH, "data_loader.py, DataPreparationActor").when(
         {},
         "the seed does not fix a run: rollouts take results as they finish, and rows are permuted by random numbers "
         "that nothing seeds",
         also=("seed",),
     ),
-    About(SILENT, FAST, "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)", BEFORE_1).when(
-        "BB-OI-067",
+    About("BB-OI-067", SILENT, FAST, "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)", BEFORE_1).when(
         {},
         "the loss is the mean over the tokens of each micro-batch of packed rows, averaged over micro-batches and "
         "learners: the gradient depends on packing, on the split and on the world size",

@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, SILENT, Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, Rule, no_steps, remove, ways
+from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, no_steps, remove, ways
 
 LOCAL, SAMPLES, DEVICES = "local_rollout_batch_size", "number_samples_per_prompt", "actor_num_gpus_per_node"
 MINI, MICRO = "local_mini_batch_size", "per_device_train_batch_size"
@@ -42,12 +42,6 @@ def _whole_mini(facts: Facts) -> tuple[int, ...]:
     return tuple(nearest_numbers(facts[MINI], divides=_share(facts)))
 
 
-def _whiten(facts: Facts) -> str | None:
-    if not facts["whiten_rewards"] or facts[MINI] >= 8:
-        return None
-    return f"whiten_rewards needs a local_mini_batch_size of at least 8, not {facts[MINI]}"
-
-
 def _loss(facts: Facts) -> str | None:
     if learners(facts.native) == 1 and facts[MICRO] == facts[MINI]:
         return None
@@ -72,39 +66,34 @@ def _mini_batches(facts: Facts) -> str | None:
 _RUNTIME = "calculate_runtime_args"
 _LAST = ">=2025.11.3"
 
-PPO_REFUSED: tuple[Rule, ...] = (
-    About(BUILDING, OLD, f"{_RUNTIME}, exact_div")(
-        "BB-OI-030", _micro, (MINI, MICRO), "ValueError", ways(local_mini_batch_size=_whole_micro)
+PPO_REFUSED = (
+    About("BB-OI-030", BUILDING, OLD, f"{_RUNTIME}, exact_div")(
+        _micro, (MINI, MICRO), "ValueError", ways(local_mini_batch_size=_whole_micro)
     ),
-    About(BUILDING, OLD, f"{_RUNTIME}, exact_div", _LAST)(
-        "BB-OI-031", _mini, (LOCAL, SAMPLES, MINI), "ValueError", ways(local_mini_batch_size=_whole_mini)
+    About("BB-OI-031", BUILDING, OLD, f"{_RUNTIME}, exact_div", _LAST)(
+        _mini, (LOCAL, SAMPLES, MINI), "ValueError", ways(local_mini_batch_size=_whole_mini)
     ),
-    About(BUILDING, OLD, _RUNTIME)(
-        "BB-OI-032",
-        _whiten,
-        ("whiten_rewards", MINI),
+    About("BB-OI-032", BUILDING, OLD, _RUNTIME).when(
+        {"whiten_rewards": [True], MINI: range(1, 8)},
+        "whiten_rewards needs a local_mini_batch_size of at least 8, not {local_mini_batch_size}",
         "AssertionError: Per-rank minibatch size",
         ways(local_mini_batch_size=8, whiten_rewards=False),
     ),
-    About(Make("warning", "optimizer_step"), OLD, "not validated in 9c2d44bec", "<2025.11.3")(
-        "BB-OI-033", _mini, (LOCAL, SAMPLES, MINI), fixes=ways(local_mini_batch_size=_whole_mini)
+    About("BB-OI-033", Make("warning", "optimizer_step"), OLD, "not validated in 9c2d44bec", "<2025.11.3")(
+        _mini, (LOCAL, SAMPLES, MINI), fixes=ways(local_mini_batch_size=_whole_mini)
     ),
-    About(UNTRAINED, OLD, _RUNTIME)(
-        "BB-OI-034",
-        no_steps,
-        ("total_episodes", LOCAL),
-        "0 training steps",
-        ways(total_episodes=attrgetter("completions")),
+    About("BB-OI-034", UNTRAINED, OLD, _RUNTIME)(
+        no_steps, ("total_episodes", LOCAL), "0 training steps", ways(total_episodes=attrgetter("completions"))
     ),
 )
 
 
-PPO_SILENT: tuple[Rule, ...] = (
-    About(SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean")(
-        "BB-OI-062", _loss, (MICRO, DEVICES), fixes=ways(per_device_train_batch_size=itemgetter(MINI))
+PPO_SILENT = (
+    About("BB-OI-062", SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean")(
+        _loss, (MICRO, DEVICES), fixes=ways(per_device_train_batch_size=itemgetter(MINI))
     ),
-    About(SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten")("BB-OI-063", _whitening, (DEVICES, LOCAL)),
-    About(UNREAD, OLD, _RUNTIME, _LAST)(
-        "BB-OI-064", _mini_batches, ("num_mini_batches",), fixes=ways(remove("num_mini_batches"))
+    About("BB-OI-063", SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten")(_whitening, (DEVICES, LOCAL)),
+    About("BB-OI-064", UNREAD, OLD, _RUNTIME, _LAST)(
+        _mini_batches, ("num_mini_batches",), fixes=ways(remove("num_mini_batches"))
     ),
 )

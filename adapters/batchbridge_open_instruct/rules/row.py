@@ -11,13 +11,11 @@ from batchbridge.kit import rule_table
 from batchbridge.kit.records import dataclass
 from batchbridge.kit.rule_table import Make
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, PPO, PROMPTS, SCRIPT
 
 FAST, CORE, OLD = (GRPO_FAST,), (GRPO,), (PPO,)
 """The scripts that a row is about."""
 BOTH, ALL = (*FAST, *CORE), (*FAST, *CORE, *OLD)
-
-PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node"
 
 UNTRAINED = Make("error", "never", defect=False)
 """Nothing is trained, as the settings say."""
@@ -94,25 +92,24 @@ def ways(*others: Fix, **settings: Any) -> Fixes:
 
 
 class About(NamedTuple):
-    """What rows have in common: when the script notices, in which scripts and checkouts, and where that was read.
+    """What a row is about: when the script notices, in which scripts and checkouts, and where that was read.
 
-    Called, it makes a row; `when` makes one of settings whose values do not go together.
+    Called, it makes the row; `when` makes one of settings whose values do not go together.
     """
 
+    code: str
     kind: Make
     scripts: tuple[str, ...]
     source: str
     versions: str = ""
 
-    def __call__(
-        self, code: str, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way
-    ) -> Rule:
+    def __call__(self, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way) -> Rule:
         """A row; see `rule_table.Rule`."""
-        return self.kind(code, partial(_of, self.scripts, test), keys, native, self.source, fixes, self.versions)
+        asked = partial(_of, self.scripts, test)
+        return self.kind(self.code, asked, keys, native, self.source, fixes, self.versions)
 
     def when(
         self,
-        code: str,
         values: Mapping[str, Any],
         message: str,
         native: str | None = None,
@@ -121,7 +118,7 @@ class About(NamedTuple):
     ) -> Rule:
         """A row that is broken by `values`, see `rule_table.meets`. message: with settings in braces. also: further
         settings to point at."""
-        return self(code, partial(_when, values, message), (*values, *also), native, fixes)
+        return self(partial(_when, values, message), (*values, *also), native, fixes)
 
 
 def _of(scripts: tuple[str, ...], test: Test, facts: Facts) -> str | None:
