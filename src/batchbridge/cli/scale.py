@@ -59,7 +59,7 @@ def command(
         raise click.UsageError("--apply N and -o FILE go together: which choice, and where it is written")
     if output is not None:
         keep("-o", output, overwrite)
-    name, reading = reading_from(world_size=present, nodes=None, gpus=None, **source)
+    name, reading = reading_from(world_size=present, **source)
     found = scale(reading, wanted)
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
         return _apply(found, number, output, as_json, source)
