@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batchbridge.cli._output import writing
 from batchbridge.meaning.findings import Finding
 from batchbridge.render.formats import fingerprint, message
 
@@ -49,10 +50,8 @@ def write(path: Path, reports: Iterable[Check]) -> str:
         for report in reports
         for finding in report.findings
     ]
-    try:
+    with writing(f"baseline {path}"):
         path.write_text(json.dumps({"batchbridge_baseline": _VERSION, "findings": found}) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"baseline {path}: cannot be written: {error.strerror}") from None
     return f"{len(found)} finding{'' if len(found) == 1 else 's'}"
 
 

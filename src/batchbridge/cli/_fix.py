@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._output import say, writing
+
 if TYPE_CHECKING:
     from batchbridge.comparing.fix_file import Fixed
-    from batchbridge.contract.reading import Reading, Source
     from batchbridge.reports import Check
 
 NOT_IN_THE_FILE = ("settings", "words")
@@ -29,38 +30,31 @@ def fix(found: Check, asked: Mapping[str, Any], check: Callable[..., Check], *, 
     """The file of `found` with its safe fixes written, and checked again; or the file as it is, where nothing is
     written. asked: the arguments that made `found`. write: else the difference is shown on standard output. What was
     done, or why nothing was, goes to standard error. Raises `click.UsageError` where the file cannot be written."""
+    from batchbridge import read
     from batchbridge.comparing.fix_file import fix_file, safe_fixes
+    from batchbridge.reading.files import load_source
 
     if found.judged is not None and safe_fixes(found.counted.findings):
-        _say(found.name, "nothing was fixed: name the version whose keys are meant with --framework-version")
+        why = "name the version whose keys are meant with --framework-version"
+        say(f"{found.name}: nothing was fixed: {why}", err=True)
         return found
-    again = {key: value for key, value in asked.items() if key != "name"}
     path = Path(found.name)
-    done = fix_file(path, found.reading, found.counted.findings, _reader(again))
+    again = {key: value for key, value in asked.items() if key != "name"}
+    done = fix_file(path, found.reading, found.counted.findings, lambda source: read(**{**again, "source": source}))
     if done.new is None:
         why = "; ".join(done.problems) or "no finding has a safe fix"
         if done.problems or found.counted.findings:
-            _say(found.name, f"nothing was fixed: {why}")
+            say(f"{found.name}: nothing was fixed: {why}", err=True)
         return found
     if not write:
         _show(done)
-        _say(found.name, f"{_count(done)} would be fixed: {_account(done)}")
+        say(f"{found.name}: {_count(done)} would be fixed: {_account(done)}", err=True)
         return found
-    try:
+    with writing(found.name):
         done.write()
-    except OSError as error:
-        raise click.UsageError(f"{found.name}: cannot be written: {error.strerror}") from None
-    _say(found.name, f"{_count(done)} fixed: {_account(done)}")
-    from batchbridge.reading.files import load_source
-
+    say(f"{found.name}: {_count(done)} fixed: {_account(done)}", err=True)
     source = load_source(path, env=asked["source"].env, framework=asked["framework"])
     return check(**{**asked, "source": source})
-
-
-def _reader(asked: Mapping[str, Any]) -> Callable[[Source], Reading]:
-    from batchbridge import read
-
-    return lambda source: read(**{**asked, "source": source})
 
 
 def _count(done: Fixed) -> str:
@@ -70,12 +64,6 @@ def _count(done: Fixed) -> str:
 def _account(done: Fixed) -> str:
     moved = "the meaning is the same in every field" if not done.moved else "; ".join(done.moved)
     return f"{', '.join(done.done)}; {moved}"
-
-
-def _say(name: str, text: str) -> None:
-    from batchbridge.render.text import clean, one_line
-
-    click.echo(clean(one_line(f"{name}: {text}")), err=True)
 
 
 def _show(done: Fixed) -> None:

@@ -122,9 +122,9 @@ def asked_for(
     settings: tuple[str, ...],
     framework_version: str | None,
     world_size: int | None,
-    nodes: int | None,
-    gpus: int | None,
     dataset_size: int | None,
+    nodes: int | None = None,
+    gpus: int | None = None,
     env: tuple[str, ...] = (),
     command_number: int | None = None,
     words: tuple[str, ...] = (),
@@ -133,31 +133,30 @@ def asked_for(
     """The options as arguments of `batchbridge.explain` and `batchbridge.check`; where one says nothing, what the
     project says of FILE (own: its settings, where they are read already). words: what stands behind `--`, a command, or
     the arguments of the launch script FILE. Raises `click.UsageError`."""
-    from batchbridge.contract import plugins
+    from batchbridge.contract.reading import Source
+    from batchbridge.reading import files
 
     of_file = (own or project(file)).of(file)
     framework = framework or of_file.get("framework")
     if file is None and not framework and not words:
         raise click.UsageError("give a FILE, a command behind --, or --framework NAME with --set KEY=VALUE")
-    if framework is not None and (known_as := plugins.named(framework)) is not None:
-        framework = known_as
-    elif framework is not None:
-        broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
-        known = tip(framework, plugins.adapters(), "framework")
-        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
-        raise click.UsageError(f"--framework {framework}: no such adapter{known}{broken}")
+    if framework is not None:
+        framework = named_framework("--framework", framework)
     if file is not None and CODE.fullmatch(file) and not os.path.lexists(file):
         raise click.UsageError(f"{file}: there is no such file; tip: a rule has a page: batchbridge rule {file}")
-    if world_size is not None and (nodes is not None or gpus is not None):
-        raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
-    if nodes is not None and gpus is None:
-        raise click.UsageError("--nodes needs --gpus (devices per node)")
-    if gpus is not None:
-        world_size = (nodes or 1) * gpus
-    world_size = world_size or of_file.get("world_size")
-    source = source_from(
-        file=file, framework=framework, settings=settings, env=env, command_number=command_number, words=words
-    )
+    world_size = devices(world_size, nodes, gpus) or of_file.get("world_size")
+    overrides = dict(_setting(text) for text in settings)
+    variables = dict(_variable(text) for text in env)
+    if file is not None:
+        variables |= {str(place): word for place, word in enumerate(words, 1)}
+        source = files.load_source(
+            file, overrides=overrides, env=variables, framework=framework, command=command_number
+        )
+    elif words:
+        source = files.load_source(words, overrides=overrides, env=variables)
+    else:
+        # The settings are a command line's words: adapters read text there as their framework's parser does.
+        source = Source(values=overrides, argv=settings, env=variables)
     return {
         "source": source,
         "framework": framework,
@@ -168,28 +167,25 @@ def asked_for(
     }
 
 
-def source_from(
-    *,
-    file: str | None,
-    framework: str | None,
-    settings: tuple[str, ...],
-    env: tuple[str, ...] = (),
-    command_number: int | None = None,
-    words: tuple[str, ...] = (),
-) -> Source:
-    """What is to be read: the file, or the command, with the settings, or these alone. Raises `click.UsageError`."""
-    from batchbridge.contract.reading import Source
-    from batchbridge.reading import files
+def named_framework(option: str, name: str) -> str:
+    """The framework that `name` means. option: where it was given. Raises `click.UsageError`."""
+    from batchbridge.contract import plugins
 
-    overrides = dict(_setting(text) for text in settings)
-    variables = dict(_variable(text) for text in env)
-    if file is None and words:
-        return files.load_source(words, overrides=overrides, env=variables)
-    if file is not None:
-        variables |= {str(place): word for place, word in enumerate(words, 1)}
-        return files.load_source(file, overrides=overrides, env=variables, framework=framework, command=command_number)
-    # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
-    return Source(values=overrides, argv=settings, env=variables)
+    if (known_as := plugins.named(name)) is not None:
+        return known_as
+    broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
+    known = tip(name, plugins.adapters(), "framework")
+    known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+    raise click.UsageError(f"{option} {name}: no such adapter{known}{broken}")
+
+
+def devices(world_size: int | None, nodes: int | None, gpus: int | None) -> int | None:
+    """The number of devices, however it was given; None: it was not. Raises `click.UsageError`."""
+    if world_size is not None and (nodes is not None or gpus is not None):
+        raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
+    if nodes is not None and gpus is None:
+        raise click.UsageError("--nodes needs --gpus (devices per node)")
+    return world_size if gpus is None else (nodes or 1) * gpus
 
 
 def _setting(text: str) -> tuple[str, Any]:

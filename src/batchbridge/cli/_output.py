@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -14,6 +15,22 @@ def keep(option: str, file: Path, overwrite: bool) -> None:
     """Raises `click.UsageError` where `file` exists and may not be replaced. option: as it is called, `-o`."""
     if file.exists() and not overwrite:
         raise click.UsageError(f"{option} {file}: the file exists; --overwrite replaces it")
+
+
+@contextmanager
+def writing(file: object) -> Iterator[None]:
+    """What is done in it writes `file`; where that fails, `click.UsageError` is raised."""
+    try:
+        yield
+    except OSError as error:
+        raise click.UsageError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints one line, whatever is in it. err: on standard error."""
+    from batchbridge.render.text import clean, one_line
+
+    click.echo(clean(one_line(text)), err=err)
 
 
 def replace_own(option: str, file: str, begins: str, text: Callable[[], str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._output import keep, overwrite_option
+from batchbridge.cli._output import keep, overwrite_option, say
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 LARGEST_BYTES = 1 << 26
@@ -25,7 +25,6 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
 
     It holds digests of the ledger's records; `batchbridge ledger verify` compares the two. It is not signed.
     """
-    from batchbridge.errors import LedgerError
     from batchbridge.ledger.certificates import certificate as certified
     from batchbridge.render.json import dumps
     from batchbridge.render.model_card import section
@@ -33,10 +32,7 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
 
     if output is not None:
         keep("-o", output, overwrite)
-    try:
-        document = certified(folder)
-    except LedgerError as error:
-        return _refuse("certificate", error)
+    document = certified(folder)
     text = section(document) if model_card else dumps(document)
     if output is None:
         click.echo(clean(text))
@@ -46,7 +42,7 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
     try:
         save(text + "\n", output)
     except OSError as error:
-        return _refuse("certificate", error)
+        return refuse(error, "ledger certificate")
     return FINE
 
 
@@ -59,43 +55,33 @@ def verify(file: Path, folder: str | None) -> int:
     Each claim, and each record of the ledger, that does not agree is named; exit code 3 if any, 4 where there is no
     ledger to compare with.
     """
-    from batchbridge.errors import LedgerError
     from batchbridge.ledger.certificates import verify as verified
-    from batchbridge.render.text import clean, one_line
+    from batchbridge.render.model_card import verification
+    from batchbridge.render.text import one_line
 
     try:
         document = read(file)
     except (OSError, ValueError, RecursionError) as error:
-        return _refuse("verify", f"{file} is no certificate: {one_line(error)}")
-    if folder is None and next(iter(_ledgers(file)), None) is not None:
+        return refuse(f"{file} is no certificate: {one_line(error)}", "ledger verify")
+    if folder is None and any(file.parent.glob("rank-*.jsonl")):
         folder = str(file.parent)
-    try:
-        found = verified(document, folder)
-    except LedgerError as error:
-        return _refuse("verify", error)
+    found = verified(document, folder)
     for difference in found.differences:
-        click.echo(clean(one_line(difference)))
+        say(difference)
     if found.count > len(found.differences):
-        click.echo(f"and {found.count - len(found.differences)} more")
+        say(f"and {found.count - len(found.differences)} more")
     if not found.holds:
         against = f"the ledger {folder}" if found.ledger else "itself"
-        click.echo(clean(one_line(f"{file} does not agree with {against}: {found.count} differences")))
+        say(f"{file} does not agree with {against}: {found.count} differences")
         return NOT_EQUIVALENT
     if not found.ledger:
-        click.echo(clean(one_line(f"{file} agrees with itself; name the run's folder to compare it with a ledger")))
+        say(f"{file} agrees with itself; name the run's folder to compare it with a ledger")
         return UNDECIDED
-    click.echo(clean(one_line(f"{file} agrees with the ledger {folder}")))
-    click.echo(clean(said(document)))
+    say(f"{file} agrees with the ledger {folder}")
+    steps = document["steps"]
+    say(f"optimizer steps {steps['first']} to {steps['stop'] - 1}: {verification(document)}")
     click.echo("Who made the two is not shown: nothing is signed.")
     return FINE
-
-
-def said(document: dict[str, Any]) -> str:
-    """What a certificate that agrees with its ledger says of the run, in a line."""
-    from batchbridge.render.model_card import verification
-
-    steps = document["steps"]
-    return f"optimizer steps {steps['first']} to {steps['stop'] - 1}: {verification(document)}"
 
 
 def read(file: Path) -> Any:
@@ -116,15 +102,7 @@ def read(file: Path) -> Any:
     return stdlib_json.loads(file.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
 
 
-def _ledgers(file: Path) -> list[Path]:
-    try:
-        return sorted(file.parent.glob("rank-*.jsonl"))
-    except OSError:
-        return []
-
-
-def _refuse(command: str, error: object) -> int:
-    from batchbridge.render.text import clean, one_line
-
-    click.echo(clean(f"ledger {command}: {one_line(error)}"), err=True)
+def refuse(error: object, command: str = "ledger") -> int:
+    """Says on standard error why `command` cannot go on, and returns its exit code."""
+    say(f"{command}: {error}", err=True)
     return INVALID

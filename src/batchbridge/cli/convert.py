@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, source_and_reading
-from batchbridge.cli._output import keep, overwrite_option
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, tip
+from batchbridge.cli._input import InputCommand, input_options, named_framework, source_and_reading
+from batchbridge.cli._output import keep, overwrite_option, writing
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 if TYPE_CHECKING:
     from batchbridge import Adapter, Reading
@@ -64,11 +64,7 @@ def command(
     from batchbridge.comparing.convert import convert
     from batchbridge.contract import plugins
 
-    to = plugins.named(to) or to
-    if to not in plugins.adapters():
-        known = tip(to, plugins.adapters(), "framework")
-        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
-        raise click.UsageError(f"--to {to}: no such adapter{known}")
+    to = named_framework("--to", to)
     if output is not None:
         keep("-o", output, overwrite)
     name, read, reading = source_and_reading(**source)
@@ -193,10 +189,8 @@ def _write(text: str, target: Path, edited: Into | None) -> None:
     """The whole file or nothing of it."""
     from batchbridge.comparing.edit_file import save
 
-    try:
+    with writing(target):
         if edited is None:
             save(text, target)
         elif edited.changes or target != edited.path:
             save(text, target, edited.path)
-    except OSError as error:
-        raise click.UsageError(f"{target}: cannot be written: {error.strerror}") from None

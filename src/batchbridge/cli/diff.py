@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,50 +13,28 @@ from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = click.IntRange(min=1)
 EXIT_CODES = {"equivalent": FINE, "invalid": INVALID, "not equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
-
-
-def _for_each_side(function: _F) -> _F:
-    """Every option of an input three times: for both sides, for A, and for B."""
-    options: list[Callable[[_F], _F]] = []
-    for flag, name, metavar, kind, what in (
-        ("framework", "framework", "NAME", str, "Whose configuration it is"),
-        ("framework-version", "version", "VERSION", str, "The framework's version"),
-        ("world-size", "world_size", "DEVICES", _SIZE, "Devices that train the policy"),
-    ):
-        short = "version" if flag == "framework-version" else flag
-        options.append(click.option(f"--{flag}", name, metavar=metavar, type=kind, help=f"{what}, of both."))
-        for side in ("a", "b"):
-            options.append(
-                click.option(
-                    f"--{short}-{side}",
-                    f"{name}_{side}",
-                    metavar=metavar,
-                    type=kind,
-                    help=f"The same, of {side.upper()}.",
-                )
-            )
-    for side in ("a", "b"):
-        options.append(
-            click.option(
-                f"--set-{side}",
-                f"set_{side}",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help=f"A setting of {side.upper()} in its framework's own spelling; repeat.",
-            )
-        )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
 @click.argument("a", type=click.Path(path_type=str))
 @click.argument("b", type=click.Path(path_type=str), required=False)
-@_for_each_side
+@click.option("--framework", metavar="NAME", help="Whose configuration it is, of both.")
+@click.option("--framework-a", metavar="NAME", help="The same, of A.")
+@click.option("--framework-b", metavar="NAME", help="The same, of B.")
+@click.option("--framework-version", "version", metavar="VERSION", help="The framework's version, of both.")
+@click.option("--version-a", metavar="VERSION", help="The same, of A.")
+@click.option("--version-b", metavar="VERSION", help="The same, of B.")
+@click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy, of both.")
+@click.option("--world-size-a", type=_SIZE, metavar="DEVICES", help="The same, of A.")
+@click.option("--world-size-b", type=_SIZE, metavar="DEVICES", help="The same, of B.")
+@click.option(
+    "--set-a", metavar="KEY=VALUE", multiple=True, help="A setting of A in its framework's own spelling; repeat."
+)
+@click.option(
+    "--set-b", metavar="KEY=VALUE", multiple=True, help="A setting of B in its framework's own spelling; repeat."
+)
 @click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
 @click.option("--command-a", type=_SIZE, metavar="NUMBER", help="Which command of launch script A.")
@@ -83,18 +60,13 @@ def command(
     names = (a, a if b is None else b)
     readings = []
     for side, file in zip("ab", names, strict=True):
-        said = {
-            name: sides[f"{name}_{side}"] if sides[f"{name}_{side}"] is not None else sides[name]
-            for name in ("framework", "version", "world_size")
-        }
+        said = {name: sides[f"{name}_{side}"] or sides[name] for name in ("framework", "version", "world_size")}
         _, reading = reading_from(
             file=file,
             framework=said["framework"],
             settings=sides[f"set_{side}"],
             framework_version=said["version"],
             world_size=said["world_size"],
-            nodes=None,
-            gpus=None,
             dataset_size=dataset_size,
             env=env,
             command_number=sides[f"command_{side}"],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import click
 from batchbridge.cli._output import keep
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._progress import labelled
-from batchbridge.cli.certificate import certificate, verify
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT
+from batchbridge.cli.certificate import certificate, refuse, verify
+from batchbridge.cli.main import FINE, NOT_EQUIVALENT
+from batchbridge.errors import LedgerError
 
 if TYPE_CHECKING:
     from batchbridge.ledger.summary import Summary
@@ -21,7 +23,19 @@ _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
 
 
-@click.group("ledger", short_help="Show, compare or export the ledgers of runs.")
+class LedgerGroup(click.Group):
+    """Commands that read ledgers."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As every group; a ledger that cannot be read is no crash."""
+        try:
+            return super().invoke(ctx)
+        except LedgerError as error:
+            named = ctx.invoked_subcommand in ("certificate", "verify")
+            return refuse(error, f"ledger {ctx.invoked_subcommand}" if named else "ledger")
+
+
+@click.group("ledger", cls=LedgerGroup, short_help="Show, compare or export the ledgers of runs.")
 def command() -> None:
     """Show the ledger of a run, the first difference of two runs, or write a run's as a table."""
 
@@ -42,7 +56,6 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     With --summary or --html the run as a whole: totals, what was skipped, resumed or not as planned, and the figures
     of the steps.
     """
-    from batchbridge.errors import LedgerError
     from batchbridge.ledger import read_headers, read_steps
     from batchbridge.render.text import clean
 
@@ -51,21 +64,21 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
         raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
     if as_json:
         return _show_json(folder, first)
-    try:
-        if whole:
-            return _whole(folder, html_file)
-        steps = read_steps(folder, start=first)
-        if told := _code(read_headers(folder)):
-            click.echo(clean(told))
-        for record in steps:
-            if first is not None and record["step"] != first:
-                break
-            click.echo(clean(_line(record)))
-        if steps.incomplete:
-            click.echo(clean(f"incomplete: {steps.incomplete}"))
-    except LedgerError as error:
-        return _refuse(error)
+    if whole:
+        return _whole(folder, html_file)
+    steps = read_steps(folder, start=first)
+    if told := _code(read_headers(folder)):
+        click.echo(clean(told))
+    for record in _up_to(first, steps):
+        click.echo(clean(_line(record)))
+    if steps.incomplete:
+        click.echo(clean(f"incomplete: {steps.incomplete}"))
     return FINE
+
+
+def _up_to(only: int | None, steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The steps; of those from `only` on, that one."""
+    return takewhile(lambda record: only is None or record["step"] == only, steps)
 
 
 def _whole(folder: str, html_file: str | None) -> int:
@@ -90,7 +103,6 @@ def _page(found: Summary) -> str:
 def _show_json(folder: str, only: int | None) -> int:
     """The records while they are read; what breaks them off stands behind them."""
     from batchbridge.cli._json import print_lines
-    from batchbridge.errors import LedgerError
     from batchbridge.ledger import read_steps
 
     ends: list[tuple[int, str | None]] = []
@@ -98,13 +110,10 @@ def _show_json(folder: str, only: int | None) -> int:
     def records() -> Iterator[dict[str, Any]]:
         try:
             steps = read_steps(folder, start=only)
-            for record in steps:
-                if only is not None and record["step"] != only:
-                    break
-                yield {"folder": folder, **record}
+            yield from ({"folder": folder, **record} for record in _up_to(only, steps))
             ends.append((FINE, f"incomplete: {steps.incomplete}" if steps.incomplete else None))
         except LedgerError as error:
-            ends.append((_refuse(error), str(error)))
+            ends.append((refuse(error), str(error)))
 
     return print_lines(records(), ends.pop)
 
@@ -118,13 +127,14 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any."""
     from batchbridge import ledger
     from batchbridge.cli._json import print_json
-    from batchbridge.errors import LedgerError
     from batchbridge.render.text import clean
 
     try:
         found = ledger.diff(a, b, exact=exact, watch=labelled("steps compared"))
     except LedgerError as error:
-        return print_json([], _refuse(error), error=str(error)) if as_json else _refuse(error)
+        if not as_json:
+            raise
+        return print_json([], refuse(error), error=str(error))
     code = FINE if found.equal else NOT_EQUIVALENT
     if as_json:
         return print_json([{"folder_a": a, "folder_b": b, **found.to_dict()}], code)
@@ -141,7 +151,6 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
 @click.option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
 def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrite: bool) -> int:
     """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
-    from batchbridge.errors import LedgerError
     from batchbridge.ledger import export
     from batchbridge.ledger.reading import Ledger
     from batchbridge.render.text import clean
@@ -156,8 +165,8 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
     try:
         ledger = Ledger(folder)
         rows = write(ledger, Path(file), labelled("steps written"))
-    except LedgerError as error:
-        return _refuse(error)
+    except LedgerError:  # a ValueError, too
+        raise
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
@@ -168,13 +177,6 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
     if ledger.incomplete:
         click.echo(clean(f"incomplete: {ledger.incomplete}"))
     return FINE
-
-
-def _refuse(error: Exception) -> int:
-    from batchbridge.render.text import clean, one_line
-
-    click.echo(clean(f"ledger: {one_line(error)}"), err=True)
-    return INVALID
 
 
 def _code(headers: list[dict[str, Any]]) -> str | None:

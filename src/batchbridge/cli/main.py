@@ -22,29 +22,23 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """As a shell reports a process that died of SIGINT or SIGPIPE."""
 
 COMMANDS = {
-    "explain": ("batchbridge.cli.explain", "Say in words and units what a configuration will train."),
-    "check": ("batchbridge.cli.check", "List what is wrong with a configuration, with the nearest fixes."),
-    "plan": ("batchbridge.cli.plan", "Show which completions each optimizer step trains on."),
-    "diff": ("batchbridge.cli.diff", "Say how two configurations differ in meaning, largest effect first."),
-    "convert": ("batchbridge.cli.convert", "Write a configuration in another framework's form, with an account."),
-    "scale": ("batchbridge.cli.scale", "Find the same run on another number of devices."),
-    "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the nearest fixes."),
-    "rule": ("batchbridge.cli.rule", "Explain a rule by its code: versions, an example, its fix."),
-    "report": ("batchbridge.cli.report", "Print a reading to paste into an issue, without secrets."),
-    "init": ("batchbridge.cli.init", "Propose a project's settings, from the runs in its folder."),
-    "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
-    "schema": (
-        "batchbridge.cli.schema",
-        "Print a JSON Schema: of a framework's file, the specification, or --json.",
-    ),
-    "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
-    "new-adapter": (
-        "batchbridge.cli.new_adapter",
-        "Begin an adapter for another framework.",
-    ),
-    "ledger": ("batchbridge.cli.ledger", "Show, compare or export the ledgers of runs."),
+    "explain": "Say in words and units what a configuration will train.",
+    "check": "List what is wrong with a configuration, with the nearest fixes.",
+    "plan": "Show which completions each optimizer step trains on.",
+    "diff": "Say how two configurations differ in meaning, largest effect first.",
+    "convert": "Write a configuration in another framework's form, with an account.",
+    "scale": "Find the same run on another number of devices.",
+    "doctor": "Say what an error text means: its rule, and the nearest fixes.",
+    "rule": "Explain a rule by its code: versions, an example, its fix.",
+    "report": "Print a reading to paste into an issue, without secrets.",
+    "init": "Propose a project's settings, from the runs in its folder.",
+    "run": "Start a training command that trains what its configuration means.",
+    "schema": "Print a JSON Schema: of a framework's file, the specification, or --json.",
+    "adapters": "List the installed adapters and what is wrong with plugins.",
+    "new-adapter": "Begin an adapter for another framework.",
+    "ledger": "Show, compare or export the ledgers of runs.",
 }
-"""Command name to the module whose `command` is its body, and its line in `--help`."""
+"""Command name to its line in `--help`; its body is `command` of the module of that name."""
 
 
 EXAMPLES = {
@@ -108,7 +102,7 @@ class LazyGroup(click.Group):
             return None
         import importlib
 
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        command = importlib.import_module(f"batchbridge.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         command.epilog = _shown(cmd_name, EXAMPLES[cmd_name])
         for name, part in command.commands.items() if isinstance(command, click.Group) else ():
@@ -129,13 +123,13 @@ class LazyGroup(click.Group):
         """The commands from the table: a press of the tab key imports no body but the one that is typed."""
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table: help needs no body."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:

@@ -51,70 +51,66 @@ def command(
     the first prompts of each line, --json all of them. Where a group filter or staleness decides which prompts fill a
     rollout, its places stand for them, and the candidates are shown in the order in which they are offered.
     """
+    from batchbridge.cli._json import print_json
     from batchbridge.errors import PlanError
-    from batchbridge.meaning.candidates import plan_of
+    from batchbridge.meaning.candidates import CandidatePlan, plan_of
+    from batchbridge.render import plan as render
     from batchbridge.render import text
 
     if step is not None and steps is not None:
         raise click.UsageError("give --step or --steps, not both")
     name, reading = reading_from(**source)
+
+    def refused(why: str, code: int, said: str) -> int:
+        if as_json:
+            return print_json([_result(name, reading)], code, error=why)
+        click.echo(said, err=True)
+        return code
+
     if reading.spec is None or reading.verdict == "invalid":
         code = EXIT_CODES[reading.verdict] or INVALID
-        if as_json:
-            return _no_plan(name, reading, "the configuration is not valid: see findings", code)
-        click.echo(text.check(name, reading), err=True)
-        return code
-    if reading.dataset_size is None:
-        if step is None and steps is None and rollout is None and svg is None:
-            return _shape(name, reading, as_json=as_json)
-        why = "which steps and rollouts there are depends on the number of prompts: --dataset-size PROMPTS"
-        if as_json:
-            return _no_plan(name, reading, why, UNDECIDED)
-        click.echo(f"{text.clean(name)}: {why}", err=True)
-        return UNDECIDED
-    try:
-        plan = plan_of(reading.spec, reading.dataset_size)
-        total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
-    except PlanError as error:
-        if as_json:
-            return _no_plan(name, reading, _why(error, reading), UNDECIDED)
-        click.echo(f"{text.clean(name)}: there is no plan: {_why(error, reading)}", err=True)
-        return UNDECIDED
-    if step is not None:
-        steps = (step, step + 1)
+        return refused("the configuration is not valid: see findings", code, text.check(name, reading))
+    steps = steps if step is None else (step, step + 1)
     alone = steps is None and rollout is None
-    if alone:
+    if reading.dataset_size is None and not (alone and svg is None):
+        why = "which steps and rollouts there are depends on the number of prompts: --dataset-size PROMPTS"
+        return refused(why, UNDECIDED, f"{text.clean(name)}: {why}")
+    try:
+        if reading.dataset_size is None:
+            shown = render.first_rollout(reading.spec)
+        else:
+            plan = plan_of(reading.spec, reading.dataset_size)
+            chosen = _chosen(plan, steps, rollout, as_json=as_json)
+            open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
+            shown = render.Shown(plan, reading.dataset_size, *chosen, open_)
+    except PlanError as error:
+        why = _why(error, reading)
+        return refused(why, UNDECIDED, f"{text.clean(name)}: there is no plan: {why}")
+    if svg is not None:
+        _draw(shown.plan, svg)
+    if as_json:
+        return print_json([{**_result(name, reading), **shown.to_dict()}], FINE)
+    for line in shown.lines(totals=alone):
+        click.echo(line)
+    return FINE
+
+
+def _chosen(
+    plan: Plan, steps: tuple[int, int] | None, rollout: int | None, *, as_json: bool
+) -> tuple[list[RolloutPlan], Iterable[StepPlan]]:
+    """The rollout and the optimizer steps that are asked for; where none is, the first ones."""
+    total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
+    if steps is None and rollout is None:
         steps = (0, min(_STEPS_BY_DEFAULT, total_steps)) if total_steps else None
         rollout = 0 if total_rollouts else None
     if steps is not None and steps[1] > total_steps:
         raise click.UsageError(f"the run has {total_steps} optimizer steps; there is no step {steps[1] - 1}")
     if rollout is not None and rollout >= total_rollouts:
         raise click.UsageError(f"the run has {total_rollouts} rollouts; there is no rollout {rollout}")
-    if svg is not None:
-        _draw(plan, svg)
-    return _print(name, reading, plan, rollout, steps, as_json=as_json, totals=alone)
-
-
-def _shape(name: str, reading: Reading, *, as_json: bool) -> int:
-    """Without the number of prompts: the first rollout and its optimizer steps, by places in the rollout."""
-    from batchbridge.errors import PlanError
-    from batchbridge.meaning.candidates import plan_of
-    from batchbridge.render import plan as render
-    from batchbridge.render import text
-
-    assert reading.spec is not None
-    try:
-        plan = plan_of(reading.spec, render.with_enough_prompts(reading.spec))
-        rollout, steps = render.first_rollout(plan)
-    except PlanError as error:
-        if as_json:
-            return _no_plan(name, reading, _why(error, reading), UNDECIDED)
-        click.echo(f"{text.clean(name)}: there is no plan: {_why(error, reading)}", err=True)
-        return UNDECIDED
-    if as_json:
-        return _print_json(name, reading, plan, [rollout], steps, render.shape_dict())
-    _write(plan, None, [rollout], steps, render.shape_dict(), totals=True)
-    return FINE
+    planned: Iterable[StepPlan] = () if steps is None else plan.steps(*steps)
+    if steps is not None and (as_json or not sys.stdout.isatty()):  # else the steps themselves say how far it is
+        planned = progress(planned, steps[1] - steps[0], "steps planned")
+    return [] if rollout is None else [plan.rollout(rollout)], planned
 
 
 def _why(error: PlanError, reading: Reading) -> str:
@@ -125,34 +121,8 @@ def _why(error: PlanError, reading: Reading) -> str:
     return f"{error.reason} ({chance}); batchbridge explain says the sizes, which stay"
 
 
-def _no_plan(name: str, reading: Reading, why: str, code: int) -> int:
-    from batchbridge.cli._json import print_json
-
-    return print_json([_result(name, reading)], code, error=why)
-
-
-def _print_json(
-    name: str,
-    reading: Reading,
-    plan: Plan,
-    rollouts: Iterable[RolloutPlan],
-    planned: Iterable[StepPlan],
-    open_: dict[str, Any] | None,
-) -> int:
-    from batchbridge.cli._json import print_json
-    from batchbridge.render import plan as render
-
-    shown = {
-        "totals": render.totals(plan, reading.dataset_size),
-        "decided_while_it_runs": open_,
-        "rollouts": [render.rollout_dict(one) for one in rollouts],
-        "steps": [render.step_dict(one) for one in planned],
-    }
-    return print_json([{**_result(name, reading), **shown}], FINE)
-
-
 def _result(name: str, reading: Reading) -> dict[str, Any]:
-    """What `--json` has of a configuration without a plan."""
+    """What `--json` has of a configuration without a plan; the plan's own names take these names' places."""
     return {
         "file": name,
         "framework": reading.framework,
@@ -174,53 +144,3 @@ def _draw(plan: Plan, file: str) -> None:
     if size > MOST_COMPLETIONS:
         raise click.UsageError(f"--svg: a rollout has {size:,} completions; up to {MOST_COMPLETIONS:,} are drawn")
     replace_own("--svg", file, "<svg", lambda: plan_picture(plan))
-
-
-def _print(
-    name: str,
-    reading: Reading,
-    plan: Plan,
-    rollout: int | None,
-    steps: tuple[int, int] | None,
-    as_json: bool,
-    totals: bool,
-) -> int:
-    from batchbridge.meaning.candidates import CandidatePlan
-    from batchbridge.render import plan as render
-
-    rollouts = [] if rollout is None else [plan.rollout(rollout)]
-    open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
-    planned: Iterable[StepPlan] = () if steps is None else plan.steps(*steps)
-    if steps is not None and (as_json or not sys.stdout.isatty()):  # else the steps themselves say how far it is
-        planned = progress(planned, steps[1] - steps[0], "steps planned")
-    if as_json:
-        return _print_json(name, reading, plan, rollouts, planned, open_)
-    _write(plan, plan.dataset_size, rollouts, planned, open_, totals=totals)
-    return FINE
-
-
-def _write(
-    plan: Plan,
-    dataset_size: int | None,
-    rollouts: Iterable[RolloutPlan],
-    planned: Iterable[StepPlan],
-    open_: dict[str, Any] | None,
-    *,
-    totals: bool,
-) -> None:
-    from batchbridge.render import plan as render
-
-    if totals:
-        for line in render.totals_lines(plan, dataset_size):
-            click.echo(line)
-    if open_ is not None:
-        for line in render.open_lines(open_):
-            click.echo(line)
-    for one in rollouts:
-        click.echo(render.rollout_line(one))
-    members = "prompt" if dataset_size is not None else "place"
-    for step in planned:
-        for line in render.step_lines(step, members):
-            click.echo(line)
-    if dataset_size is None and (share := render.share_line(plan)):
-        click.echo(share)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, reading_from
-from batchbridge.cli._output import keep
+from batchbridge.cli._input import InputCommand, devices, input_options, reading_from
+from batchbridge.cli._output import keep, writing
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
@@ -50,11 +50,7 @@ def command(
     """
     from batchbridge.comparing.scale import MAX_DEVICES, scale
 
-    if world_size is not None and (nodes is not None or gpus is not None):
-        raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
-    if nodes is not None and gpus is None:
-        raise click.UsageError("--nodes needs --gpus (devices per node)")
-    wanted = world_size if gpus is None else (nodes or 1) * gpus
+    wanted = devices(world_size, nodes, gpus)
     if wanted is None:
         raise click.UsageError("say how many devices: --world-size DEVICES, or --nodes NODES --gpus DEVICES")
     if wanted > MAX_DEVICES:
@@ -63,7 +59,7 @@ def command(
         raise click.UsageError("--apply N and -o FILE go together: which choice, and where it is written")
     if output is not None:
         keep("-o", output, overwrite)
-    name, reading = reading_from(world_size=present, nodes=None, gpus=None, **source)
+    name, reading = reading_from(world_size=present, **source)
     found = scale(reading, wanted)
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
         return _apply(found, number, output, as_json, source)
@@ -98,16 +94,15 @@ def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dic
     variables |= {str(place): word for place, word in enumerate(source["words"], 1)}
     asked = {"env": variables, "command": source["command_number"]}
     try:
-        text, changes = applied(found, choice, path, plugins.adapters(), **asked)
-        save(text, output, path)
+        with writing(output):
+            text, changes = applied(found, choice, path, plugins.adapters(), **asked)
+            save(text, output, path)
     except CannotEdit as refused:
         if as_json:
             why = "; ".join([f"{path} is not edited", *map(str, refused.problems)])
             return print_json([{"file": str(path), **found.to_dict(), "applied": None}], INVALID, error=why)
         click.echo("\n".join([f"{path} is not edited", *(f"  {problem}" for problem in refused.problems)]))
         return INVALID
-    except OSError as error:
-        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from None
     if as_json:
         told = {"file": str(output), "choice": choice.to_dict(), "changes": [change.to_dict() for change in changes]}
         return print_json([{"file": str(path), **found.to_dict(), "applied": told}], FINE)

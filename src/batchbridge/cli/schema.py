@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from batchbridge.cli._input import frameworks_for_completion
-from batchbridge.cli._output import keep, overwrite_option
-from batchbridge.cli.main import FINE, tip
+from batchbridge.cli._input import frameworks_for_completion, named_framework
+from batchbridge.cli._output import keep, overwrite_option, writing
+from batchbridge.cli.main import FINE
 
 if TYPE_CHECKING:
     from batchbridge.contract.adapter import Adapter
@@ -163,10 +163,8 @@ def command(
         return FINE
     from batchbridge.comparing.edit_file import save
 
-    try:
+    with writing(f"-o {output}"):
         save(f"{text}\n", output)
-    except OSError as error:
-        raise click.UsageError(f"-o {output}: cannot be written: {error.strerror}") from None
     return FINE
 
 
@@ -174,11 +172,7 @@ def _file_schema(framework: str, version: str | None) -> Mapping[str, Any]:
     """The schema of a framework's file; on standard error which version was taken where nobody named one."""
     from batchbridge.contract import plugins
 
-    name = plugins.named(framework)
-    if name is None:
-        known = tip(framework, plugins.adapters(), "framework")
-        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
-        raise click.UsageError(f"--framework {framework}: no such adapter{known}")
+    name = named_framework("--framework", framework)
     adapter = plugins.adapters()[name]
     why = "the version that was asked for"
     if version is None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from batchbridge.ledger.membership import as_planned, is_small
 from batchbridge.ledger.numbers import StepNumbers
 from batchbridge.ledger.reading import Ledger, Part, StepLines, decode
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, OPTIONAL_COLUMNS, SCALARS
+from batchbridge.ledger.scanning import start_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -36,6 +39,8 @@ DEPARTURES = 8
 _MODES = ("enforce", "verify")
 """In which no step is recorded that was not held against the plan."""
 _FLOAT_SCALARS = ("learning_rate", "gradient_norm")
+_COPIED = ("started", "at_step", "world_size", "mode", "framework", "framework_version", "dataset_size", "spec_digest")
+"""What a certificate takes from a header as it is."""
 
 
 def certificate(folder: Path | str) -> dict[str, Any]:
@@ -60,7 +65,10 @@ def sealed(claims: Mapping[str, Any]) -> dict[str, Any]:
 def digest_of(document: Mapping[str, Any]) -> str:
     """32 hex digits for a certificate without its digest: BLAKE2b of its sorted JSON."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(text.encode()).hexdigest()
+
+
+_digest = partial(hashlib.blake2b, digest_size=16)
 
 
 def canonical(record: Mapping[str, Any], part: Part) -> bytes:
@@ -128,10 +136,8 @@ class _Start:
 
     def __init__(self, headers: Sequence[Mapping[str, Any]]) -> None:
         self.headers, self.header = list(headers), headers[0]
-        self.problem: str | None = None
         alike = [{**header, "rank": None} for header in headers]
-        if any(header != alike[0] for header in alike):
-            self.problem = "the headers of its ranks differ"
+        problems = ["the headers of its ranks differ"] if any(header != alike[0] for header in alike) else []
         self.spec: Spec | None = None
         self.plan: Plan | None = None
         self.total: int | None = None
@@ -139,31 +145,25 @@ class _Start:
         try:
             self.spec = Spec.from_dict(self.header.get("spec"))  # type: ignore[arg-type]  # it looks at what it is given
             if self.spec.digest() != self.header["spec_digest"]:
-                self.problem = self.problem or "its spec has another digest than its header says"
+                problems.append("its spec has another digest than its header says")
             self.plan = plan_of(self.spec, self.header["dataset_size"])
             self.total = self.plan.total_optimizer_steps
         except PlanError as error:
-            self.problem = self.problem or f"its spec has no plan: {error}"
+            problems.append(f"its spec has no plan: {error}")
         except (ValueError, ArithmeticError, RecursionError) as error:
-            self.problem = self.problem or f"its spec cannot be read: {error}"
+            problems.append(f"its spec cannot be read: {error}")
         if self.header["mode"] not in _MODES:
-            self.problem = self.problem or f"mode {self.header['mode']} holds no step against the plan"
+            problems.append(f"mode {self.header['mode']} holds no step against the plan")
+        self.problem = next(iter(problems), None)
+        """Why its steps cannot be held against the plan."""
 
     def claims(self) -> dict[str, Any]:
         """JSON types."""
         evidence = self.header.get("evidence")
         said = evidence if isinstance(evidence, dict) else {}
-        labels = said.get("labels")
         return {
-            "started": self.header["started"],
-            "at_step": self.header["at_step"],
-            "world_size": self.header["world_size"],
-            "mode": self.header["mode"],
-            "framework": self.header["framework"],
-            "framework_version": self.header["framework_version"],
-            "dataset_size": self.header["dataset_size"],
-            "spec_digest": self.header["spec_digest"],
-            "code": None if not said else {"grade": said.get("grade"), "releases": labels},
+            **{name: self.header[name] for name in _COPIED},
+            "code": None if not said else {"grade": said.get("grade"), "releases": said.get("labels")},
             "headers_digest": digest_of({"headers": self.headers}),
         }
 
@@ -177,21 +177,20 @@ class _Making:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._starts: dict[tuple[Any, ...], _Start] = {}
         self._last: _Start | None = None
-        for headers in _by_start(ledger).values():
-            self._starts[_key(headers[0])] = _Start(headers)
+        headers = defaultdict[str, list[Mapping[str, Any]]](list)  # in the order of rank 0's file
+        for header in (header for file in ledger.files for header in file.headers):
+            headers[_name(start_of(header))].append(header)
+        self._starts = {name: _Start(found) for name, found in headers.items()}
 
     def claims(self) -> dict[str, Any]:
         ledger, counts = self._ledger, _Counts()
         total = ledger.stop_step - ledger.first_step
-        size = 1
-        while -(-total // size) > PARTS:
-            size *= 2
+        size = 1 << (-(-total // PARTS) - 1).bit_length()  # steps of a part
         parts: list[dict[str, Any]] = []
-        part, whole, count, world_sizes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16), 0, set()
+        part, whole, count, world_sizes = _digest(), _digest(), 0, set()
         for lines in ledger.steps(ledger.first_step):
-            digest = hashlib.blake2b(digest_size=16)
+            digest = _digest()
             records = []
             for one in lines.parts():
                 records.append(decode(one))
@@ -205,19 +204,15 @@ class _Making:
                 first = parts[-1]["stop"] if parts else ledger.first_step
                 parts.append({"first": first, "stop": lines.step + 1, "digest": part.hexdigest()})
                 whole.update(part.digest())
-                part = hashlib.blake2b(digest_size=16)
-        specs = {
-            start.header["spec_digest"]: None if start.spec is None else start.spec.to_dict()
-            for start in self._starts.values()
-        }
-        planned = None if self._last is None else self._last.total
+                part = _digest()
+        starts = self._starts.values()
         return {
-            "specs": specs,
-            "starts": [start.claims() for start in self._starts.values()],
+            "specs": {one.header["spec_digest"]: None if one.spec is None else one.spec.to_dict() for one in starts},
+            "starts": [start.claims() for start in starts],
             "steps": {
                 "first": ledger.first_step,
                 "stop": ledger.stop_step,
-                "planned": planned,
+                "planned": None if self._last is None else self._last.total,
                 "skipped": counts.skipped,
                 "skipped_ranges": counts.ranges,
                 "incomplete": ledger.incomplete,
@@ -241,13 +236,11 @@ class _Making:
 
     def _look(self, lines: StepLines, records: Sequence[Mapping[str, Any]], counts: _Counts) -> None:
         """Adds one step, and holds it against the plan of its start."""
-        step, start = lines.step, self._starts[_named(lines.sources[0][1].start)]
+        step, start = lines.step, self._starts[_name(lines.sources[0][1].start)]
         self._last = start
         rows = [row for record in records for row in _rows(record)]
         term = None if start.spec is None else start.spec.loss.policy
-        numbers = StepNumbers(step, len(rows), sum(row[2] for row in rows), None)
-        if term is not None:
-            numbers = StepNumbers.of(step, term, rows)
+        numbers = StepNumbers.of(step, term, rows)
         counts.completions += numbers.completions
         counts.response_tokens += numbers.response_tokens
         counts.least = numbers.completions if counts.least is None else min(counts.least, numbers.completions)
@@ -279,22 +272,9 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     return zip(record["rollout"], record["prompt"], record["response_tokens"], weights, strict=True)
 
 
-def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _named((header.get("start_id"), header["world_size"], header["at_step"]))
-
-
-def _named(start: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A start as `reading` tells it from others; its id may be any JSON."""
-    return repr(start[0]), *start[1:]
-
-
-def _by_start(ledger: Ledger) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """The headers of each start, in the order of rank 0's file."""
-    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for file in ledger.files:
-        for header in file.headers:
-            found.setdefault(_key(header), []).append(header)
-    return found
+def _name(start: tuple[Any, ...]) -> str:
+    """A start's name; its id may be any JSON."""
+    return repr(start)
 
 
 # ---- checking

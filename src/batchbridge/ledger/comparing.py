@@ -15,7 +15,7 @@ from itertools import repeat, zip_longest
 from typing import Any, Literal, get_args
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, StepLines, Watch, decode, merge, unwatched
+from batchbridge.ledger.reading import Ledger, StepLines, Watch, merge, unlike, unwatched
 from batchbridge.ledger.records import KEY
 from batchbridge.ledger.scanning import untimed
 from batchbridge.meaning.briefs import brief
@@ -169,41 +169,31 @@ class _Comparison:
             found["membership"] = _membership(keys_a, keys_b)
         else:
             found |= self._rows_differ(a, b, keys_a)
-        clock = [self._clock(a, b, name) for name in ("learning_rate", "skipped", "lr_tick")]
-        if any(clock):
-            found["clock"] = "; ".join(filter(None, clock))
-        if self.exact and _unlike(a["gradient_norm"], b["gradient_norm"]):
+        clock = _joined(*(self._clock(a, b, name) for name in ("learning_rate", "skipped", "lr_tick")))
+        if clock:
+            found["clock"] = clock
+        if self.exact and unlike(a["gradient_norm"], b["gradient_norm"]):
             found["gradient"] = f"gradient_norm {a['gradient_norm']} and {b['gradient_norm']}"
         return found
 
     def _rows_differ(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> dict[Aspect, str]:
-        found: dict[Aspect, str] = {}
-        for name in ("completion_fingerprint", "prompt_fingerprint", "response_tokens"):
-            rows = [i for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)) if x != y]
-            if rows:
-                found.setdefault("content", _rows(name, a[name], b[name], keys, rows))
-        name = "generated_at_step"
-        rows = [i for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)) if x != y]
-        if rows:
-            found["order"] = _rows(name, a[name], b[name], keys, rows)
-        weights = self._weights(a, b, keys)
-        if weights:
-            found["weights"] = weights
-        if chosen := self._chosen(a, b, keys):
-            found["weights"] = "; ".join(filter(None, (found.get("weights"), chosen)))
-        for name in ("advantage", "reward"):
-            if name == "reward" and not (self.exact or "advantage" in found):
-                continue
-            rows = self._unequal_rows(name, a[name], b[name])
-            if rows:
-                detail = _rows(name, a[name], b[name], keys, rows)
-                found["advantage"] = "; ".join(filter(None, (found.get("advantage"), detail)))
-        if self.exact:
-            name = "old_logprobs"
-            rows = [i for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)) if x != y]
-            if rows:
-                found["old_logprobs"] = _rows(name, a[name], b[name], keys, rows)
-        return found
+        def unequal(name: str) -> str:
+            return _rows(name, a[name], b[name], keys, _other_rows(a[name], b[name]))
+
+        def apart(name: str) -> str:
+            return _rows(name, a[name], b[name], keys, self._unequal_rows(name, a[name], b[name]))
+
+        content = map(unequal, ("completion_fingerprint", "prompt_fingerprint", "response_tokens"))
+        advantage = apart("advantage")
+        reward = apart("reward") if self.exact or advantage else ""
+        found: dict[Aspect, str] = {
+            "content": next(filter(None, content), ""),
+            "order": unequal("generated_at_step"),
+            "weights": _joined(self._weights(a, b, keys), self._chosen(a, b, keys)),
+            "advantage": _joined(advantage, reward),
+            "old_logprobs": unequal("old_logprobs") if self.exact else "",
+        }
+        return {aspect: detail for aspect, detail in found.items() if detail}
 
     def _unequal_rows(self, name: str, a: Sequence[Any], b: Sequence[Any]) -> list[int]:
         finite = [abs(value) for value in a if value is not None and math.isfinite(value)]
@@ -219,7 +209,7 @@ class _Comparison:
                 rows.append(i)
         return rows
 
-    def _weights(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str | None:
+    def _weights(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str:
         ranks = [step["disagreeing"].get("normaliser") for step in (a, b)]
         applied_a, applied_b = applied_weights(a), applied_weights(b)
         if applied_a is None or applied_b is None:
@@ -227,7 +217,7 @@ class _Comparison:
                 return f"normalisers of the ranks: {ranks[0] or a['normaliser']} and {ranks[1] or b['normaliser']}"
             if applied_a is not applied_b:
                 self.not_compared.setdefault("weights", "one run did not record what it applied")
-            return None
+            return ""
         rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if a["response_tokens"][i]]
         if rows:
             detail = _rows("weight", applied_a, applied_b, keys, rows)
@@ -237,28 +227,27 @@ class _Comparison:
             factors = _normaliser(a).step_factor(), _normaliser(b).step_factor()
             if not self._close(*factors):
                 return f"normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
-        return None
+        return ""
 
-    def _chosen(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str | None:
+    def _chosen(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str:
         name = "chosen_tokens"
         one, other = a[name], b[name]
         if one is None or other is None:
             if one is not other and keys:
                 self.not_compared.setdefault(name, "one run did not record it")
-            return None
-        rows = [i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y]
-        return _rows(name, [*map(repr, one)], [*map(repr, other)], keys, rows) if rows else None
+            return ""
+        return _rows(name, [*map(repr, one)], [*map(repr, other)], keys, _other_rows(one, other))
 
-    def _clock(self, a: _Step, b: _Step, name: str) -> str | None:
+    def _clock(self, a: _Step, b: _Step, name: str) -> str:
         x, y = a[name], b[name]
         ranks = [step["disagreeing"].get(name) for step in (a, b)]
         if ranks[0] != ranks[1]:
             return f"{name}: the ranks have {ranks[0] or x} and {ranks[1] or y}"
         if (x is None) != (y is None) and not self.exact:
             self.not_compared.setdefault(name, "one run did not record it")
-            return None
-        if not _unlike(x, y) or (isinstance(x, float) and isinstance(y, float) and self._close(x, y)):
-            return None
+            return ""
+        if not unlike(x, y) or (isinstance(x, float) and isinstance(y, float) and self._close(x, y)):
+            return ""
         return f"{name} {x} and {y}"
 
 
@@ -280,9 +269,8 @@ def applied_weights(step: _Step) -> list[float] | None:
             for group, count in zip(groups, tokens, strict=True)
         ]
     factor = normaliser.step_factor()
-    if normaliser.aggregation == "sequence_mean":
-        return [factor / count if count else 0.0 for count in tokens]
-    return [factor if count else 0.0 for count in tokens]
+    shared = normaliser.aggregation == "sequence_mean"
+    return [(factor / count if shared else factor) if count else 0.0 for count in tokens]
 
 
 # ---- details
@@ -306,7 +294,19 @@ def _membership(keys_a: Iterable[tuple[int, ...]], keys_b: Iterable[tuple[int, .
     return "; ".join(texts)
 
 
+def _joined(*details: str) -> str:
+    return "; ".join(filter(None, details))
+
+
+def _other_rows(a: Sequence[Any], b: Sequence[Any]) -> list[int]:
+    """The rows whose values are not equal."""
+    return [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+
+
 def _rows(name: str, a: Sequence[Any], b: Sequence[Any], keys: Sequence[tuple[int, ...]], rows: Sequence[int]) -> str:
+    """What differs in `rows` of a column; empty where these are none."""
+    if not rows:
+        return ""
     shown = ", ".join(f"{a[i]} and {b[i]} at {_name(keys[i])}" for i in rows[:_SHOWN])
     return f"{name} of {len(rows)} of {len(keys)} completions: {shown}" + (", ..." if len(rows) > _SHOWN else "")
 
@@ -321,10 +321,6 @@ def _normaliser_text(step: _Step) -> str:
         return "not common to the ranks" if ranks else "not recorded"
     n = step["normaliser"]
     return f"{n['aggregation']} (B = {n['completions']}, T = {n['tokens']}, c = {n['constant']})"
-
-
-def _unlike(x: Any, y: Any) -> bool:
-    return bool(x != y) and not (x != x and y != y)
 
 
 def _rollouts_differ(ledger_a: Ledger, ledger_b: Ledger, a: _Step, b: _Step) -> str | None:
@@ -361,14 +357,12 @@ def _prompts(ledger: Ledger, start: int, rollouts: set[int]) -> tuple[dict[int, 
     """(prompts of each rollout, whether the run ended before it went past them)."""
     last = max(rollouts)
     prompts: dict[int, set[int]] = {}
-    for step in ledger.steps(start):
-        records = [decode(part) for part in step.parts()]
-        if min((rollout for record in records for rollout in record["rollout"]), default=0) > last:
+    for step in ledger.merged(start):
+        if min(step["rollout"], default=0) > last:
             return prompts, False
-        for record in records:
-            for rollout, prompt in zip(record["rollout"], record["prompt"], strict=True):
-                if rollout in rollouts:
-                    prompts.setdefault(rollout, set()).add(prompt)
+        for rollout, prompt in zip(step["rollout"], step["prompt"], strict=True):
+            if rollout in rollouts:
+                prompts.setdefault(rollout, set()).add(prompt)
     return prompts, True
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, Watch, merge, unwatched
+from batchbridge.ledger.reading import Ledger, Watch, unwatched
 from batchbridge.ledger.records import COLUMNS, OPTIONAL_COLUMNS, SCALARS
 
 NORMALISER = {
@@ -84,8 +84,7 @@ def to_parquet(ledger: Ledger, file: Path, watch: Watch = unwatched) -> int:
 
 def tables(ledger: Ledger, watch: Watch = unwatched) -> Iterator[dict[str, list[Any]]]:
     """The columns of `MEANINGS`, one optimizer step at a time; a step that trained nothing has no row."""
-    for lines in watch(ledger.steps(ledger.first_step), ledger.stop_step - ledger.first_step):
-        step = merge(lines.parts())
+    for step in ledger.whole(watch):
         count, said = len(step["rollout"]), step["normaliser"] or {}
         scalars = {**step, **{name: said.get(name.partition("_")[2]) for name in NORMALISER}}
         yield {name: step[name] if isinstance(step.get(name), list) else [scalars[name]] * count for name in MEANINGS}

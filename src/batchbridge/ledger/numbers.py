@@ -44,17 +44,17 @@ class StepNumbers(NamedTuple):
 
     @classmethod
     def of(
-        cls, step: int, term: LossTerm, rows: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()
+        cls, step: int, term: LossTerm | None, rows: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()
     ) -> StepNumbers:
-        """rows: (rollout, prompt, response tokens, measured weight) of every completion; a fifth entry, where there is
-        one, is how many of its tokens the loss chose, or None."""
+        """term: None where nobody knows the loss. rows: (rollout, prompt, response tokens, measured weight) of every
+        completion; a fifth entry, where there is one, is how many of its tokens the loss chose, or None."""
         chosen = [row[4] for row in rows if len(row) > 4 and row[4] is not None]
         known = [padding for padding in paddings if padding.unsaved]
         return cls(
             step,
             len(rows),
             sum(row[2] for row in rows),
-            drift_of(term, rows),
+            None if term is None else drift_of(term, rows),
             sum(padding.computed for padding in known) if known else None,
             sum(padding.unsaved for padding in known) if known else None,
             sum(chosen) if chosen else None,

@@ -47,7 +47,7 @@ class StepStream(Iterator[dict[str, Any]]):
 
     def __init__(self, ledger: Ledger, start: int) -> None:
         self.incomplete = ledger.incomplete
-        self._steps = (merge(step.parts()) for step in ledger.steps(start))
+        self._steps = ledger.merged(start)
 
     def __next__(self) -> dict[str, Any]:
         return next(self._steps)
@@ -130,6 +130,14 @@ class Ledger:
             ranks = _lines_of_ranks([_blocks(file, stretch, first, block) for file, stretch in sources])
             for step, lines in zip(range(first, stop), ranks, strict=False):
                 yield StepLines(step, lines, sources)
+
+    def merged(self, start: int) -> Iterator[dict[str, Any]]:
+        """The same steps, each decoded and its ranks merged; see `batchbridge.ledger.read_steps`."""
+        return (merge(lines.parts()) for lines in self.steps(start))
+
+    def whole(self, watch: Watch) -> Iterable[dict[str, Any]]:
+        """Every merged step, watched."""
+        return watch(self.merged(self.first_step), self.stop_step - self.first_step)
 
     def alike_until(self, step: int) -> int:
         """The first step from `step` on of which a rank's line is not that of the ledger beside this one, times left
@@ -259,7 +267,7 @@ def merge(parts: Sequence[Part]) -> dict[str, Any]:
     merged["disagreeing"] = {
         name: [record[name] for record in records]
         for name in SCALARS
-        if name != "gradient_norm" and any(_differs(record[name], records[0][name]) for record in records)
+        if name != "gradient_norm" and any(unlike(record[name], records[0][name]) for record in records)
     }
     return merged
 
@@ -271,8 +279,9 @@ def _number(value: Any) -> Any:
     return _NONFINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _differs(a: Any, b: Any) -> bool:
-    return bool(a != b) and not (a != a and b != b)  # two NaNs agree
+def unlike(a: Any, b: Any) -> bool:
+    """Whether two values differ; two NaNs agree."""
+    return bool(a != b) and not (a != a and b != b)
 
 
 def _list(numbers: Sequence[int], count: int | None = None) -> str:

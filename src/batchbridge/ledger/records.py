@@ -9,6 +9,7 @@ Here: the format, and writing. The standard library is enough; lines are written
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -18,7 +19,6 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from batchbridge.errors import LedgerError
@@ -105,22 +105,12 @@ class Header:
 
     def to_dict(self) -> dict[str, Any]:
         """The header record, JSON types."""
-        return {
-            "record": "header",
-            "schema": SCHEMA,
-            "framework": self.framework,
-            "framework_version": self.framework_version,
-            "mode": self.mode,
-            "spec_digest": self.spec.digest(),
-            "spec": self.spec.to_dict(),
-            "dataset_size": self.dataset_size,
-            "world_size": self.world_size,
-            "rank": self.rank,
-            "started": self.started,
-            "at_step": self.at_step,
-            "start_id": self.start_id,
-            "evidence": None if self.evidence is None else dict(self.evidence),
-        }
+        told: dict[str, Any] = {"record": "header", "schema": SCHEMA}
+        for name, value in vars(self).items():
+            if name == "spec":
+                told["spec_digest"] = self.spec.digest()
+            told[name] = self.spec.to_dict() if name == "spec" else value
+        return {**told, "evidence": None if self.evidence is None else dict(self.evidence)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,20 +163,14 @@ class StepRecord:
         lengths = {name: len(record[name]) for name in columns if record[name] is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
-        return record | self._times()
-
-    def _times(self) -> dict[str, float]:
-        seconds = self.compute_seconds
-        return {} if seconds is None or not math.isfinite(seconds) else {"compute_seconds": round(seconds, 6)}
+        if self.compute_seconds is not None and math.isfinite(self.compute_seconds):
+            record["compute_seconds"] = round(self.compute_seconds, 6)
+        return record
 
     def to_line(self) -> bytes:
         """The record as its line in the file, newline included."""
-        record, times = self.to_dict(), b""
-        for name in TIMES.keys() & record.keys():
-            times += b',"%s":%s' % (name.encode(), _json(record.pop(name)))
-        names = (*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in record))
-        columns = [b',"%s":%s' % (name.encode(), _column(name, record.pop(name))) for name in names]
-        return _json(record)[:-1] + b"".join(columns) + times + b"}\n"
+        members = (b"%s:%s" % (_json(name), _member(name, value)) for name, value in self.to_dict().items())
+        return b"{%s}\n" % b",".join(members)
 
 
 class Writer:
@@ -225,9 +209,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, line: bytes) -> None:
@@ -310,32 +292,18 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _column(name: str, values: list[Any] | None) -> bytes:
-    """A column's JSON. Floats are spelled as their writer does (1e-06 or 1e-6), always so that they read back exactly.
+def _member(name: str, value: Any) -> bytes:
+    """The JSON of a member of a step record. Floats of columns are spelled as their writer does (1e-06 or 1e-6), always
+    so that they read back exactly.
 
     What `json` would not write, or would refuse, must not depend on how fast we are: values of any type but those of
     JSON, and floats that nobody has looked at, are left to it.
     """
-    kinds = set(map(type, values)) if values else set()
-    if not values or not kinds <= (_FLOAT_KINDS if name in FLOATS else _KINDS):
-        return _json(values)
-    if speedups.orjson is not None:
-        try:
-            return bytes(speedups.orjson.dumps(values))
-        except TypeError:  # an int beyond 64 bits, half a surrogate pair
-            return _json(values)
-    if kinds == {str}:
-        return _json(values) if not _is_plain("".join(values)) else b'["%s"]' % '","'.join(values).encode()
-    if kinds == {int} or kinds == {float}:
-        first = values[0]
-        if (first or kinds == {int}) and values.count(first) == len(values):  # 0.0 equals -0.0 and is spelled otherwise
-            return b"[%s]" % ",".join([repr(first)] * len(values)).encode()
-        return repr(values).replace(" ", "").encode()
-    return _json(values)
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isalnum()
+    kinds = set(map(type, value)) if isinstance(value, list) else set()
+    if speedups.orjson is not None and kinds and kinds <= (_FLOAT_KINDS if name in FLOATS else _KINDS):
+        with contextlib.suppress(TypeError):  # an int beyond 64 bits, half a surrogate pair
+            return bytes(speedups.orjson.dumps(value))
+    return _json(value)
 
 
 def _repair(path: Path) -> None:

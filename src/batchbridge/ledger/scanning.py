@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO, FileIO
@@ -97,7 +97,7 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
                 if step is None:
                     stretches[-1:] = _closed(stretches, expected, offset)
                     headers.append(_header(line, rank, path, number, known))
-                    start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
+                    start = start_of(headers[-1])
                     expected = start[-1]
                     offset += len(line)
                     own = Stretch(start, expected, expected, offset, number + 1)
@@ -118,6 +118,11 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
             least, most = _bounds(expected)
     stretches[-1:] = _closed(stretches, expected, offset)
     return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
+
+
+def start_of(header: Mapping[str, Any]) -> tuple[str | None, int, int]:
+    """What all ranks of one start share; see `Stretch.start`."""
+    return header.get("start_id"), header["world_size"], header["at_step"]
 
 
 def untimed(lines: Sequence[bytes]) -> list[bytes]:

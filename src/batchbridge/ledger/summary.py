@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import PlanError
 from batchbridge.ledger.comparing import applied_weights
 from batchbridge.ledger.membership import LARGEST, as_planned, is_small
-from batchbridge.ledger.reading import Ledger, Watch, merge, unwatched
+from batchbridge.ledger.reading import Ledger, Watch, unwatched
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -173,10 +173,9 @@ def summarise(ledger: Ledger, watch: Watch = unwatched) -> Summary:
     found = Summary(folder=str(ledger.folder), starts=ledger.headers, incomplete=ledger.incomplete)
     plan, found.no_plan = _plan(ledger)
     found.drift = None if plan is None else 0
-    count = ledger.stop_step - ledger.first_step
-    size = max(-(-count // MOST_BINS), 1)
-    for lines in watch(ledger.steps(ledger.first_step), count):
-        _add(found, merge(lines.parts()), plan, size)
+    size = max(-(-(ledger.stop_step - ledger.first_step) // MOST_BINS), 1)
+    for step in ledger.whole(watch):
+        _add(found, step, plan, size)
     return found
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from batchbridge.meaning.findings import Finding
 from batchbridge.render import json
+from batchbridge.render.findings import kind_of
 from batchbridge.render.text import clean, one_line
 
 
@@ -21,14 +22,6 @@ class Report(Protocol):
 
     @property
     def findings(self) -> tuple[Finding, ...]: ...
-
-
-def place(report: Report, finding: Finding) -> tuple[str, int | None]:
-    """The file and line that a finding is shown at; the configuration's name where the finding has no file."""
-    for where in finding.where:
-        if where.file is not None:
-            return where.file, where.line
-    return str(PurePath(report.name)), None
 
 
 def message(finding: Finding) -> str:
@@ -44,35 +37,55 @@ def fingerprint(name: str, finding: Finding) -> str:
     return hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()
 
 
+class Shown(NamedTuple):
+    """A finding as other programs show it: of which configuration, and the place, which is the configuration itself
+    where the finding has no file."""
+
+    name: str
+    finding: Finding
+    kind: str
+    file: str
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        spot = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{_printable(spot)}: {self.finding.code} {self.kind}: {self.message}"
+
+
+def shown(reports: Iterable[Report]) -> Iterator[Shown]:
+    """Every finding of every configuration."""
+    for report in reports:
+        for finding in report.findings:
+            places = ((where.file, where.line) for where in finding.where if where.file is not None)
+            file, line = next(places, (str(PurePath(report.name)), None))
+            yield Shown(report.name, finding, kind_of(finding), file, line, message(finding))
+
+
 def concise(reports: Sequence[Report]) -> str:
     """`recipe.yaml:27: BB-TRL-003 error: message; fix: ...`, a line for each finding."""
-    return "\n".join(_line(report, finding) for report, finding in _all(reports))
+    return "\n".join(map(str, shown(reports)))
 
 
 def github(reports: Sequence[Report]) -> str:
     """Workflow commands, which GitHub shows beside the lines of a pull request."""
     levels = {"error": "error", "undecided": "warning", "warning": "warning", "note": "notice"}
-    return "\n".join(
-        f"::{levels[_kind(finding)]} {_properties(report, finding)}::{_escaped(message(finding))}"
-        for report, finding in _all(reports)
-    )
+    return "\n".join(f"::{levels[one.kind]} {_properties(one)}::{_escaped(one.message)}" for one in shown(reports))
 
 
 def gitlab(reports: Sequence[Report]) -> str:
     """A Code Quality report."""
     severities = {"error": "major", "undecided": "minor", "warning": "minor", "note": "info"}
-    found = []
-    for report, finding in _all(reports):
-        file, line = place(report, finding)
-        found.append(
-            {
-                "description": message(finding),
-                "check_name": finding.code,
-                "fingerprint": fingerprint(report.name, finding),
-                "severity": severities[_kind(finding)],
-                "location": {"path": _posix(file), "lines": {"begin": line or 1}},
-            }
-        )
+    found = [
+        {
+            "description": one.message,
+            "check_name": one.finding.code,
+            "fingerprint": fingerprint(one.name, one.finding),
+            "severity": severities[one.kind],
+            "location": {"path": _posix(one.file), "lines": {"begin": one.line or 1}},
+        }
+        for one in shown(reports)
+    ]
     return json.dumps(found)
 
 
@@ -80,22 +93,21 @@ def sarif(reports: Sequence[Report]) -> str:
     """A SARIF 2.1.0 log of one run."""
     levels = {"error": "error", "undecided": "warning", "warning": "warning", "note": "note"}
     results = []
-    for report, finding in _all(reports):
-        file, line = place(report, finding)
-        spot: dict[str, object] = {"artifactLocation": {"uri": _uri(file)}}
-        if line is not None:
-            spot["region"] = {"startLine": line}
+    for one in shown(reports):
+        spot: dict[str, object] = {"artifactLocation": {"uri": _uri(one.file)}}
+        if one.line is not None:
+            spot["region"] = {"startLine": one.line}
         results.append(
             {
-                "ruleId": finding.code,
-                "level": levels[_kind(finding)],
-                "message": {"text": message(finding)},
+                "ruleId": one.finding.code,
+                "level": levels[one.kind],
+                "message": {"text": one.message},
                 "locations": [{"physicalLocation": spot}],
-                "partialFingerprints": {"batchbridge/v1": fingerprint(report.name, finding)},
-                "properties": {"undecided": finding.undecided, "phase": finding.phase},
+                "partialFingerprints": {"batchbridge/v1": fingerprint(one.name, one.finding)},
+                "properties": {"undecided": one.finding.undecided, "phase": one.finding.phase},
             }
         )
-    codes = sorted({finding.code for _, finding in _all(reports)})
+    codes = sorted({str(result["ruleId"]) for result in results})
     driver = {"name": "batchbridge", "rules": [{"id": code} for code in codes]}
     log = {"version": "2.1.0", "$schema": _SARIF, "runs": [{"tool": {"driver": driver}, "results": results}]}
     return json.dumps(log)
@@ -111,24 +123,21 @@ def junit(reports: Sequence[Report]) -> str:
     """
     from xml.etree import ElementTree as Xml
 
+    elements = {"error": "failure", "undecided": "error"}
     root = Xml.Element("testsuites", name="batchbridge")
     for report in reports:
-        kinds = [_kind(finding) for finding in report.findings]
+        found, name = list(shown([report])), _printable(report.name)
+        kinds = [one.kind for one in found]
         counts = {"failures": kinds.count("error"), "errors": kinds.count("undecided"), "tests": max(len(kinds), 1)}
-        suite = Xml.SubElement(root, "testsuite", name=_printable(report.name))
-        suite.attrib |= {name: str(count) for name, count in counts.items()}
-        if not report.findings:
-            Xml.SubElement(suite, "testcase", name="check", classname=_printable(report.name))
-        for finding, kind in zip(report.findings, kinds, strict=True):
-            file, line = place(report, finding)
-            case = Xml.SubElement(suite, "testcase", name=finding.code, classname=_printable(report.name))
-            case.attrib |= {"file": _printable(file), **({} if line is None else {"line": str(line)})}
-            if kind in ("error", "undecided"):
-                element = "failure" if kind == "error" else "error"
-                said = {"type": finding.code, "message": message(finding)}
-                Xml.SubElement(case, element, said).text = _line(report, finding)
-            else:
-                Xml.SubElement(case, "system-out").text = _line(report, finding)
+        suite = Xml.SubElement(root, "testsuite", name=name)
+        suite.attrib |= {kind: str(count) for kind, count in counts.items()}
+        if not found:
+            Xml.SubElement(suite, "testcase", name="check", classname=name)
+        for one in found:
+            case = Xml.SubElement(suite, "testcase", name=one.finding.code, classname=name)
+            case.attrib |= {"file": _printable(one.file), **({} if one.line is None else {"line": str(one.line)})}
+            said = {"type": one.finding.code, "message": one.message} if one.kind in elements else {}
+            Xml.SubElement(case, elements.get(one.kind, "system-out"), said).text = str(one)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode")
 
@@ -142,27 +151,12 @@ FORMATS: Mapping[str, Callable[[Sequence[Report]], str]] = {
 }
 
 
-def _all(reports: Sequence[Report]) -> Iterator[tuple[Report, Finding]]:
-    return ((report, finding) for report in reports for finding in report.findings)
-
-
-def _kind(finding: Finding) -> str:
-    return "undecided" if finding.undecided else finding.severity
-
-
-def _line(report: Report, finding: Finding) -> str:
-    file, line = place(report, finding)
-    spot = file if line is None else f"{file}:{line}"
-    return f"{_printable(spot)}: {finding.code} {_kind(finding)}: {message(finding)}"
-
-
 def _printable(text: str) -> str:
     return clean(one_line(text))
 
 
-def _properties(report: Report, finding: Finding) -> str:
-    file, line = place(report, finding)
-    said = {"file": _printable(_posix(file)), "line": line, "title": finding.code}
+def _properties(one: Shown) -> str:
+    said = {"file": _printable(_posix(one.file)), "line": one.line, "title": one.finding.code}
     escapes = str.maketrans({":": "%3A", ",": "%2C"})
     words = ((name, _escaped(str(value)).translate(escapes)) for name, value in said.items() if value is not None)
     return ",".join("=".join(word) for word in words)

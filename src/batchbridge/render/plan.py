@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from batchbridge.meaning.candidates import CandidatePlan
-from batchbridge.meaning.derived import UNITS, derive
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.derived import derive
 from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
 from batchbridge.meaning.spec import Spec
-from batchbridge.render.text import number, quantity
+from batchbridge.render.text import count, number, numbers, quantity
 
 _SHOWN = 12
 """Prompts of one line of text; JSON has them all."""
@@ -19,19 +19,62 @@ _CANDIDATES = 1 << 16
 """Candidates that are computed to be shown."""
 
 
-def totals(plan: Plan, dataset_size: int | None) -> dict[str, int | float | None]:
-    """The derived numbers of the plan's spec and dataset; without its size (prompts) those that do not need it."""
+class Shown(NamedTuple):
+    """What is shown of a plan. dataset_size: prompts; None: places of the first rollout stand for them. open_: see
+    `open_dict`."""
+
+    plan: Plan
+    dataset_size: int | None
+    rollouts: Iterable[RolloutPlan]
+    steps: Iterable[StepPlan]
+    open_: Mapping[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "totals": _totals(self.plan, self.dataset_size),
+            "decided_while_it_runs": self.open_,
+            "rollouts": [_rollout_dict(one) for one in self.rollouts],
+            "steps": [_step_dict(one) for one in self.steps],
+        }
+
+    def lines(self, *, totals: bool) -> Iterator[str]:
+        """The same as text, line by line; the derived numbers only with `totals`."""
+        if totals:
+            yield from _totals_lines(self.plan, self.dataset_size)
+        if self.open_ is not None:
+            yield from _open_lines(self.open_)
+        yield from map(_rollout_line, self.rollouts)
+        for step in self.steps:
+            yield from _step_lines(step, "prompt" if self.dataset_size is not None else "place")
+        if self.dataset_size is None:
+            yield from _share(self.plan)
+
+
+def first_rollout(spec: Spec) -> Shown:
+    """The first rollout and the optimizer steps that train it, with places of the rollout instead of prompts. Raises
+    `PlanError`."""
+    plan = plan_of(spec, _enough_prompts(spec))
+    rollout, steps = plan.rollout(0), []
+    for step in plan.steps_using(0):
+        places = (place // plan.completions_per_prompt for place in step.positions)
+        members = tuple(member._replace(prompt=at) for member, at in zip(step.members, places, strict=True))
+        steps.append(replace(step, members=members))
+    rollouts = [replace(rollout, prompts=tuple(range(len(rollout.prompts))))]
+    why = "unknown: which prompts, and how many rollouts and optimizer steps the run has, is open"
+    open_ = {"fields": {"dataset_size": why}, "members_are": "place", "candidates": ()}
+    return Shown(plan, None, rollouts, steps, open_)
+
+
+def _totals(plan: Plan, dataset_size: int | None) -> dict[str, int | float | None]:
     return derive(plan.asked if isinstance(plan, CandidatePlan) else plan.spec, dataset_size)
 
 
-def totals_lines(plan: Plan, dataset_size: int | None) -> Iterator[str]:
-    """One line per total."""
-    values = totals(plan, dataset_size)
+def _totals_lines(plan: Plan, dataset_size: int | None) -> Iterator[str]:
     open_ = "open: which prompts, and how many rollouts and optimizer steps there are (say --dataset-size PROMPTS)"
     yield f"dataset: {open_ if dataset_size is None else f'{number(dataset_size)} prompts'}"
-    for name, unit in UNITS.items():
-        if values[name] is not None:
-            yield f"{name}: {quantity(name, values[name], unit)}"
+    for name, value, unit in numbers(_totals(plan, dataset_size)):
+        yield f"{name}: {quantity(name, value, unit)}"
 
 
 def open_dict(plan: CandidatePlan) -> dict[str, Any]:
@@ -40,43 +83,25 @@ def open_dict(plan: CandidatePlan) -> dict[str, Any]:
     return {"fields": dict(plan.undecided), "members_are": plan.members_are, "candidates": plan.candidates(0, shown)}
 
 
-def shape_dict() -> dict[str, Any]:
-    """As `open_dict`, of a plan without the number of prompts."""
-    why = "unknown: which prompts, and how many rollouts and optimizer steps the run has, is open"
-    return {"fields": {"dataset_size": why}, "members_are": "place", "candidates": ()}
-
-
-def with_enough_prompts(spec: Spec) -> int:
+def _enough_prompts(spec: Spec) -> int:
     """A number of prompts with which the first rollout and its optimizer steps are whole."""
     prompts, step = spec.rollout.prompts_per_rollout or 1, spec.optimizer_step.completions_per_step or 1
     trained = (spec.completions_per_rollout or 1) * spec.optimizer_step.passes_per_rollout
     return prompts * (step // math.gcd(step, trained))
 
 
-def first_rollout(plan: Plan) -> tuple[RolloutPlan, list[StepPlan]]:
-    """The first rollout and the optimizer steps that train it, with places of their rollout instead of prompts."""
-    rollout, steps = plan.rollout(0), []
-    for step in plan.steps_using(0):
-        places = (place // plan.completions_per_prompt for place in step.positions)
-        members = tuple(member._replace(prompt=at) for member, at in zip(step.members, places, strict=True))
-        steps.append(replace(step, members=members))
-    return replace(rollout, prompts=tuple(range(len(rollout.prompts)))), steps
-
-
-def share_line(plan: Plan) -> str | None:
+def _share(plan: Plan) -> Iterator[str]:
     """How many completions of an optimizer step each device trains, and in how many micro-batches."""
-    values, micro = totals(plan, None), plan.spec.micro_batch.completions_per_device
+    values, micro = _totals(plan, None), plan.spec.micro_batch.completions_per_device
     each, cuts = values["completions_per_device_per_step"], values["gradient_accumulation_steps"]
-    if each is None:
-        return None
-    world = plan.spec.topology.world_size
-    devices = "the device trains" if world == 1 else f"each of {number(world)} devices trains"
-    parts = "" if cuts is None else f", in {number(cuts)} micro-batch{'' if cuts == 1 else 'es'} of {number(micro)}"
-    return f"of a step {devices} {number(each)} completions{parts} (which ones depends on their lengths)"
+    if each is not None:
+        world = plan.spec.topology.world_size
+        devices = "the device trains" if world == 1 else f"each of {number(world)} devices trains"
+        parts = "" if cuts is None else f", in {count(cuts, 'micro-batch', 'micro-batches')} of {number(micro)}"
+        yield f"of a step {devices} {number(each)} completions{parts} (which ones depends on their lengths)"
 
 
-def open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
-    """Text of `open_dict`."""
+def _open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
     for path, why in open_["fields"].items():
         if path != "dataset_size":
             yield f"decided while it runs: {path} = {why}"
@@ -85,8 +110,7 @@ def open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
     yield f"numbers of prompts below are {open_['members_are']}s of their rollout"
 
 
-def rollout_dict(rollout: RolloutPlan) -> dict[str, Any]:
-    """JSON of one rollout."""
+def _rollout_dict(rollout: RolloutPlan) -> dict[str, Any]:
     return {
         "index": rollout.index,
         "epoch": rollout.epoch,
@@ -96,8 +120,7 @@ def rollout_dict(rollout: RolloutPlan) -> dict[str, Any]:
     }
 
 
-def rollout_line(rollout: RolloutPlan) -> str:
-    """Text of one rollout."""
+def _rollout_line(rollout: RolloutPlan) -> str:
     return (
         f"rollout {rollout.index}  epoch {rollout.epoch}  generated with the weights before step "
         f"{rollout.generated_at_step}  {number(len(rollout.prompts))} prompts x {rollout.completions_per_prompt}: "
@@ -105,7 +128,7 @@ def rollout_line(rollout: RolloutPlan) -> str:
     )
 
 
-def step_dict(step: StepPlan) -> dict[str, Any]:
+def _step_dict(step: StepPlan) -> dict[str, Any]:
     """JSON of one optimizer step; members in the order of the stream."""
     members = [
         {"rollout": m.rollout, "pass": m.pass_index, "prompt": m.prompt, "sample": m.sample} for m in step.members
@@ -120,7 +143,7 @@ def step_dict(step: StepPlan) -> dict[str, Any]:
     }
 
 
-def step_lines(step: StepPlan, members: str = "prompt") -> Iterator[str]:
+def _step_lines(step: StepPlan, members: str) -> Iterator[str]:
     """Text of one optimizer step: a head, and a line for every pass over a rollout that it draws from.
 
     members: what `Completion.prompt` counts, prompts of the dataset or places of a rollout.
