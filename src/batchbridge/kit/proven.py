@@ -28,7 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchbridge.contract.attachment import Request
 from batchbridge.contract.evidence import Code, Evidence, Grade, Package, Record, named
 from batchbridge.errors import CannotAttach
 from batchbridge.kit import versions
@@ -162,11 +161,6 @@ def require(
     if UNPROVEN not in allow:
         raise CannotAttach({UNPROVEN: refusal(found)})
     return replace(found, grade="measured")
-
-
-def graded(code: Code, request: Request, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Request:
-    """The request with its evidence; see `require`, which says what is raised."""
-    return replace(request, evidence=require(code, request.allow, *objects, folders=folders))
 
 
 def refusal(found: Evidence) -> str:
