@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Literal
 
 from batchbridge.contract.adapter import Adapter
@@ -76,7 +76,7 @@ def carry_over(
     said = said_by(source, left, own)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
-        return written, tuple(_left(source, left, own, said, set()))
+        return written, all_left(source, left, own)
     same_words = own is not None and own.outside == adapter.outside
     if same_words and own is not None:
         offers = [
@@ -91,13 +91,13 @@ def carry_over(
         offers = [list(_offers(rows, name, said, back)) for name in SHARED]
     reports = _accepted([offer for offer in offers if offer], written, back, read)
     told = {key for report in reports for key in report.keys}
-    reports += _left(source, left, own, said, told | (set(written.values) if same_words else set()), same_words)
+    reports += _left(source, left, own, told | (set(written.values) if same_words else set()), same_words)
     return _with_settings(adapter, written, back, reports), tuple(reports)
 
 
 def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
     """Reports of settings of which nothing is written."""
-    return tuple(_left(source, left, own, said_by(source, left, own), set()))
+    return tuple(_left(source, left, own))
 
 
 # ---- the source
@@ -257,13 +257,12 @@ def _left(
     source: Reading,
     left: Mapping[str, Any],
     own: Adapter | None,
-    said: list[Said],
-    told: set[str],
+    told: Set[str] = frozenset(),
     same_words: bool = False,
 ) -> Iterator[OutsideReport]:
     """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
     a framework with the same words could have had it."""
-    shared = {one.key: one.row.name for one in said}
+    shared = {one.key: one.row.name for one in said_by(source, left, own)}
     for key, value in left.items():
         plain = key.lstrip("+~")
         if {key, plain, *_groups(key)} & told:
