@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from batchbridge.contract.adapter import Adapter
@@ -97,7 +97,7 @@ def carry_over(
 
 def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
     """Reports of settings of which nothing is written."""
-    return tuple(_left(source, left, own))
+    return tuple(_left(source, left, own, set()))
 
 
 # ---- the source
@@ -254,11 +254,7 @@ def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading
 
 
 def _left(
-    source: Reading,
-    left: Mapping[str, Any],
-    own: Adapter | None,
-    told: Set[str] = frozenset(),
-    same_words: bool = False,
+    source: Reading, left: Mapping[str, Any], own: Adapter | None, told: set[str], same_words: bool = False
 ) -> Iterator[OutsideReport]:
     """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
     a framework with the same words could have had it."""
