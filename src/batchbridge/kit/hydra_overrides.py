@@ -176,25 +176,27 @@ class _Parser:
 
     def unquoted(self, stop: str = "") -> str:
         parts: list[str] = []
-        escaped: list[int] = []
+        shape: list[str] = []
+        """The same with a letter in the place of each character that is escaped."""
         while mark := self.peek():
             if mark == "\\" and self.text[self.at + 1 : self.at + 2] in tuple("\\()[]{}:=, \t"):
-                escaped.append(len(parts))
                 parts.append(self.text[self.at + 1])
+                shape.append("x")
                 self.at += 2
-            elif mark == "$" and self.text.startswith("${", self.at):
-                parts.append(self.interpolation())
+                continue
+            if mark == "$" and self.text.startswith("${", self.at):
+                mark = self.interpolation()
             elif mark != stop and ((mark.isascii() and mark.isalnum()) or mark in _UNQUOTED):
-                parts.append(mark)
                 self.at += 1
             else:
                 break
-        plain = ["x" if place in escaped else part for place, part in enumerate(parts)]
-        beginning = next((place for place, part in enumerate(plain) if part not in (" ", "\t")), len(plain))
-        ending = next((place + 1 for place in range(len(plain) - 1, -1, -1) if plain[place] not in (" ", "\t")), 0)
-        if ending and plain[ending - 1] == ":":
-            ending = len(parts)  # blanks after a colon belong to it
-        text = "".join(parts[beginning:ending])
+            parts.append(mark)
+            shape.append(mark)
+        seen = "".join(shape)
+        trimmed = seen.rstrip(" \t")
+        # Blanks after a colon belong to it.
+        end = len(seen) if trimmed.endswith(":") else len(trimmed)
+        text = "".join(parts)[len(seen) - len(seen.lstrip(" \t")) : end]
         if not text:
             what = repr(self.peek()) if self.peek() else "the end"
             raise NoOverride(f"{self.text!r:.60}: a value is expected before {what}")
