@@ -116,10 +116,8 @@ class Said:
 def said_by(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[Said]:
     """Shared settings that a reading's configuration gives. left: native values as they were given, where they are
     known; a reading alone has them cut for messages."""
-    found: list[Said] = []
-    if own is None:
-        return found
-    for key, row in own.shared_settings().items():
+    found = []
+    for key, row in own.shared_settings().items() if own is not None else ():
         spellings = (key, f"+{key}", f"++{key}")
         given = next((left[one] for one in spellings if one in left), None)
         if given is None and key in source.given and source.given[key].value is not None:

@@ -185,10 +185,12 @@ def foreign_functions(
     found = []
     for package in code.packages:
         folder = folders.get(package.name)
-        for key, digest in package.digests(folder).items() if folder is not None else ():
+        if folder is None:
+            continue
+        for key, digest in package.digests(folder).items():
             file, _, name = key.partition(": ")
-            module = _loaded(package.name, file, folder) if folder is not None else None
-            if module is None or folder is None:
+            module = _loaded(package.name, file, folder)
+            if module is None:
                 continue
             if not digest:
                 if (added := _added(module, name)) is not None and not _is_ours(added):
