@@ -13,7 +13,7 @@ from batchbridge.kit import Context, NativeStep, walk
 from batchbridge.kit.command_line import options_of
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
-from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems

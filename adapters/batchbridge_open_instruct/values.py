@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.parser_kinds import FLOAT, INT
-from batchbridge.kit.typed_values import WrongValue
 
 LARGEST = 10**15
 """Largest integer that is taken for a size."""

@@ -10,7 +10,7 @@ from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep, SharedSetting
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted, gathered
-from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems

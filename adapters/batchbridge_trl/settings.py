@@ -7,7 +7,7 @@ key that existed only in a range says so; a key that was removed or renamed stan
 from __future__ import annotations
 
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.parser_kinds import (
     ANY,
     BOOL,
@@ -22,7 +22,6 @@ from batchbridge.kit.parser_kinds import (
     TEXT,
     passes_unchecked,
 )
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.versions import holds as holds
 from batchbridge_trl.settings_transformers import TRAINING_ARGUMENTS as TRAINING_ARGUMENTS
 from batchbridge_trl.settings_transformers import TRANSFORMERS as TRANSFORMERS

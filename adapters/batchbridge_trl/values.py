@@ -12,9 +12,9 @@ from typing import Any
 
 from batchbridge.kit import LARGEST
 from batchbridge.kit.key_table import Key
+from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.parser_kinds import passes_unchecked
 from batchbridge.kit.parser_kinds import too_large as too_large
-from batchbridge.kit.typed_values import WrongValue
 
 TOO_LARGE = WrongValue(
     f"an integer of at most {LARGEST:,} in size",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def loader(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions `__getattr__` and `__dir__` of a package: its names are those that it imports for type checkers.
 
-    What is imported `if TYPE_CHECKING` is said once, there: the package's text is read when a name is first asked for.
+    They are said once, `if TYPE_CHECKING`: the package's text is read when a name, or `__all__`, is first asked for.
     """
 
     @cache
@@ -30,6 +30,8 @@ def loader(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     def get(name: str) -> Any:
         import importlib
 
+        if name == "__all__":
+            return sorted(homes())
         if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(homes()[name]), name)

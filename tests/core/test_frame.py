@@ -10,11 +10,11 @@ import pytest
 from batchbridge import Source, Where
 from batchbridge.kit import Context, parse_arguments, set_on_top
 from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.native_steps import dealt_steps, rollouts_of
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT, TEXT, structured
 from batchbridge.kit.omegaconf_said import Natively, Said
 from batchbridge.kit.rule_table import BUILDING, NOTE, OPEN, SILENT, STANDING, WRONG, defects, findings
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.writing import Problems
 
 NATIVELY = Natively(Codes.of("BB-TOY"), "it fails", "toy 1.0")

@@ -24,11 +24,10 @@ from batchbridge.kit.key_table import (
     recorded,
     recorded_together,
 )
-from batchbridge.kit.kinds import anything, count, flag, named, natural, one_of, optional, real, text, whole
+from batchbridge.kit.kinds import WrongValue, anything, count, flag, named, natural, one_of, optional, real, text, whole
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.rule_table import Rule, recorded_rules
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told
 
 KINDS = {

@@ -190,8 +190,9 @@ def test_ranks_that_ask_for_different_things_are_refused_by_what_differs(monkeyp
     monkeypatch.setattr(plugins, "adapters", lambda: {"toy": OnTwoRanks()})
 
     def other(mine: Any) -> Any:
-        same, spec, size, mode, _, _ = mine
-        return same, spec.replace(**{"order.seed": 9}), size - 1, mode, "trainer", "free"
+        same, asked = mine
+        size = asked["dataset_size"] - 1
+        return same, {**asked, "order.seed": 9, "dataset_size": size, "report_to": "trainer", "padding": "free"}
 
     with pytest.raises(CannotAttach) as caught:
         wrap(Trainer(answers=[lambda mine: mine, other]))

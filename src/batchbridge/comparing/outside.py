@@ -76,7 +76,7 @@ def carry_over(
     said = said_by(source, left, own)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
-        return written, tuple(_left(source, left, own, said, set()))
+        return written, all_left(source, left, own)
     same_words = own is not None and own.outside == adapter.outside
     if same_words and own is not None:
         offers = [
@@ -91,13 +91,13 @@ def carry_over(
         offers = [list(_offers(rows, name, said, back)) for name in SHARED]
     reports = _accepted([offer for offer in offers if offer], written, back, read)
     told = {key for report in reports for key in report.keys}
-    reports += _left(source, left, own, said, told | (set(written.values) if same_words else set()), same_words)
+    reports += _left(source, left, own, told | (set(written.values) if same_words else set()), same_words)
     return _with_settings(adapter, written, back, reports), tuple(reports)
 
 
 def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
     """Reports of settings of which nothing is written."""
-    return tuple(_left(source, left, own, said_by(source, left, own), set()))
+    return tuple(_left(source, left, own, set()))
 
 
 # ---- the source
@@ -116,10 +116,8 @@ class Said:
 def said_by(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[Said]:
     """Shared settings that a reading's configuration gives. left: native values as they were given, where they are
     known; a reading alone has them cut for messages."""
-    found: list[Said] = []
-    if own is None:
-        return found
-    for key, row in own.shared_settings().items():
+    found = []
+    for key, row in own.shared_settings().items() if own is not None else ():
         spellings = (key, f"+{key}", f"++{key}")
         given = next((left[one] for one in spellings if one in left), None)
         if given is None and key in source.given and source.given[key].value is not None:
@@ -254,16 +252,11 @@ def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading
 
 
 def _left(
-    source: Reading,
-    left: Mapping[str, Any],
-    own: Adapter | None,
-    said: list[Said],
-    told: set[str],
-    same_words: bool = False,
+    source: Reading, left: Mapping[str, Any], own: Adapter | None, told: set[str], same_words: bool = False
 ) -> Iterator[OutsideReport]:
     """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
     a framework with the same words could have had it."""
-    shared = {one.key: one.row.name for one in said}
+    shared = {one.key: one.row.name for one in said_by(source, left, own)}
     for key, value in left.items():
         plain = key.lstrip("+~")
         if {key, plain, *_groups(key)} & told:

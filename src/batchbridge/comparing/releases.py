@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchbridge.comparing.differences import compare
@@ -86,7 +86,7 @@ def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Ju
         last = spans[-1] if spans else None
         same = last is not None and last.verdict == reading.verdict and not changes
         if last and same and _alike(last.errors, last.last) == _alike(errors, version):
-            spans[-1] = Span(**{**vars(last), "last": version, "errors": errors})
+            spans[-1] = replace(last, last=version, errors=errors)
         else:
             spans.append(Span(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors))
         before = reading if reading.spec is not None else before

@@ -22,7 +22,6 @@ from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Where
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat
@@ -269,11 +268,8 @@ class _Sizes:
 
 def _sizes(spec: Spec) -> _Sizes | None:
     """The sizes of `spec`; None where a step has no number of completions (micro-batches or tokens per step)."""
-    step, rollout, parts = (
-        spec.optimizer_step.completions_per_step,
-        spec.completions_per_rollout,
-        spec.optimizer_step.parts_per_rollout,
-    )
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    parts = spec.optimizer_step.parts_per_rollout
     if step is None and parts and rollout and rollout % parts == 0:
         step = rollout // parts
     if not step:
@@ -395,7 +391,8 @@ class _Judge:
         given = {key: before.native[key] for key in before.given if key in before.native}
         told = None if before.spec is None else before.spec.topology.world_size
         # The devices may have been said beside the settings: by a launcher, or by whoever asks.
-        beside = {place.key for place in self._errors(given, told)}
+        wrong = [finding for finding in self._reading(given, told).findings if finding.severity == "error"]
+        beside = {place.key for finding in wrong for place in finding.where}
         given = {key: value for key, value in given.items() if key not in beside}
         changes = {key: value for key, value in choice.written.values.items() if before.native.get(key, _NO) != value}
         for world, devices in ((None, None), (told, choice.spec.topology.world_size)):
@@ -417,10 +414,6 @@ class _Judge:
         """The specification of settings on `world` devices; None where they are not valid."""
         reading = self._reading(values, world)
         return reading.spec if reading.verdict == "valid" else None
-
-    def _errors(self, values: Mapping[str, Any], world: int | None) -> list[Where]:
-        found = [finding for finding in self._reading(values, world).findings if finding.severity == "error"]
-        return [place for finding in found for place in finding.where]
 
     def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:
         version, prompts = self.before.framework_version, self.before.dataset_size

@@ -24,7 +24,7 @@ class Request:
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
     are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.
-    evidence: what speaks for the code that runs, once `batchbridge.kit.proven.graded` has looked; None before, and from
+    evidence: what speaks for the code that runs, once `kit.proven.require` has looked; None before, and from
     adapters that have no record of their framework's code. again: what stood before another request failed is put back;
     it was checked and probed when it was made, and need not be now. report_to: "trainer" where every optimizer step's
     numbers go to the trainer's own loggers; None: they go nowhere but into the ledger. padding: see `wrap`; "free" only

@@ -81,7 +81,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise CannotAttach({"resume": f"{folder / STATE_FILE} cannot be read: {error}"}) from None
+        raise _refusal(f"{folder / STATE_FILE} cannot be read: {error}") from None
     return saved if isinstance(saved, dict) else {}
 
 
@@ -97,8 +97,7 @@ def check_files(folder: Path) -> None:
     whole = [path.parent for path in folder.parent.glob(f"*/{STATE_FILE}") if _cut_off(path.parent) is None]
     newest = max(whole, key=lambda path: (path / STATE_FILE).stat().st_mtime, default=None)
     remedy = "; no other checkpoint beside it is whole" if newest is None else f"; the newest whole one is {newest}"
-    reason = f"{cut} is cut off: the checkpoint was not finished when the run was killed{remedy}"
-    raise CannotAttach({"resume": reason})
+    raise _refusal(f"{cut} is cut off: the checkpoint was not finished when the run was killed{remedy}")
 
 
 def _cut_off(folder: Path) -> Path | None:
@@ -129,7 +128,7 @@ def resume(
     can. held: generated rollouts whose completions were saved. reading: for the user's own names of settings.
     """
     if not saved or not {"schema", "plan"} & saved.keys():
-        raise CannotAttach({"resume": f"{where} was written without batchbridge: its place in the plan is unknown"})
+        raise _refusal(f"{where} was written without batchbridge: its place in the plan is unknown")
     try:
         wrote, place = int(saved["ranks"]), saved if "schema" in saved else saved["plan"]
         steps, prompts = int(place["optimizer_steps"]), int(place["dataset_size"])
@@ -137,13 +136,14 @@ def resume(
             raise ValueError(f"schema {saved['schema']!r}, and this batchbridge reads {SCHEMA!r}")
         before = Spec.from_dict(saved["spec"]) if "schema" in saved else None
     except (KeyError, TypeError, ValueError) as error:
-        raise CannotAttach({"resume": f"{where}: its saved state cannot be read: {error!s:.300}"}) from None
+        raise _refusal(f"{where}: its saved state cannot be read: {error!s:.300}") from None
     if wrote != ranks and other_ranks is not None:
-        raise CannotAttach({"resume": ranks_differ(where, wrote, ranks, other_ranks)})
+        raise _refusal(ranks_differ(where, wrote, ranks, other_ranks))
     if before is None:
         _check_digest(where, place, plan)
         before = plan.asked
-    changed = {path: pair for path, *pair in _differences(before, plan.asked)}
+    old, new = before.values, plan.asked.values
+    changed = {path: (old.get(path), new.get(path)) for path in {**old, **new} if old.get(path) != new.get(path)}
     wrong = [path for path in changed if _decides(path, before, plan.asked)]
     if wrong or prompts != plan.dataset_size:
         raise CannotAttach(
@@ -157,11 +157,9 @@ def resume(
     missing = set(position.live_rollouts).difference(held) if steps < plan.total_optimizer_steps else ()
     if missing:
         names = ", ".join(map(str, sorted(missing)))
-        raise CannotAttach(
-            {
-                "resume": f"{where} lies inside rollout {names}, whose completions it does not hold: it was the last "
-                "of a shorter run; resume from a checkpoint before that rollout"
-            }
+        raise _refusal(
+            f"{where} lies inside rollout {names}, whose completions it does not hold: it was the last of a shorter "
+            "run; resume from a checkpoint before that rollout"
         )
     notes = tuple(_notes(where, changed, plan.asked, reading))
     return Resumed(position=position, ranks=wrote, changed=tuple(changed), saved=saved, notes=notes)
@@ -182,13 +180,8 @@ def tell(trainer: object, notes: Sequence[str], *, aloud: bool = True) -> None:
         warnings.warn(f"batchbridge: {'. '.join(notes)}", UserWarning, stacklevel=2)
 
 
-def _differences(before: Spec, now: Spec) -> Iterator[tuple[str, Any, Any]]:
-    """Every field that differs, in schema order; None for a field of a term of the loss that one spec has not."""
-    old = before.values
-    new = now.values
-    for path in dict.fromkeys([*old, *new]):
-        if old.get(path) != new.get(path):
-            yield path, old.get(path), new.get(path)
+def _refusal(reason: str) -> CannotAttach:
+    return CannotAttach({"resume": reason})
 
 
 def _decides(path: str, before: Spec, now: Spec) -> bool:
@@ -210,34 +203,28 @@ def _check_digest(where: str, place: Mapping[str, Any], plan: Plan) -> None:
     """Of a checkpoint of the first versions, which says whether its settings were these, but not which they were."""
     was, here = place.get("spec"), plan.asked.digest()
     if was != here:
-        raise CannotAttach(
-            {
-                "resume": f"{where} was written by a version of batchbridge that saved a digest of its settings in the "
-                f"place of the settings, and some setting has changed since (digest {was} then, {here} now): resume "
-                "with exactly the settings, batch splits included, that it was written with"
-            }
+        raise _refusal(
+            f"{where} was written by a version of batchbridge that saved a digest of its settings in the place of the "
+            f"settings, and some setting has changed since (digest {was} then, {here} now): resume with exactly the "
+            "settings, batch splits included, that it was written with"
         )
 
 
 def _check_length(where: str, before: Spec, plan: Plan, steps: int) -> None:
     """Raises `CannotAttach` unless the first `steps` steps of a run that is now longer or shorter are the same."""
     if steps > plan.total_optimizer_steps:
-        raise CannotAttach(
-            {
-                "resume": f"{where} was written after {steps} optimizer steps, and this run ends after "
-                f"{plan.total_optimizer_steps}: make the run longer, or resume from an earlier checkpoint"
-            }
+        raise _refusal(
+            f"{where} was written after {steps} optimizer steps, and this run ends after {plan.total_optimizer_steps}: "
+            "make the run longer, or resume from an earlier checkpoint"
         )
     try:
         same = not steps or type(plan)(before, plan.dataset_size).step(steps - 1) == plan.step(steps - 1)
     except PlanError as error:
-        raise CannotAttach({"resume": f"{where}: its own run has no plan: {error.reason}"}) from None
+        raise _refusal(f"{where}: its own run has no plan: {error.reason}") from None
     if not same:
-        raise CannotAttach(
-            {
-                "resume": f"{where} was written after the last step of its run, which was cut short there and is whole "
-                "in a run of another length: resume from an earlier checkpoint"
-            }
+        raise _refusal(
+            f"{where} was written after the last step of its run, which was cut short there and is whole in a run of "
+            "another length: resume from an earlier checkpoint"
         )
 
 

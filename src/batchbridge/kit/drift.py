@@ -73,6 +73,5 @@ def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[Any, ...]], ob
                 step,
                 "weights",
                 f"a response token of {who} weighs {row.weight:.9g}, {row.weight / float(weight):.6g} times what "
-                f"the plan "
-                f"says: {float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation})",
+                f"the plan says: {float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation})",
             )

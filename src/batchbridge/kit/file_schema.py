@@ -43,7 +43,7 @@ def setting(row: Key, words: Words | None = None, *, decides: str | None = None,
     in the place of a value, and `???` of one that may be null.
     """
     schema: Schema = dict(row.kind.schema)
-    if "pattern" in schema and row.kind.expected != row.kind.name:
+    if "pattern" in schema and row.kind.expected != row.kind.name.rstrip("?"):
         schema["patternErrorMessage"] = f"expected {row.kind.expected}"
     if words is None and isinstance(row.values, Mapping) and "string" in schema.get("type", ""):
         words = Words([word for word in row.values if isinstance(word, str)], only=False)

@@ -9,7 +9,8 @@ Source: hydra-core 1.3.2, grammar OverrideParser.g4; docs "Basic Override syntax
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from batchbridge.errors import BatchBridgeError
 
@@ -37,6 +38,7 @@ class Override(NamedTuple):
     word: str
 
 
+Item = TypeVar("Item")
 _KEY = re.compile(r"[A-Za-z_][\w\-]*(?:[./][\w\-]+)*")
 _FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9](?:_?[0-9])*)")
@@ -93,7 +95,7 @@ class _Parser:
         return self.text[self.at] if self.at < len(self.text) else ""
 
     def blanks(self) -> None:
-        while self.peek() in (" ", "\t") and self.peek():
+        while self.peek() in (" ", "\t"):
             self.at += 1
 
     def end(self) -> None:
@@ -114,10 +116,10 @@ class _Parser:
             raise NotRead(f"nested deeper than {MAX_DEPTH} levels")
         first = self.peek()
         if first == "[":
-            return self.sequence(depth)
+            return list(self.items("]", lambda: self.element(depth + 1)))
         if first == "{":
-            return self.mapping(depth)
-        if first in ("'", '"') and first:
+            return dict(self.items("}", lambda: self.pair(depth + 1)))
+        if first in ("'", '"'):
             return self.quoted(first)
         if match := _FUNCTION.match(self.text, self.at):
             raise NotRead(f"{self.text!r:.60}: the function {match[1]}() is not evaluated")
@@ -125,45 +127,30 @@ class _Parser:
             return ""
         return primitive(self.unquoted())
 
-    def sequence(self, depth: int) -> list[Any]:
+    def items(self, close: str, item: Callable[[], Item]) -> Iterator[Item]:
+        """What stands between brackets, with commas between."""
         self.at += 1
-        items: list[Any] = []
-        self.blanks()
-        if self.peek() == "]":
-            self.at += 1
-            return items
-        while True:
-            items.append(self.element(depth + 1))
-            if self.separator("]"):
-                return items
-
-    def mapping(self, depth: int) -> dict[str, Any]:
-        self.at += 1
-        items: dict[str, Any] = {}
-        self.blanks()
-        if self.peek() == "}":
-            self.at += 1
-            return items
-        while True:
-            self.blanks()
-            quote = self.peek()
-            key = self.quoted(quote) if quote in ("'", '"') and quote else self.unquoted(stop=":")
-            self.blanks()
-            if self.peek() != ":":
-                raise NoOverride(f"{self.text!r:.60}: a colon is missing after the key {key!r:.30}")
-            self.at += 1
-            items[key] = self.element(depth + 1)
-            if self.separator("}"):
-                return items
-
-    def separator(self, close: str) -> bool:
-        """Whether the list or mapping ends here."""
         self.blanks()
         mark = self.peek()
-        if mark not in (",", close) or not mark:
-            raise NoOverride(f"{self.text!r:.60}: {', or ' + close if mark else close} is missing")
+        if mark == close:
+            self.at += 1
+        while mark != close:
+            yield item()
+            self.blanks()
+            mark = self.peek()
+            if mark not in (",", close):
+                raise NoOverride(f"{self.text!r:.60}: {', or ' + close if mark else close} is missing")
+            self.at += 1
+
+    def pair(self, depth: int) -> tuple[str, Any]:
+        self.blanks()
+        quote = self.peek()
+        key = self.quoted(quote) if quote in ("'", '"') else self.unquoted(stop=":")
+        self.blanks()
+        if self.peek() != ":":
+            raise NoOverride(f"{self.text!r:.60}: a colon is missing after the key {key!r:.30}")
         self.at += 1
-        return mark == close
+        return key, self.element(depth)
 
     def quoted(self, quote: str) -> str:
         start = self.at
@@ -189,25 +176,27 @@ class _Parser:
 
     def unquoted(self, stop: str = "") -> str:
         parts: list[str] = []
-        escaped: list[int] = []
+        shape: list[str] = []
+        """The same with a letter in the place of each character that is escaped."""
         while mark := self.peek():
             if mark == "\\" and self.text[self.at + 1 : self.at + 2] in tuple("\\()[]{}:=, \t"):
-                escaped.append(len(parts))
                 parts.append(self.text[self.at + 1])
+                shape.append("x")
                 self.at += 2
-            elif mark == "$" and self.text.startswith("${", self.at):
-                parts.append(self.interpolation())
+                continue
+            if mark == "$" and self.text.startswith("${", self.at):
+                mark = self.interpolation()
             elif mark != stop and ((mark.isascii() and mark.isalnum()) or mark in _UNQUOTED):
-                parts.append(mark)
                 self.at += 1
             else:
                 break
-        plain = ["x" if place in escaped else part for place, part in enumerate(parts)]
-        beginning = next((place for place, part in enumerate(plain) if part not in (" ", "\t")), len(plain))
-        ending = next((place + 1 for place in range(len(plain) - 1, -1, -1) if plain[place] not in (" ", "\t")), 0)
-        if ending and plain[ending - 1] == ":":
-            ending = len(parts)  # blanks after a colon belong to it
-        text = "".join(parts[beginning:ending])
+            parts.append(mark)
+            shape.append(mark)
+        seen = "".join(shape)
+        trimmed = seen.rstrip(" \t")
+        # Blanks after a colon belong to it.
+        end = len(seen) if trimmed.endswith(":") else len(trimmed)
+        text = "".join(parts)[len(seen) - len(seen.lstrip(" \t")) : end]
         if not text:
             what = repr(self.peek()) if self.peek() else "the end"
             raise NoOverride(f"{self.text!r:.60}: a value is expected before {what}")
@@ -215,10 +204,18 @@ class _Parser:
 
     def interpolation(self) -> str:
         """`${...}`, whole; what it refers to is decided later."""
-        start, depth = self.at, 0
-        while mark := self.peek():
-            self.at += 1
-            depth += {"{": 1, "}": -1}.get(mark, 0)
-            if mark == "}" and depth == 0:
-                return self.text[start : self.at]
-        raise NoOverride(f"{self.text!r:.60}: ${{ is not closed")
+        start, end = self.at, closing(self.text, self.at)
+        if end is None:
+            raise NoOverride(f"{self.text!r:.60}: ${{ is not closed")
+        self.at = end
+        return self.text[start:end]
+
+
+def closing(text: str, start: int) -> int | None:
+    """The place behind the brace that closes the first one from `start` on."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if text[at] == "}" and depth == 0:
+            return at + 1
+    return None

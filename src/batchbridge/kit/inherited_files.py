@@ -38,23 +38,11 @@ def compose(
     """`source` with the files that its key `inherits` names, and what is wrong with them as findings of `code`.
 
     replaces: a key that, where it is true in a mapping of the file's first level, makes it replace the parent's.
-    bases: values of
-    files that the framework ships, by name, for a file that is not there.
+    bases: values of files that the framework ships, by name, for a file that is not there.
     """
     chain = _Chain(inherits, code, replaces, bases or {})
-    values = chain.merged(source, 1)
-    problems = (*source.problems, *chain.problems)
-    return ComposedSource(
-        values=values,
-        lines=chain.lines,
-        files=chain.files,
-        path=source.path,
-        argv=source.argv,
-        problems=problems,
-        launcher=source.launcher,
-        unknown=source.unknown,
-        env=source.env,
-    )
+    made = {"values": chain.merged(source, 1), "lines": chain.lines, "files": chain.files}
+    return ComposedSource(**{**vars(source), **made, "problems": (*source.problems, *chain.problems)})
 
 
 class _Chain:

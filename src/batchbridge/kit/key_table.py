@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.kinds import Kind, named
+from batchbridge.kit.kinds import Kind, WrongValue, named
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import UNKNOWN, Problems

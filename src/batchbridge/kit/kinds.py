@@ -13,7 +13,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from batchbridge.kit.typed_values import LARGEST, WrongValue
+from batchbridge.errors import BatchBridgeError
+
+LARGEST = 1 << 62
+"""Integers beyond this are no sizes, seeds or counts."""
+
+
+class WrongValue(BatchBridgeError, ValueError):
+    """The value is not of its key's kind: what was expected, and what the framework itself does with it."""
+
+    def __init__(self, expected: str, native: str = "") -> None:
+        super().__init__(expected)
+        self.expected, self.native = expected, native
 
 
 class Kind(NamedTuple):
@@ -60,10 +71,9 @@ def real(least: float = -math.inf, most: float = math.inf) -> Kind:
     expected = " ".join(["a number", *filter(None, bounds)])
 
     def convert(value: Any) -> float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
-            number = float(value)
-            if math.isfinite(number) and least <= number <= most:
-                return number
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and abs(value) < LARGEST and least <= value <= most:
+            return float(value)
         raise WrongValue(expected)
 
     low = {"minimum": least} if least > -math.inf else {}
@@ -95,6 +105,12 @@ def optional(kind: Kind) -> Kind:
             raise WrongValue(expected) from None
 
     return Kind(f"{kind.name}?", expected, convert, or_null_schema(kind.schema))
+
+
+def or_null(kind: Kind) -> Kind:
+    """A kind, or None; what is neither is refused in the kind's own words."""
+    schema = or_null_schema(kind.schema)
+    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value is None else kind.convert(value), schema)
 
 
 def or_null_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:

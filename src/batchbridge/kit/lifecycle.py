@@ -21,7 +21,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.proven import graded
+from batchbridge.kit.proven import require
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
 from batchbridge.running.wrap import shared
 
@@ -92,7 +92,8 @@ class Runtime:
             reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
         if self.code is not None:
             try:
-                request = graded(self.code.used(self.uses(trainer)), request, *self.parts(trainer))
+                code = self.code.used(self.uses(trainer))
+                request = replace(request, evidence=require(code, request.allow, *self.parts(trainer)))
             except CannotAttach as error:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.hydra_overrides import NotRead, parse_value
+from batchbridge.kit.hydra_overrides import NotRead, closing, parse_value
 
 MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
@@ -77,8 +77,7 @@ class Resolver:
     ) -> None:
         """`env`: environment variables that the user gave; no other is looked at. `unknown`: keys whose value is not
         known, nor what refers to them. `functions`: resolvers that a framework registers, by name."""
-        self.functions = functions or {}
-        self.values, self.env, self.unknown = values, dict(env or {}), frozenset(unknown)
+        self.functions, self.values, self.env, self.unknown = functions or {}, values, env or {}, unknown
         self._groups: set[str] | None = None
 
     def get(self, key: str) -> Any:
@@ -102,9 +101,11 @@ class Resolver:
         while (start := text.find("${", at)) >= 0:
             if start and text[start - 1] == "\\":
                 raise Unresolved(f"{text!r:.80}: escaped interpolations are not followed")
-            parts.append(text[at:start])
-            at = _closing(text, start)
-            parts.append(self._value(text[start + 2 : at - 1].strip(), key, chain))
+            end = closing(text, start)
+            if end is None:
+                raise Unresolved(f"{text!r:.80}: ${{ is not closed")
+            parts += text[at:start], self._value(text[start + 2 : end - 1].strip(), key, chain)
+            at = end
         parts.append(text[at:])
         said = [part for part in parts if not isinstance(part, str) or part]
         return said[0] if len(said) == 1 else "".join(str(part) for part in said)
@@ -174,12 +175,3 @@ def _parts(text: str) -> list[str]:
         else:
             parts[-1] += mark
     return [part.strip() for part in parts]
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 0
-    for at in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if text[at] == "}" and depth == 0:
-            return at + 1
-    raise Unresolved(f"{text!r:.80}: ${{ is not closed")

@@ -1,35 +1,65 @@
-"""Kinds of values as OmegaConf and Hydra hand them on; see `batchbridge.kit.typed_values`."""
+"""Kinds of values as OmegaConf and Hydra hand them on: is a value of its key's kind?
+
+They hand on what they read; verl's dataclasses check little of it, and most wrong values fail far from their cause.
+`1e-6` is a float to OmegaConf and text to PyYAML, so text that OmegaConf's loader takes for a number is a number here
+too.
+"""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.kit.kinds import Kind, or_null_schema
+from batchbridge.kit.kinds import LARGEST, Kind, WrongValue, flag, or_null, text
 from batchbridge.kit.omegaconf import FINITE, number
 from batchbridge.kit.parser_kinds import NUMBER_TEXT, any_case
-from batchbridge.kit.typed_values import convert
-
-_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "int": {"type": "integer"},
-    "float": {"type": ["number", "string"], "pattern": f"^({FINITE})$"},
-    "bool": {"type": "boolean"},
-    "str": {"type": "string"},
-    "list": {"type": "array", "items": {"type": ["number", "string", "boolean"]}},
-    "any": {},
-}
 
 
-def _kind(name: str) -> Kind:
-    schema = _SCHEMAS[name.rstrip("?")]
-    return Kind(name, name, functools.partial(convert, name), or_null_schema(schema) if name[-1] == "?" else schema)
+def _kind(name: str, expected: str, convert: Callable[[Any], Any], schema: Mapping[str, Any]) -> Kind:
+    def given(value: Any) -> Any:
+        if value is None:
+            raise WrongValue(f"{expected}, not null")
+        return convert(value)
+
+    return Kind(name, name, given, schema)
 
 
-INT, FLOAT, BOOL, TEXT, LIST, ANY = (_kind(name) for name in ("int", "float", "bool", "str", "list", "any"))
-OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL = (_kind(name) for name in ("int?", "float?", "bool?"))
-OPTIONAL_TEXT, OPTIONAL_LIST = _kind("str?"), _kind("list?")
+def _integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return value
+    raise WrongValue("an integer")
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str):
+        value = number(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return float(value)
+    raise WrongValue("a finite number")
+
+
+def _sequence(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, str)) for item in value):
+        return [_float(item) if isinstance(item, str) and number(item) is not None else item for item in value]
+    raise WrongValue("a list")
+
+
+def _any(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool, list)):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise WrongValue("a plain value")
+
+
+INT = _kind("int", "an integer", _integer, {"type": "integer"})
+FLOAT = _kind("float", "a number", _float, {"type": ["number", "string"], "pattern": f"^({FINITE})$"})
+BOOL = _kind("bool", "true or false", flag.convert, {"type": "boolean"})
+TEXT = _kind("str", "text", text.convert, {"type": "string"})
+LIST = _kind("list", "a list", _sequence, {"type": "array", "items": {"type": ["number", "string", "boolean"]}})
+ANY = Kind("any", "any", _any)
+OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT, OPTIONAL_LIST = map(or_null, (INT, FLOAT, BOOL, TEXT, LIST))
 """Where null is legal, too."""
 
 

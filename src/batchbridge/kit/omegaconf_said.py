@@ -14,8 +14,8 @@ from batchbridge.contract.reading import Context, Source
 from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import Operation
 from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import set_on_top

@@ -12,8 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.kit.kinds import Kind, or_null_schema
-from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.kinds import Kind, WrongValue, or_null
 from batchbridge.rules.nearest_numbers import LARGEST
 
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
@@ -51,12 +50,6 @@ def choice(words: tuple[str, ...], enumeration: str) -> Kind:
         raise WrongValue(f"{expected}{hint}", f"ValueError: not a valid {enumeration}")
 
     return Kind("choice", expected, convert, {"enum": list(words)})
-
-
-def or_null(kind: Kind) -> Kind:
-    """A kind, or null."""
-    schema = or_null_schema(kind.schema)
-    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value is None else kind.convert(value), schema)
 
 
 def _integer(value: Any) -> int:

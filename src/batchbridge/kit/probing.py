@@ -25,9 +25,11 @@ WIDTH = 8
 """Tokens that every row is padded to."""
 ADVANTAGES = (0.5, -1.25, 0.0, 2.0, -0.75, 1.5)
 """Of the rows, in order."""
-TOKENS = sum(map(sum, CUT))
+_LENGTHS = [tokens for part in CUT for tokens in part]
+_ROWS = [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_LENGTHS)]
+TOKENS = sum(_LENGTHS)
 """Response tokens of the probe's optimizer step."""
-COMPLETIONS = sum(tokens > 0 for part in CUT for tokens in part)
+COMPLETIONS = sum(tokens > 0 for tokens in _LENGTHS)
 """Completions of the probe's optimizer step; the filler is none."""
 
 
@@ -85,8 +87,7 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
     taps: one per probed optimizer step, every micro-batch of `batches` watched in order. scale: see `Tap.take`. remedy:
     what the user can do instead, as the end of a sentence.
     """
-    rows = [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_lengths())]
-    wanted = [float(weight) for weight in token_weights(term, rows)]
+    wanted = [float(weight) for weight in token_weights(term, _ROWS)]
     shown: set[int] = set()
     for tap in taps:
         try:
@@ -97,26 +98,19 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
         if (why := _objection(found, wanted)) is not None:
             raise CannotAttach({"weight_probe": f"{why} ({term.aggregation}); {remedy}"})
     # A completion whose ratio is its sequence's may be clipped as a whole, but never in the probe of ratios of one.
-    if hidden := [length for place, length in enumerate(_lengths()) if length and place not in shown]:
+    if hidden := [length for place, length in enumerate(_LENGTHS) if length and place not in shown]:
         reason = f"the trainer's own loss gives a completion of {hidden[0]} tokens no gradient"
         raise CannotAttach({"weight_probe": f"{reason} ({term.aggregation}); {remedy}"})
 
 
 def normaliser(term: LossTerm) -> Normaliser:
     """The denominators of the probed optimizer step."""
-    return Normaliser.of(
-        term, [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_lengths())]
-    )
-
-
-def _lengths() -> list[int]:
-    return [tokens for part in CUT for tokens in part]
+    return Normaliser.of(term, _ROWS)
 
 
 def _objection(found: Sequence[Measured], wanted: Sequence[float]) -> str | None:
     if len(found) != len(wanted):
         return f"the trainer's loss took {len(found)} rows of log-probabilities where {len(wanted)} were given"
-    lengths = _lengths()
     for place, (row, weight) in enumerate(zip(found, wanted, strict=True)):
         if row.departure > row.tolerance:
             return (
@@ -125,7 +119,7 @@ def _objection(found: Sequence[Measured], wanted: Sequence[float]) -> str | None
             )
         if weight and row.weight is not None and abs(row.weight / weight - 1) > row.tolerance:
             return (
-                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight "
+                f"the trainer's own loss gives a token of a completion of {_LENGTHS[place]} tokens the weight "
                 f"{row.weight:.6g} in its optimizer step, and the plan {weight:.6g}"
             )
     return None

@@ -28,7 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchbridge.contract.attachment import Request
 from batchbridge.contract.evidence import Code, Evidence, Grade, Package, Record, named
 from batchbridge.errors import CannotAttach
 from batchbridge.kit import fingerprints, versions
@@ -169,11 +168,6 @@ def require(
     return replace(found, grade="measured")
 
 
-def graded(code: Code, request: Request, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Request:
-    """The request with its evidence; see `require`, which says what is raised."""
-    return replace(request, evidence=require(code, request.allow, *objects, folders=folders))
-
-
 def refusal(found: Evidence) -> str:
     """Why control flow that is not known is refused, and what can be done."""
     return (
@@ -196,10 +190,12 @@ def foreign_functions(
     found = []
     for package in code.packages:
         folder = folders.get(package.name)
-        for key, digest in fingerprints.of_package(package, folder).items() if folder is not None else ():
+        if folder is None:
+            continue
+        for key, digest in fingerprints.of_package(package, folder).items():
             file, _, name = key.partition(": ")
-            module = _loaded(package.name, file, folder) if folder is not None else None
-            if module is None or folder is None:
+            module = _loaded(package.name, file, folder)
+            if module is None:
                 continue
             if not digest:
                 if (added := _added(module, name)) is not None and not _is_ours(added):

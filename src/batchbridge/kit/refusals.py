@@ -9,7 +9,7 @@ from typing import Any
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
-from batchbridge.errors import BatchBridgeError, CannotAttach
+from batchbridge.errors import BatchBridgeError
 from batchbridge.frozen import dataclass
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.meaning.spec import Spec
@@ -126,12 +126,6 @@ def reasons_against(refusals: Sequence[Refusal], trainer: Any, request: Request)
     }
 
 
-def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
-    """Raises `CannotAttach` with every reason that applies and is not allowed."""
-    if reasons := reasons_against(refusals, trainer, request):
-        raise CannotAttach(reasons)
-
-
 def not_allowable(refusals: Sequence[Refusal], allow: Collection[str]) -> dict[str, str]:
     """The reason `allow`, where a name in it cannot be allowed; else nothing."""
     allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
@@ -139,12 +133,6 @@ def not_allowable(refusals: Sequence[Refusal], allow: Collection[str]) -> dict[s
         return {}
     named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))
     return {"allow": f"{named} cannot be allowed; what can: {known}"}
-
-
-def check_allowed(refusals: Sequence[Refusal], allow: Collection[str]) -> None:
-    """Raises `CannotAttach` for a name that cannot be allowed."""
-    if reasons := not_allowable(refusals, allow):
-        raise CannotAttach(reasons)
 
 
 def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit import checkpoints
-from batchbridge.kit.ranks import fillers, layout
+from batchbridge.kit.ranks import fillers, layout, steps_of_rollout
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.plan import StepPlan
 
@@ -68,11 +68,7 @@ class StepDriver(ABC):
 
     def steps_of(self, rollout: int) -> list[StepPlan]:
         """The optimizer steps that train on `rollout`, in order."""
-        steps, index = [], self.plan.rollout(rollout).generated_at_step
-        while index < self.plan.total_optimizer_steps and self.plan.step(index).rollouts == (rollout,):
-            steps.append(self.plan.step(index))
-            index += 1
-        return steps
+        return steps_of_rollout(self.plan, rollout)
 
     def step_rows(self, step: StepPlan, rows: RolloutRows) -> list[tuple[int, int] | None]:
         """The step's rows as (position of the prompt, sample), in the order in which the framework deals them out."""

@@ -102,15 +102,10 @@ def newer_version(project: str, version: str, *, newest: str, code: str, differe
 
     difference: what its own configuration declares otherwise, where it is installed; see `batchbridge.kit.declared`.
     """
-    differs = f"; its own configuration {difference}" if difference else ""
-    return Finding(
-        code,
-        "warning",
-        "config",
-        f"{project} {version} is newer than the newest version known here and is read as {newest}{differs}",
-        where=(Where("framework version", version),),
-        fixes=(Fix("look for a newer batchbridge, or check the release notes for settings that decide batches"),),
-    )
+    text = f"{project} {version} is newer than the newest version known here and is read as {newest}"
+    text += f"; its own configuration {difference}" if difference else ""
+    fix = Fix("look for a newer batchbridge, or check the release notes for settings that decide batches")
+    return Finding(code, "warning", "config", text, (Where("framework version", version),), (fix,))
 
 
 def unknown_version(
@@ -122,28 +117,19 @@ def unknown_version(
     """
     if version is None:
         doubt = f" ({why})" if why else ""
-        return Finding(
-            codes[0],
-            "warning",
-            "config",
-            f"the version of {project} is not known{doubt}, and the same keys mean other things in other versions; "
-            f"known are {known}{hint}",
-            fixes=(Fix(f"name the version, for example --framework-version {newest}"),),
-            undecided=True,
-        )
+        text = f"the version of {project} is not known{doubt}, and the same keys mean other things in other versions; "
+        fix = Fix(f"name the version, for example --framework-version {newest}")
+        text += f"known are {known}{hint}"
+        return Finding(codes[0], "warning", "config", text, fixes=(fix,), undecided=True)
     release = is_release(version)
+    what = "not known here" if release else "no release, and what its settings mean is not known"
+    named = "a known version" if release else "the release before or after it"
     return Finding(
         codes[1],
         "error",
         "config",
-        f"{project} {version} is not known here; known are {known}"
-        if release
-        else f"{project} {version} is no release, and what its settings mean is not known; known are {known}",
+        f"{project} {version} is {what}; known are {known}",
         where=(Where("framework version", version),),
-        fixes=(
-            Fix(
-                f"name {'a known version' if release else 'the release before or after it'}, the newest being {newest}"
-            ),
-        ),
+        fixes=(Fix(f"name {named}, the newest being {newest}"),),
         undecided=not release,
     )

@@ -136,6 +136,12 @@ class TrainedRow:
             return 0.0
         return math.nan if self.departure > self.tolerance else self.weight
 
+    @property
+    def told(self) -> tuple[int, int, int, float | None, int | None]:
+        """What loggers are told of it, for `StepNumbers.of`."""
+        chosen = None if self.chosen is None else len(self.chosen)
+        return self.rollout, self.prompt, self.tokens, self.applied_weight, chosen
+
 
 def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequence[Measured]]) -> list[str]:
     """Gives every row of an optimizer step what was seen of it, by micro-batch; None is a filler row. Returns what
@@ -228,19 +234,11 @@ class Recorder:
         enforced = self._orders.mode == "enforce"
         index = self.plan.step(step).members[0].pass_index if enforced else pass_index()
         places = isinstance(self.plan, CandidatePlan)
-        mine = [
-            SeenRow(
-                row.rollout,
-                index if row.pass_index is None else row.pass_index,
-                row.position if places else row.prompt,
-                row.sample,
-                row.tokens,
-                row.weight,
-                row.departure,
-                row.tolerance,
-            )
-            for row in rows
-        ]
+        mine = []
+        for row in rows:
+            passed, prompt = index if row.pass_index is None else row.pass_index, row.position if places else row.prompt
+            seen_of_it = row.weight, row.departure, row.tolerance
+            mine.append(SeenRow(row.rollout, passed, prompt, row.sample, row.tokens, *seen_of_it))
         everyone = self._gather([*((tuple(row), None) for row in mine), *((None, text) for text in objections)])
         seen, said = [row for row, _ in everyone if row is not None], [text for _, text in everyone if text is not None]
         try:
@@ -315,13 +313,7 @@ class Recorder:
                 weakref.finalize(self, self._writer.close)
             self._writer.append(record)
         if self._orders.report:
-            mine = [
-                (
-                    *(row.rollout, row.prompt, row.tokens, row.applied_weight),
-                    None if row.chosen is None else len(row.chosen),
-                )
-                for row in rows
-            ]
+            mine = [row.told for row in rows]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
             width = len(Padding._fields)

@@ -21,12 +21,7 @@ def follow(trainer: Any) -> Any:
         return trainer
     from batchbridge.running.wrap import wrap
 
-    asked = {
-        "tokens_per_device": launch.tokens_per_device,
-        "allow": launch.allow,
-        "report_to": launch.report_to,
-        "padding": launch.padding,
-    }
+    asked = {name: getattr(launch, name) for name in ("tokens_per_device", "allow", "report_to", "padding")}
     wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
     print(f"batchbridge: {report}", file=sys.stderr, flush=True)

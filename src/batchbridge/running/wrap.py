@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
@@ -22,12 +22,7 @@ from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
 
-if TYPE_CHECKING:
-    pass
-
 _Trainer = TypeVar("_Trainer")
-
-
 _ATTRIBUTE = "batchbridge"
 
 
@@ -119,10 +114,11 @@ def wrap(
                 raise _refused(trainer, owner, request, "padding_free", no_packing(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
-        own = (same, request.spec, request.reading.dataset_size, request.mode, request.report_to, request.padding)
-        asked = owner.gather(trainer, own)
-    _require_equal(asked)
-    if all(each[0] for each in asked):
+        beside = {"mode": mode, "report_to": report_to, "padding": request.padding}
+        own = {**beside, "dataset_size": request.reading.dataset_size, **request.spec.values}
+        everyones = owner.gather(trainer, (same, own))
+    _require_equal([asked for _, asked in everyones])
+    if all(unchanged for unchanged, _ in everyones):
         return trainer
     if existing is not None:
         unwrap(trainer)
@@ -203,17 +199,10 @@ def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -
         raise CannotAttach(found) from failure
 
 
-def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode, ReportTo | None, Padding]]) -> None:
+def _require_equal(asked: Sequence[Mapping[str, Any]]) -> None:
     """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
-
-    def told(spec: Spec, size: int | None, mode: Mode, report_to: ReportTo | None, padding: Padding) -> dict[str, Any]:
-        # Ranks gather what they report.
-        beside = {"mode": mode, "dataset_size": size, "report_to": report_to, "padding": padding}
-        return {**beside, **spec.values}
-
-    mine = told(*asked[0][1:])
-    for rank, others in enumerate(asked):
-        its = told(*others[1:])
+    mine = asked[0]
+    for rank, its in enumerate(asked):
         differs = [
             f"{path} is {mine.get(path)} on rank 0, {its.get(path)} on rank {rank}"
             for path in sorted(mine.keys() | its.keys())
@@ -256,24 +245,21 @@ def _request(
     own = read(trainer, framework=adapter.framework)
     if own.spec is None:
         raise CannotAttach(_reasons(own))
-    spec = own.spec
     settled = (adapter.started(own).spec if mode == "enforce" else None) or own.spec
-    if like is None:
-        spec = settled
-    elif like is not None:
+    spec, own_cut = settled, own.spec.micro_batch
+    if like is not None:
         other = like
         if not isinstance(other, (Spec, Reading)):
-            other = read(like, world_size=spec.topology.world_size, dataset_size=own.dataset_size)
+            other = read(like, world_size=own.spec.topology.world_size, dataset_size=own.dataset_size)
         if isinstance(other, Reading):
             if other.spec is None or other.verdict == "invalid":
                 raise CannotAttach({f"like: {name}": reason for name, reason in _reasons(other).items()})
             other = other.spec
         if other.order.prompt_shuffle == "epoch_permutation" and other.order.seed is None:
             # An order that nothing fixes there: whatever this trainer's is keyed by is one of them.
-            other = other.replace(**{"order.seed": spec.order.seed})
+            other = other.replace(**{"order.seed": own.spec.order.seed})
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
-        own_cut = spec.micro_batch
-        spec = other.replace(topology=spec.topology, micro_batch=own_cut)
+        spec = other.replace(topology=own.spec.topology, micro_batch=own_cut)
         if cut is None and mode == "enforce" and isinstance(like, Spec):
             cut = _budget(like.micro_batch, own_cut)
     if cut is not None:

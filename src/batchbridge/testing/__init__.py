@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchbridge.testing.attaching import AttachContract
-    from batchbridge.testing.contract import AdapterContract
-    from batchbridge.testing.laws import InvalidCase, ValidCase
-
-__all__ = ["AdapterContract", "AttachContract", "InvalidCase", "ValidCase"]
-
-if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
+if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offered
+    from batchbridge.testing.attaching import AttachContract as AttachContract
+    from batchbridge.testing.contract import AdapterContract as AdapterContract
+    from batchbridge.testing.laws import InvalidCase as InvalidCase
+    from batchbridge.testing.laws import ValidCase as ValidCase
+else:  # a type checker that saw these functions would take every misspelt name for an attribute
     from batchbridge.lazily import loader
 
     __getattr__, __dir__ = loader(__name__)

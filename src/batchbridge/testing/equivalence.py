@@ -13,8 +13,6 @@ from batchbridge.ledger import diff
 if TYPE_CHECKING:
     import torch
 
-    from batchbridge.testing.snapshots import Snapshot
-
 TRAJECTORY_BAR = 1e-5
 """`norm(Da - Db) / norm(Db)` of two runs' movements, and of their gradients at the first step, in float32.
 
@@ -90,6 +88,7 @@ def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:
         return Apart(first)
     if one.steps is None or two.steps is None:
         raise ValueError(f"{(one if one.steps is None else two).ledger}: this run kept no steps, the other did")
+    from batchbridge.testing.oracle import relative_error
     from batchbridge.testing.snapshots import snapshots
 
     steps = snapshots(one.steps), snapshots(two.steps)
@@ -97,9 +96,7 @@ def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:
         return Apart(first)
     if len(steps[0]) != len(steps[1]) or not steps[0]:
         raise ValueError(f"{len(steps[0])} and {len(steps[1])} optimizer steps were kept")
-    gradients = tuple(_gradient(*pair) for pair in zip(*steps, strict=True))
-    from batchbridge.testing.oracle import relative_error
-
+    gradients = tuple(relative_error(one.gradient, two.gradient) for one, two in zip(*steps, strict=True))
     start, *ends = (parameters.double() for parameters in (steps[1][0].before, steps[0][-1].after, steps[1][-1].after))
     movement = float((ends[1] - start).norm() / start.norm())
     before, *after = [start, *ends] if says is None else map(says, [start, *ends])
@@ -112,9 +109,3 @@ def assert_equivalent(a: Place, b: Place, *, bar: float = TRAJECTORY_BAR, says: 
     problems = found.problems(bar)
     assert not problems, "\n".join([f"{a} and {b} did not train the same:", *problems])
     return found
-
-
-def _gradient(a: Snapshot, b: Snapshot) -> float:
-    from batchbridge.testing.oracle import relative_error
-
-    return relative_error(a.gradient, b.gradient)

@@ -48,14 +48,7 @@ def _all_changes() -> Iterator[tuple[str, Any]]:
 
 
 CHANGES = list(_all_changes())
-
-
 PATHS = {path for path, _ in every_field()} | {"loss.policy", "loss.kl", "loss.entropy"}
-
-
+"""Every field; a whole term of the loss is one, too."""
 DEFAULTS = {path: default_of(path) for path, _ in every_field() if default_of(path) is not MISSING}
 """Path to default of every field that has one, those of all terms of the loss included."""
-
-
-REFUSABLE = PATHS | {"loss.kl", "loss.entropy"}
-"""Fields of a refusal: a whole term of the loss is one, too."""

@@ -13,7 +13,7 @@ from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
-from batchbridge.testing.fields import OPEN_TERM, REFUSABLE
+from batchbridge.testing.fields import OPEN_TERM, PATHS
 from batchbridge.testing.laws import Laws, ValidCase, check_findings, differences, spec_of, vacuous
 
 
@@ -122,7 +122,7 @@ def _source_of(form: str, text: str, framework: str) -> Source:
 def _check_refusal(refused: CannotWrite, framework: str) -> None:
     assert refused.problems, "CannotWrite without a problem"
     assert all(problem.reason.strip() for problem in refused.problems), "CannotWrite with an empty problem"
-    strange = [path for problem in refused.problems for path in problem.fields if path not in REFUSABLE]
+    strange = [path for problem in refused.problems for path in problem.fields if path not in PATHS]
     assert not strange, f"CannotWrite: {strange[0]!r} is no canonical field"
     mute = [problem.reason for problem in refused.problems if not problem.fields]
     assert not mute, f"CannotWrite: a problem without fields, so that no conversion can move them: {mute[0]}"

@@ -614,7 +614,7 @@ def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
     trainer = trainer_of(reading, V1_TRAINER, {}, **attributes)
     before = dict(vars(trainer))
     monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", "0.9.1"))
-    monkeypatch.setattr("batchbridge.kit.lifecycle.graded", lambda code, request, *parts: request)
+    monkeypatch.setattr("batchbridge.kit.lifecycle.require", lambda code, allow, *parts: None)
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
     with pytest.raises(CannotAttach) as refused:
         VerlAdapter().check_attach(trainer, request)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchbridge.kit.kinds import Kind, anything, natural, optional, real, whole
+from batchbridge.kit.kinds import Kind, WrongValue, anything, natural, optional, real, whole
 from batchbridge.kit.schedules import schedule_text
-from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
 from batchbridge_prime_rl import settings as keys
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.key_table import Key, recorded
-from batchbridge.kit.kinds import Kind
-from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.kinds import Kind, WrongValue
 
 FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 SOURCES = "orchestrator.train.source"

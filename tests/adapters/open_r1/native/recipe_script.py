@@ -11,7 +11,7 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
-from batchbridge.testing.leaving import leave
+from batchbridge_on_cpu.leaving import leave
 
 # DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -16,8 +16,8 @@ import torch
 from gradients import CASES, PROMPTS, Bench, spec_of, wrapped
 
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import relative_error
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.conversations import Conversations, WholeConversations
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 

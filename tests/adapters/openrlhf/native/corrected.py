@@ -25,8 +25,8 @@ from batchbridge import unwrap, wrap
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import Sample, relative_error
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 from batchbridge_openrlhf.turns import IDENTITY
 

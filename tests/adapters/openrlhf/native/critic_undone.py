@@ -17,7 +17,7 @@ from gradients import clean
 
 from batchbridge.errors import BatchDrift
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_critic, save_policy
 from batchbridge_openrlhf.critic_engine import CriticLayer
 from batchbridge_openrlhf.engine import install

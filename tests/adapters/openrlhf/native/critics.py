@@ -29,9 +29,9 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import (
     critic_trainer,
     experience,

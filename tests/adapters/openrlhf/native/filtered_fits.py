@@ -32,9 +32,9 @@ from batchbridge.ledger import read_headers, read_steps
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import Sample, ScriptedRun, advantages, relative_error
 from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
 FILTERED: dict[str, Any] = {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": list(BOUNDS)}

@@ -22,7 +22,7 @@ os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
 
 import torch
 
-from batchbridge.testing.leaving import leave
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import actor_trainer, experience, full_gradient, save_policy
 
 torch.set_num_threads(1)

@@ -23,9 +23,9 @@ from tampering import Run, _of_experience
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import Sample, advantages, double, entropies, logprobs, relative_error
 from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf import workers
 from batchbridge_openrlhf.answers import mark
 from batchbridge_openrlhf.engine import install, remove

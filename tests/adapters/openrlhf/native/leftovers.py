@@ -18,8 +18,8 @@ from gradients import CASES, PROMPTS, Bench
 from batchbridge import unwrap, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import relative_error
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
 gradients.SHARED.update({"train.batch_size": 8})

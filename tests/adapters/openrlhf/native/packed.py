@@ -18,8 +18,8 @@ import torch
 from gradients import CASES, EVERYWHERE, KL_COEFFICIENT, PROMPTS, Bench, natively, spec_of, tampered, wrapped
 
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import relative_error
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 from batchbridge_openrlhf.engine import install, remove
 

@@ -24,8 +24,8 @@ from openrlhf.models import ring_attn_utils
 
 from batchbridge.errors import CannotAttach
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import relative_error
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 from batchbridge_openrlhf.engine import install, remove
 

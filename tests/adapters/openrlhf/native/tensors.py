@@ -21,9 +21,9 @@ from gradients import CASES, EVERYWHERE, KL_COEFFICIENT, PROMPTS, natively, spec
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.plan import Plan
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.oracle import relative_error
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 from batchbridge_openrlhf.engine import install, remove
 

@@ -43,8 +43,8 @@ from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, wrap
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.settings import NEWEST
 from batchbridge_trl.shares import Shares

@@ -19,8 +19,8 @@ import torch
 from two_ranks import SPLITS, build, errors_of
 
 from batchbridge import wrap
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl import rows
 from batchbridge_trl.exchange import Places, Route
 from batchbridge_trl.rows import RolloutRows

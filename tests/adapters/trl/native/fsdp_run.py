@@ -38,8 +38,8 @@ from transformers import TrainerCallback
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.ledger import read_steps
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer, whole
 

@@ -20,8 +20,8 @@ torch.set_num_threads(1)
 from transformers import Trainer, TrainingArguments
 
 from batchbridge import wrap
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.testing import scripted_trainer
 
 

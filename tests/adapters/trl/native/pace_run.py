@@ -27,8 +27,8 @@ from two_ranks import errors_of
 import batchbridge_trl.pace
 from batchbridge import BatchDrift, wrap
 from batchbridge.kit import StepCost
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.pace import Clock, Pace
 from batchbridge_trl.shares import Shares
 from batchbridge_trl.testing import flat_parameters, scripted_trainer

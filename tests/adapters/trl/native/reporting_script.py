@@ -26,7 +26,7 @@ import wandb
 
 torch.set_num_threads(1)
 
-from batchbridge.testing.leaving import leave
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.testing import scripted_trainer
 
 

@@ -183,6 +183,6 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     main(Path(sys.argv[1]))
-    from batchbridge.testing.leaving import leave
+    from batchbridge_on_cpu.leaving import leave
 
     leave()

@@ -20,7 +20,7 @@ warnings.simplefilter("ignore")
 import test_behaviour_against_grpo_trainer as one_process
 
 from batchbridge.contract.reading import Context, Source
-from batchbridge.testing.leaving import leave
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.config import TrlAdapter
 
 ALIKE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_generations": 4, "seed": 7}

@@ -39,8 +39,8 @@ from transformers import TrainerCallback
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
-from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl import rows
 from batchbridge_trl.releases import has, has_loss, lacks
 from batchbridge_trl.rows import RolloutRows

@@ -47,7 +47,7 @@ def main(folder: Path, layout: str | None, *more: str) -> None:
         found = alone[layout](folder) if layout in alone else of_policy(folder, layout, *more)
     if torch.distributed.get_rank() == 0:
         torch.save(found, folder / "measured.pt")
-    from batchbridge.testing.leaving import leave
+    from batchbridge_on_cpu.leaving import leave
 
     leave()
 
