@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -357,7 +357,15 @@ class Nodes(Table):
         Key("gpus", natural, 1, "topology.world_size"),
         Key("total", optional(natural)),
         Key("engine", anything, {}),
+        Key("own", natural, 3),
+        Key("size", natural, 3),
+        Key("open", natural, 3),
     )
+    follows: ClassVar[Mapping[str, Sequence[str]]] = {
+        "own": ("total",),
+        "size": ("own", "gpus"),
+        "open": ("own", "total"),
+    }
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"total": native["batch"]}
@@ -383,6 +391,17 @@ def test_devices_may_be_a_product_of_settings() -> None:
         assert [found.code for found in Nodes().read(Source(values={**WHOLE, **values}), six).findings] == [
             "BB-TOY-003"
         ]
+
+
+def test_settings_follow_one_that_follows_another_and_products() -> None:
+    def native(**values: Any) -> list[Any]:
+        read_it = Nodes().read(Source(values={**WHOLE, "gpus": 2, **values}), ON_TWO).native
+        return [read_it[key] for key in ("own", "size", "open")]
+
+    assert native(total=5) == [5, 10, 25]
+    assert native(total=5, own=4) == [4, 8, 20]  # what is given is followed
+    assert native(total=5, own=4, size=1) == [4, 1, 20]
+    assert native() == [3, 6, 3]  # nobody says the total, so what follows it is at its default
 
 
 def test_settings_may_follow_others_and_stand_below_a_mapping() -> None:

@@ -37,6 +37,20 @@ def test_a_recipe_is_read_as_nemo_rls_loader_reads_it(recipe: list[Any]) -> None
     assert (reading.spec is None) == bool(codes)
 
 
+def test_a_forward_pass_follows_the_micro_batch() -> None:
+    """grpo_math_1B.yaml: logprob_batch_size is the micro-batch's, and budgets of tokens are products of both."""
+    native = NemoAdapter().read(Source(values={"policy.train_micro_batch_size": 8}), CONTEXT).native
+    assert native["policy.logprob_batch_size"] == 8
+    for group in ("dynamic_batching", "sequence_packing"):
+        assert native[f"policy.{group}.train_mb_tokens"] == native[f"policy.{group}.logprob_mb_tokens"] == 512 * 8
+    values: dict[str, Any] = {"policy.train_micro_batch_size": 8, "grpo.seed": "${policy.logprob_batch_size}"}
+    spec = NemoAdapter().read(Source(values=values), CONTEXT).spec
+    assert spec is not None
+    assert (spec.order.seed, spec.micro_batch.forward_tokens_per_device) == (8, None)
+    given = NemoAdapter().read(Source(values={**values, "policy.logprob_batch_size": 2}), CONTEXT).native
+    assert given["policy.sequence_packing.logprob_mb_tokens"] == 512 * 2
+
+
 def test_every_recipe_was_compared() -> None:
     assert len(RECIPES["recipes"]) == RECIPES["compared"]["recipes"]
     assert RECIPES["compared"]["differences"] == 0

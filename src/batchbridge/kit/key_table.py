@@ -156,6 +156,11 @@ class Given(NamedTuple):
     places: dict[str, Where]
     findings: list[Finding]
 
+    def fill(self, key: str, value: Any) -> None:
+        """Sets a setting that nobody gave, or null."""
+        if key not in self.places or self.native[key] is None:
+            self.native[key] = value
+
 
 class Converted(NamedTuple):
     """What values that were said are to a framework: every setting as it would hold it, the others at their defaults;

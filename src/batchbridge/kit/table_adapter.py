@@ -12,6 +12,8 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import mul
 from typing import Any, ClassVar
 
 from batchbridge.contract.error_text import RuleRow
@@ -37,6 +39,9 @@ class TableAdapter(FramedAdapter):
     """Settings that only together say canonical fields."""
     constants: ClassVar[Mapping[str, Any]] = {}
     """Canonical fields that the framework's code fixes, with their values."""
+    follows: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Settings that follow another where nobody gives them, or null: each with the key of that one, or of those whose
+    product it is. A setting that follows others stands behind them."""
     rules: ClassVar[Sequence[Rule[Mapping[str, Any]]]] = ()
     """The framework's rules and defects, over native settings."""
     devices: ClassVar[int | None] = None
@@ -58,7 +63,7 @@ class TableAdapter(FramedAdapter):
         return source
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings that follow others where nobody gave them, or null, by native key."""
+        """Settings that follow others in a way that `follows` has no words for, by native key."""
         return {}
 
     def apart(self, native: Mapping[str, Any]) -> int:
@@ -102,9 +107,12 @@ class TableAdapter(FramedAdapter):
         source = self.settings_of(source, rows)
         given = read_values(source, rows, self.framework, self.codes)
         found += [*source.problems[already:], *given.findings]
+        for key, others in self.follows.items():
+            values = [given.native[other] for other in others]
+            if None not in values:
+                given.fill(key, reduce(mul, values))
         for key, value in self.filled(given.native).items():
-            if key not in given.places or given.native[key] is None:
-                given.native[key] = value
+            given.fill(key, value)
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
             self.unread(version, found, context), native=given.native, given=given.places, findings=tuple(found)

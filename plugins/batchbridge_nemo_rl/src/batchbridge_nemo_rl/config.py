@@ -19,7 +19,7 @@ from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, shown
 from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
-from batchbridge_nemo_rl.settings import KEYS, STRICT, TOGETHER
+from batchbridge_nemo_rl.settings import FACTS, KEYS, STRICT, TOGETHER
 from batchbridge_nemo_rl.writing import hydra_value, not_training, restate
 
 BASE = "grpo_math_1B.yaml"
@@ -48,6 +48,7 @@ class NemoAdapter(TableAdapter):
         "horizon.lr_tick": "rollout",
         "objective.entropy_coefficient": 0.0,
     }
+    follows = FACTS["follows"]
     codes = Codes.of("BB-NEMO")
     rules = RULES
     strict = STRICT
@@ -87,7 +88,8 @@ class NemoAdapter(TableAdapter):
         ]
         for key in nothing:  # a group that is off: grpo.async_grpo: null
             del said[key]
-        defaults = {key: row.default for key, row in rows.items()} | {"policy.model_name": ""}
+        defaults = {key: row.default for key, row in rows.items()}
+        defaults |= {"policy.model_name": "", "policy.logprob_batch_size": "${policy.train_micro_batch_size}"}
         resolver = Resolver({**defaults, **said}, composed.env, composed.unknown, FUNCTIONS)
         known = {}
         for key, value in said.items():
@@ -147,22 +149,8 @@ class NemoAdapter(TableAdapter):
         )
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What grpo_math_1B.yaml says by interpolation."""
-        total, micro = native["policy.max_total_sequence_length"], native["policy.train_micro_batch_size"]
-        forward = native["policy.logprob_batch_size"] or micro
-        return {
-            "policy.logprob_batch_size": micro,
-            "policy.generation.max_new_tokens": total,
-            "grpo.adv_estimator.normalize_rewards": native["grpo.normalize_rewards"],
-            "grpo.adv_estimator.use_leave_one_out_baseline": native["grpo.use_leave_one_out_baseline"],
-            "policy.megatron_cfg.optimizer.clip_grad": native["policy.max_grad_norm"] or 0.0,
-            **{
-                f"policy.{group}.{name}_mb_tokens": total * size
-                for group in ("dynamic_batching", "sequence_packing")
-                for name, size in (("train", micro), ("logprob", forward))
-            },
-            "grpo.reward_shaping.max_response_length": total,
-        }
+        """Megatron's bound of the gradient is `policy.max_grad_norm`; 0 is off there."""
+        return {"policy.megatron_cfg.optimizer.clip_grad": native["policy.max_grad_norm"] or 0.0}
 
     def apart(self, native: Mapping[str, Any]) -> int:
         """Devices that only generate, or score."""

@@ -1,6 +1,7 @@
 """NeMo-RL's settings. `settings.json` is the table: kind, the value in examples/configs/grpo_math_1B.yaml (which the
 command takes without --config) and, where it has one of its own, its canonical field; `others`, settings of the groups
-in which a stranger is an error, that decide nothing here.
+in which a stranger is an error, that decide nothing here; `follows`, interpolations in that file, with the
+settings that they name, or whose product they are.
 
 Source: NeMo-RL v0.7.0 (81aa43dda), examples/configs, and main (7ea279abf).
 """

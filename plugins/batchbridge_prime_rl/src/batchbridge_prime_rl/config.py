@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from batchbridge import Behaviour, Source, Spec
 from batchbridge.kit import load_source, parse_arguments
@@ -41,6 +41,10 @@ class PrimeRLAdapter(TableAdapter):
     newest_version = "0.8.0"
     keys = KEYS
     constants = FACTS["constants"]
+    follows: ClassVar[Mapping[str, Sequence[str]]] = {
+        **{part: (key,) for key, parts in SHARED.items() for part in parts},
+        "orchestrator.pad_to_multiple_of": ("trainer.model.cp",),
+    }
     codes = Codes.of("BB-PRIME")
     rules = RULES
 
@@ -74,16 +78,16 @@ class PrimeRLAdapter(TableAdapter):
         return replace(source, values=_plain(source.values, ""))
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Source: validation.propagate_shared_fields, OrchestratorConfig.resolve_batching, MuonConfig."""
-        filled = {part: native[key] for key, parts in SHARED.items() for part in parts if native[key] is not None}
+        """Source: OrchestratorConfig.resolve_batching, MuonConfig."""
+        filled: dict[str, Any] = {}
         if native[BATCH] is None and native[TOKENS] is None:
             filled[BATCH] = 128
         filled["trainer.optim.betas2"] = 0.95 if native["trainer.optim.type"] == "muon" else 0.999
-        devices, cp = native[TRAINING], native["trainer.model.cp"]
+        devices = native[TRAINING]
         if native[DEPLOYED] == "multi_node" and native[NODES]:
             devices = filled[TRAINING] = native[NODES] * native[PER_NODE]
-        filled["orchestrator.num_train_workers"] = max(devices // cp, 1)
-        return filled | {"orchestrator.pad_to_multiple_of": cp}
+        filled["orchestrator.num_train_workers"] = max(devices // native["trainer.model.cp"], 1)
+        return filled
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         return derive(native)

@@ -15,7 +15,7 @@ from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, shown
 from batchbridge_skyrl.meaning import derive, is_async
 from batchbridge_skyrl.rules import RULES
-from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, Run, full
+from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, Run
 from batchbridge_skyrl.writing import restate
 
 
@@ -37,6 +37,7 @@ class SkyRLAdapter(TableAdapter):
         "carried.precision": "bf16",
         "carried.dropout": "on",
     }
+    follows = FACTS["follows"]
     codes = Codes.of("BB-SKYRL")
     no_file = "SkyRL has no configuration file of its own; its command line says everything"
     rules = RULES
@@ -70,14 +71,8 @@ class SkyRLAdapter(TableAdapter):
         return replace(source, values=values, problems=tuple(problems))
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Source: SkyRLTrainConfig.__post_init__, TrainerConfig.__post_init__."""
-        run = Run(native)
-        return {
-            full("max_input_length"): run["trainer.max_prompt_length"],
-            full("algorithm.temperature"): run["generator.sampling_params.temperature"],
-            full("dataloader.num_workers"): 8,
-            full("ref.model.path"): run["policy.model.path"],
-        }
+        """Source: TrainerConfig.__post_init__."""
+        return {"data.dataloader.num_workers": 8}
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         return derive(Run(native))

@@ -1,7 +1,8 @@
 """SkyRL's settings. `settings.json` is the table: each field of SkyRLTrainConfig with its kind, its default (null for a
 path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
-field; what several settings say together; the modules that start a trainer, each with a name for what its own code does
-to rewards; and settings that the schema has no field for, with the setting and values that they need to act.
+field; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several settings say together; the
+modules that start a trainer, each with a name for what its own code does to rewards; and settings that the schema has
+no field for, with the setting and values that they need to act.
 
 Source: skyrl 0.3.0 (f5bc3b78d) train/config/config.py, and what each row names.
 """
