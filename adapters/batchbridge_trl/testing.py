@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -252,16 +253,11 @@ def gradient_errors(
     tokenizer = tiny_tokenizer()
 
     def run(dtype: torch.dtype) -> ScriptedRun:
-        built: dict[int, Any] = {}
-
+        @lru_cache(maxsize=4)
         def policy_at(step: int) -> Any:
-            if step not in built:
-                if len(built) > 4:
-                    built.clear()
-                built[step] = policy()
-                built[step].load_state_dict(captured.states[step])
-                built[step] = built[step].to(dtype).eval()
-            return built[step]
+            built = policy()
+            built.load_state_dict(captured.states[step])
+            return built.to(dtype).eval()
 
         return ScriptedRun(
             spec=spec,

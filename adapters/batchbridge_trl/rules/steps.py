@@ -133,18 +133,12 @@ def _short_step(facts: Facts) -> str | None:
 def _resume(facts: Facts) -> str | None:
     if facts.native["save_strategy"] in ("no", False) or facts.rollout is None:
         return None
-    several = facts.micro_steps_per_rollout > facts.sizes.window
-    epochs = facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1
-    if not several and not epochs:
-        return None
-    return "a resumed run does not continue the same run: " + " and ".join(
-        said
-        for said, applies in (
-            ("a checkpoint inside a rollout loses it", several),
-            ("epochs after the first replay the first epoch's prompt order", epochs),
-        )
-        if applies
-    )
+    lost = []
+    if facts.micro_steps_per_rollout > facts.sizes.window:
+        lost.append("a checkpoint inside a rollout loses it")
+    if facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1:
+        lost.append("epochs after the first replay the first epoch's prompt order")
+    return f"a resumed run does not continue the same run: {' and '.join(lost)}" if lost else None
 
 
 @RULES.add(SILENT, "BB-TRL-066", "scale_rewards", STEPS, ACCUMULATION, fixes=window_fixes)
