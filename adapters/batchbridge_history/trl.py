@@ -21,30 +21,27 @@ _LATE = "after the model has been loaded"
 ROWS = Rules[Facts]()
 
 
-@ROWS.add(
-    BUILDING,
-    "BB-TRL-041",
-    "use_liger_loss",
-    "loss_type",
-    fixes=setting("use_liger_loss", False),
-    versions=">=0.17,<0.18",
-)
-@says("ValueError: The provided loss type is not supported with `use_liger_loss`", f"trl 0.17.0 {INIT}")
+@ROWS.add(BUILDING, "BB-TRL-041", "use_liger_loss", "loss_type", fixes=setting("use_liger_loss", False))
+@says("ValueError: The provided loss type is not supported with `use_liger_loss`", f"trl 0.17.0 {INIT}", ">=0.17,<0.18")
 def _liger_loss_type(facts: Facts) -> str | None:
     name = facts.native["loss_type"]
     return f"loss_type = {name}: Liger's kernel computes bnpo only" if facts.liger and name != "bnpo" else None
 
 
-@ROWS.add(BUILDING, "BB-TRL-029", *SIZES, fixes=size_fixes, versions=">=0.17,<0.18")
-@says("ValueError: maxlen must be non-negative", f"trl 0.17.0 {INIT}: the log's deque, before the sizes are looked at")
+@ROWS.add(BUILDING, "BB-TRL-029", *SIZES, fixes=size_fixes)
+@says(
+    "ValueError: maxlen must be non-negative",
+    f"trl 0.17.0 {INIT}: the log's deque, before the sizes are looked at",
+    ">=0.17,<0.18",
+)
 def _negative_step(facts: Facts) -> str | None:
     """A step of fewer than 0 completions, as 0.17 comes upon it: its log keeps so many texts."""
     s = facts.sizes
     return f"{s.product(*s.steps)} = {s.completions}: no step has so many completions" if s.completions < 0 else None
 
 
-ROWS.add(BUILDING, "BB-TRL-022", GENERATIONS, fixes=size_fixes, versions=">=0.17,<0.18")(
-    says(f"{AT_LEAST_TWO}, {_LATE}", f"trl 0.17.0 {INIT}")(at_least_two)
+ROWS.add(BUILDING, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+    says(f"{AT_LEAST_TWO}, {_LATE}", f"trl 0.17.0 {INIT}", ">=0.17,<0.18")(at_least_two)
 )
 
 
@@ -81,20 +78,22 @@ ROWS.append(
 )
 
 
-@ROWS.add(BUILDING, "BB-TRL-021", *SIZES, fixes=size_fixes, versions=">=0.17,<0.18")
-@says(f"ValueError: The effective train batch size {DIVISIBLE}, {_LATE}", f"trl 0.17.0 {INIT}")
+@ROWS.add(BUILDING, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@says(f"ValueError: The effective train batch size {DIVISIBLE}, {_LATE}", f"trl 0.17.0 {INIT}", ">=0.17,<0.18")
 def _groups_of_a_possible_step(facts: Facts) -> str | None:
     """`groups_among_divisors`, where `_negative_step` has not been first."""
     return None if _negative_step(facts) else groups_among_divisors(facts)
 
 
-ROWS.add(BUILDING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, versions="<0.18")(
-    says(f"ValueError: The global eval batch size {DIVISIBLE}, {_LATE}", f"trl 0.15.0 to 0.17.0 {INIT}")(
+ROWS.add(BUILDING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)(
+    says(f"ValueError: The global eval batch size {DIVISIBLE}, {_LATE}", f"trl 0.15.0 to 0.17.0 {INIT}", "<0.18")(
         evaluation_groups_among_divisors
     )
 )
-ROWS.add(GENERATING, "BB-TRL-030", *SIZES, fixes=size_fixes, versions="<0.18")(
+ROWS.add(GENERATING, "BB-TRL-030", *SIZES, fixes=size_fixes)(
     says(
-        "the trainer is built; its data loader or transformers' loop fails", f"trl 0.15.0 to 0.17.0 {INIT} (no check)"
+        "the trainer is built; its data loader or transformers' loop fails",
+        f"trl 0.15.0 to 0.17.0 {INIT} (no check)",
+        "<0.18",
     )(not_positive)
 )

@@ -20,11 +20,8 @@ LOGGERS = (
 
 
 def _data(value: Any, reading: Reading) -> Any:
-    plain = reading.native.get("dataset_config") is None and reading.native.get("dataset_train_split") in (
-        None,
-        "train",
-    )
-    return from_hub(value, reading) if plain else None
+    config, split = reading.native.get("dataset_config"), reading.native.get("dataset_train_split")
+    return from_hub(value, reading) if config is None and split in (None, "train") else None
 
 
 def _rewards(value: Any, reading: Reading) -> Any:
@@ -81,10 +78,7 @@ SHARED: Mapping[str, SharedSetting] = {
     ),
     "dataset_prompt_column": SharedSetting("prompt_column", "the prompts", as_text),
     "reward_funcs": SharedSetting(
-        "rewards",
-        "the rewards",
-        _rewards,
-        never,
+        *("rewards", "the rewards", _rewards, never),
         beside=("reward_weights",),
         needed="names of reward functions",
         blank=lambda name: [name],

@@ -9,23 +9,23 @@ from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
 from batchbridge_trl.settings import OLDEST_ENFORCED
 
+
+def _of(cls: str, *methods: str) -> tuple[str, ...]:
+    """Methods of a class by their whole names."""
+    return tuple(f"{cls}.{method}" for method in methods)
+
+
 DEEPSPEED = Package(
     "deepspeed",
     "deepspeed",
     control={},
     loss={
         **ENGINE.control,
-        "runtime/bf16_optimizer.py": (
-            "BF16_Optimizer._update_hp_grad",
-            "BF16_Optimizer.get_grads_for_reduction",
-            "BF16_Optimizer.step",
-        ),
-        "runtime/zero/stage3.py": (
-            "DeepSpeedZeroOptimizer_Stage3.independent_gradient_partition_epilogue",
-            "DeepSpeedZeroOptimizer_Stage3.partition_grads",
-            "DeepSpeedZeroOptimizer_Stage3.reduce_independent_p_g_buckets_and_remove_grads",
-            "DeepSpeedZeroOptimizer_Stage3.step",
-            "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads",
+        "runtime/bf16_optimizer.py": _of("BF16_Optimizer", "_update_hp_grad", "get_grads_for_reduction", "step"),
+        "runtime/zero/stage3.py": _of(
+            "DeepSpeedZeroOptimizer_Stage3",
+            *("independent_gradient_partition_epilogue", "partition_grads"),
+            *("reduce_independent_p_g_buckets_and_remove_grads", "step", "unscale_and_clip_grads"),
         ),
     },
     optional=True,
@@ -42,14 +42,9 @@ CODE = Code(
             "trl",
             control={
                 "trainer/grpo_trainer.py": (
-                    "GRPOTrainer._calculate_rewards",
-                    "GRPOTrainer._generate_and_score_completions",
-                    "GRPOTrainer._get_train_sampler",
-                    "GRPOTrainer._load_optimizer_and_scheduler",
-                    "GRPOTrainer._prepare_inputs",
-                    "GRPOTrainer._save_checkpoint",
-                    "GRPOTrainer.get_train_dataloader",
-                    "GRPOTrainer.training_step",
+                    *_of("GRPOTrainer", "_calculate_rewards", "_generate_and_score_completions", "_get_train_sampler"),
+                    *_of("GRPOTrainer", "_load_optimizer_and_scheduler", "_prepare_inputs", "_save_checkpoint"),
+                    *_of("GRPOTrainer", "get_train_dataloader", "training_step"),
                     "shuffle_sequence_dict",  # here up to 0.21, then in utils.py
                     "shuffle_tensor_dict",  # up to 0.19
                     "split_tensor_dict",  # here up to 0.21
@@ -58,16 +53,11 @@ CODE = Code(
             },
             loss={
                 "trainer/grpo_trainer.py": (
-                    "GRPOTrainer._chunked_logps",
-                    "GRPOTrainer._compute_loss",
-                    "GRPOTrainer._full_logits_logps",
-                    "GRPOTrainer._get_per_token_logps",  # up to 0.19
-                    "GRPOTrainer._get_per_token_logps_and_entropies",
-                    "GRPOTrainer.compute_liger_loss",
-                    "GRPOTrainer.compute_loss",
-                    "GRPOTrainer.get_gamma_weights",
-                    "GRPOTrainer.get_high_entropy_mask",
-                    "GRPOTrainer.get_off_policy_mask",
+                    *_of("GRPOTrainer", "_chunked_logps", "_compute_loss", "_full_logits_logps"),
+                    # The first up to 0.19.
+                    *_of("GRPOTrainer", "_get_per_token_logps", "_get_per_token_logps_and_entropies"),
+                    *_of("GRPOTrainer", "compute_liger_loss", "compute_loss", "get_gamma_weights"),
+                    *_of("GRPOTrainer", "get_high_entropy_mask", "get_off_policy_mask"),
                 ),
                 "trainer/utils.py": ("entropy_from_logits", "selective_log_softmax"),
             },
@@ -76,34 +66,17 @@ CODE = Code(
             "transformers",
             "transformers",
             control={
-                "trainer.py": (
-                    "Trainer._clip_grad_norm",
-                    "Trainer._finalize_training",
-                    "Trainer._get_grad_norm",
-                    "Trainer._get_num_items_in_batch",
-                    "Trainer._get_output_dir",
-                    "Trainer._init_training_state",
-                    "Trainer._inner_training_loop",
-                    "Trainer._load_from_checkpoint",
-                    "Trainer._load_optimizer_and_scheduler",
-                    "Trainer._maybe_log_save_evaluate",
-                    "Trainer._prepare_for_training",
-                    "Trainer._run_epoch",
-                    "Trainer._save_checkpoint",
-                    "Trainer._save_optimizer_and_scheduler",
-                    "Trainer._wrap_model",
-                    "Trainer.create_accelerator_and_postprocess",
-                    "Trainer.create_scheduler",
-                    "Trainer.get_batch_samples",
-                    "Trainer.set_initial_training_values",
-                    "Trainer.train",
-                    "Trainer.training_step",
+                "trainer.py": _of(
+                    "Trainer",
+                    *("_clip_grad_norm", "_finalize_training", "_get_grad_norm", "_get_num_items_in_batch"),
+                    *("_get_output_dir", "_init_training_state", "_inner_training_loop", "_load_from_checkpoint"),
+                    *("_load_optimizer_and_scheduler", "_maybe_log_save_evaluate", "_prepare_for_training"),
+                    *("_run_epoch", "_save_checkpoint", "_save_optimizer_and_scheduler", "_wrap_model"),
+                    *("create_accelerator_and_postprocess", "create_scheduler", "get_batch_samples"),
+                    *("set_initial_training_values", "train", "training_step"),
                 ),
-                "trainer_callback.py": (
-                    "CallbackHandler.call_event",
-                    "CallbackHandler.on_optimizer_step",
-                    "CallbackHandler.on_pre_optimizer_step",
-                    "CallbackHandler.on_step_end",
+                "trainer_callback.py": _of(
+                    "CallbackHandler", "call_event", "on_optimizer_step", "on_pre_optimizer_step", "on_step_end"
                 ),
             },
         ),
@@ -111,13 +84,8 @@ CODE = Code(
             "accelerate",
             "accelerate",
             control={
-                "accelerator.py": (
-                    "Accelerator.backward",
-                    "Accelerator.clip_grad_norm_",
-                    "Accelerator.gather",
-                    "Accelerator.no_sync",
-                ),
-                "optimizer.py": ("AcceleratedOptimizer.step", "AcceleratedOptimizer.zero_grad"),
+                "accelerator.py": _of("Accelerator", "backward", "clip_grad_norm_", "gather", "no_sync"),
+                "optimizer.py": _of("AcceleratedOptimizer", "step", "zero_grad"),
                 "scheduler.py": ("AcceleratedScheduler.step",),
             },
         ),

@@ -42,9 +42,9 @@ class Gone(NamedTuple):
     def fix(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> Fix:
         """What becomes of the key and its value: safe where `same` is a setting that is not given as well and takes the
         value, or where the key was never read."""
-        fits = self.same is not None and self.same in takes and self.same not in given
-        if fits and self.same is not None and not takes[self.same].fixed and self._alike(value):
-            return Fix(f"use {self.instead}", {self.key: None, self.same: value}, safe=True)
+        row = None if self.same is None or self.same in given else takes.get(self.same)
+        if row is not None and not row.fixed and self._alike(value):
+            return Fix(f"use {self.instead}", {self.key: None, row.key: value}, safe=True)
         text = f"use {self.instead}" if self.instead else f"remove {self.key}"
         return Fix(text, {self.key: None}, safe=self.unread)
 

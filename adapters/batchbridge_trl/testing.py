@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,7 @@ def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
     """
 
     def play(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        first = trainer.accelerator.process_index * len(prompts)
-        who = [
-            (script.prompt_index(prompt), (first + row) % trainer.num_generations) for row, prompt in enumerate(prompts)
-        ]
+        who = _who(script, trainer, prompts)
         return {
             "prompt_ids": [trainer.processing_class(prompt)["input_ids"] for prompt in prompts],
             "completion_ids": [script.completion(*each) for each in who],
@@ -46,6 +44,12 @@ def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
         }
 
     return play
+
+
+def _who(script: Script, trainer: Any, prompts: Sequence[str]) -> list[tuple[int, int]]:
+    """(prompt, sample) of each row of a rank's part of a rollout."""
+    first, group = trainer.accelerator.process_index * len(prompts), trainer.num_generations
+    return [(script.prompt_index(prompt), (first + row) % group) for row, prompt in enumerate(prompts)]
 
 
 def reward_func(script: Script) -> Callable[..., list[float]]:
@@ -76,16 +80,11 @@ class ScriptedModel:
 
     def rewards(self, prompts: list[str], completions: Any, **others: Any) -> list[float]:
         """A reward function of the trainer."""
-        return [self._script.reward(*each) for each in self._who([self._script.prompt_index(text) for text in prompts])]
-
-    def _who(self, prompts: list[int]) -> list[tuple[int, int]]:
-        trainer: Any = self._trainer
-        first = trainer.accelerator.process_index * len(prompts)
-        return [(prompt, (first + row) % trainer.num_generations) for row, prompt in enumerate(prompts)]
+        return [self._script.reward(*each) for each in _who(self._script, self._trainer, prompts)]
 
     def _generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
         texts = self._trainer.processing_class.batch_decode(input_ids, skip_special_tokens=True)  # type: ignore[attr-defined]  # set by install
-        who = self._who([self._script.prompt_index(text) for text in texts])
+        who = _who(self._script, self._trainer, texts)
         rows = [torch.tensor(self._script.completion(*each), device=input_ids.device) for each in who]
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
         return torch.cat([input_ids, padded], dim=1)
@@ -254,16 +253,11 @@ def gradient_errors(
     tokenizer = tiny_tokenizer()
 
     def run(dtype: torch.dtype) -> ScriptedRun:
-        built: dict[int, Any] = {}
-
+        @lru_cache(maxsize=4)
         def policy_at(step: int) -> Any:
-            if step not in built:
-                if len(built) > 4:
-                    built.clear()
-                built[step] = policy()
-                built[step].load_state_dict(captured.states[step])
-                built[step] = built[step].to(dtype).eval()
-            return built[step]
+            built = policy()
+            built.load_state_dict(captured.states[step])
+            return built.to(dtype).eval()
 
         return ScriptedRun(
             spec=spec,

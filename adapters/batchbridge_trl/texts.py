@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit import Ask, ErrorText, Numbers
@@ -29,13 +30,11 @@ def _trl_groups(n: Numbers) -> Iterator[Fix]:
     accumulation = n.get("accumulation", 1)
     completions = world * micro * accumulation
     if group >= 2:
-        yield from setting(
-            "per_device_train_batch_size", *multiples(smallest_factor(group, world * accumulation), micro)
-        )
+        sizes = multiples(smallest_factor(group, world * accumulation), micro)
+        yield from setting("per_device_train_batch_size", *sizes)
         if "accumulation" in n:
-            yield from setting(
-                "gradient_accumulation_steps", *multiples(smallest_factor(group, world * micro), accumulation)
-            )
+            steps = multiples(smallest_factor(group, world * micro), accumulation)
+            yield from setting("gradient_accumulation_steps", *steps)
         yield from devices(*multiples(smallest_factor(group, micro * accumulation), world))
     legal = divisors(completions, group, least=2) if completions >= 2 else []
     yield from setting("num_generations", *legal)
@@ -52,10 +51,10 @@ def _trl_micro_steps(n: Numbers) -> Iterator[Fix]:
     yield from setting("generation_batch_size", *multiples(n["global"], n["batch"]))
 
 
+_text = partial(ErrorText, framework="trl")
 TEXTS: tuple[ErrorText, ...] = (
-    ErrorText(
+    _text(
         name="trl-global-batch",
-        framework="trl",
         versions=">=0.15,<0.17",
         pattern=pattern(
             r"global train batch size \(# x #\) must be evenly divisible by the number of generations per prompt"
@@ -73,9 +72,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_trl_groups,
         asks=(_GROUP,),
     ),
-    ErrorText(
+    _text(
         name="trl-effective-batch",
-        framework="trl",
         versions=">=0.17,<0.20",
         pattern=pattern(
             r"effective train batch size \(# x # x #\) must be evenly divisible by"
@@ -93,9 +91,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_trl_groups,
         asks=(_GROUP,),
     ),
-    ErrorText(
+    _text(
         name="trl-generation-batch",
-        framework="trl",
         versions=">=0.20",
         pattern=pattern(r"generation_batch_size \(#\) must be divisible by num_generations \(#\)", "batch", "group"),
         rule="generation_batch_size (completions per rollout; by default per_device_train_batch_size x devices x "
@@ -105,9 +102,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="trl 0.20.0 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=_trl_batch,
     ),
-    ErrorText(
+    _text(
         name="trl-generation-micro-steps",
-        framework="trl",
         versions=">=0.18",
         pattern=pattern(
             r"generation_batch_size \(#\) must be divisible by the global batch size \(#\)", "batch", "global"
@@ -118,9 +114,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="trl 0.18 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=_trl_micro_steps,
     ),
-    ErrorText(
+    _text(
         name="trl-evaluation-batch",
-        framework="trl",
         versions=">=0.15,!=0.20.*,!=0.21.*",
         pattern=pattern(
             r"global eval batch size(?: \(# [x*] #\))? must be (?:evenly )?divisible by the number of generations "
@@ -137,9 +132,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_evaluation,
         asks=(_GROUP,),
     ),
-    ErrorText(
+    _text(
         name="trl-two-generations",
-        framework="trl",
         versions=">=0.17",
         pattern=r"GRPO requires at least 2 generations per prompt",
         rule="num_generations (completions per prompt) is at least 2",
@@ -148,9 +142,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="trl 0.17.0 GRPOTrainer.__init__, 0.18.0 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=lambda n: setting("num_generations", 2),
     ),
-    ErrorText(
+    _text(
         name="trl-two-rollout-sizes",
-        framework="trl",
         versions=">=0.18",
         pattern=r"'generation_batch_size' and 'steps_per_generation' can not be both configured",
         rule="a rollout's size is said once: generation_batch_size (completions) or steps_per_generation (micro-steps)",
@@ -160,9 +153,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="trl 0.18.0 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=lambda n: (Fix(f"leave out {key}") for key in ("generation_batch_size", "steps_per_generation")),
     ),
-    ErrorText(
+    _text(
         name="trl-unknown-argument",
-        framework="trl",
         versions=">=0.15",
         pattern=r"Unknown arguments from config file(?:: \[[^]]{1,400}\])?",
         rule="every key of the recipe is a setting of the script, of GRPOConfig or of ModelConfig in this TRL",
@@ -171,9 +163,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="trl TrlParser.parse_args_and_config, BB-TRL-003",
         neighbours=lambda n: _OTHER_KEY,
     ),
-    ErrorText(
+    _text(
         name="trl-unexpected-keyword",
-        framework="trl",
         versions=">=0.15",
         pattern=r"GRPOConfig\.__init__\(\) got an unexpected keyword argument '\w{1,100}'",
         rule="every argument of GRPOConfig is one of its settings in this version of TRL",

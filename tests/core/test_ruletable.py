@@ -54,17 +54,17 @@ def test_a_row_is_silent_where_it_is_kept_or_not_about_the_version(prompts: int,
 def test_a_test_with_its_rows_above_it_is_a_test_and_rows_in_the_order_from_the_lowest() -> None:
     table = Rules[Sizes]()
 
-    @table.add(NOTE, "BB-TOY-051", "prompts", "seed", versions=">=2")
-    @says("nothing", "toy 2.0")
-    @table.add(BUILDING, "BB-TOY-010", "prompts", fixes=ROW.fixes, versions=">=1")
-    @says("ValueError", "toy 1.0 Trainer.__init__")
+    @table.add(NOTE, "BB-TOY-051", "prompts", "seed")
+    @says("nothing", "toy 2.0", ">=2")
+    @table.add(BUILDING, "BB-TOY-010", "prompts", fixes=ROW.fixes)
+    @says("ValueError", "toy 1.0 Trainer.__init__", ">=1")
     def odd_too(sizes: Sizes) -> str | None:
         return odd(sizes)
 
     assert odd_too({"prompts": 3}) == "prompts = 3 is odd"
     assert table[0] == replace(ROW, test=odd_too)
-    assert [(row.code, row.severity, row.keys, row.fixes({})) for row in table[1:]] == [
-        ("BB-TOY-051", "note", ("prompts", "seed"), ())
+    assert [(row.code, row.severity, row.keys, row.versions, row.fixes({})) for row in table[1:]] == [
+        ("BB-TOY-051", "note", ("prompts", "seed"), ">=2", ())
     ]
 
 

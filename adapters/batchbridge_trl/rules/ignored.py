@@ -29,8 +29,8 @@ def _low_delta(facts: Facts) -> str | None:
     return f"delta = {native['delta']} is below 1 + {high}, so it also bounds the ratio of positive advantages"
 
 
-@RULES.add(NOTE, "BB-TRL-074", "vllm_importance_sampling_cap", versions=">=1.6")
-@says("FutureWarning", f"trl 1.6.0 to 1.16.0 {POST_INIT}")
+@RULES.add(NOTE, "BB-TRL-074", "vllm_importance_sampling_cap")
+@says("FutureWarning", f"trl 1.6.0 to 1.16.0 {POST_INIT}", ">=1.6")
 def _deprecated_cap(facts: Facts) -> str | None:
     if (cap := facts.native["vllm_importance_sampling_cap"]) is None:
         return None
@@ -55,35 +55,30 @@ def _uncarried(facts: Facts) -> str | None:
     return f"the schema has no field for {', '.join(set_ones)}: two runs that differ in it do not agree"
 
 
-@RULES.add(SILENT, "BB-TRL-076", "temperature", fixes=setting("temperature", 1.0), versions="<0.16")
-@says("used for sampling only", "trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0")
+@RULES.add(SILENT, "BB-TRL-076", "temperature", fixes=setting("temperature", 1.0))
+@says("used for sampling only", "trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0", "<0.16")
 def _untempered_loss(facts: Facts) -> str | None:
     if (temperature := facts.native["temperature"]) == 1:
         return None
     return f"completions are sampled at temperature {temperature}, and the loss takes their log-probabilities at 1"
 
 
-@RULES.add(
-    SILENT,
-    "BB-TRL-077",
-    "eval_on_start",
-    "eval_strategy",
-    fixes=setting("eval_on_start", False),
-    versions=">=0.16,<0.18",
-)
+@RULES.add(SILENT, "BB-TRL-077", "eval_on_start", "eval_strategy", fixes=setting("eval_on_start", False))
 @says(
     "training goes on with the rollout of an evaluation, or generates at other micro-batches",
     "trl 0.16.0 to 0.17.0 GRPOTrainer._prepare_inputs (control.should_evaluate); mended in 0.18.0",
+    ">=0.16,<0.18",
 )
 def _evaluation_trains(facts: Facts) -> str | None:
     on = bool(facts.native["eval_on_start"]) and facts.evaluates
     return "eval_on_start is taken for training: it moves the count that says when to generate" if on else None
 
 
-@RULES.add(SILENT, "BB-TRL-078", "mask_truncated_completions", "loss_type", versions=">=0.22,<1.9")
+@RULES.add(SILENT, "BB-TRL-078", "mask_truncated_completions", "loss_type")
 @says(
     "num_items_in_batch counts them",
     "trl 0.22.0 to 1.8.0 GRPOTrainer (num_items_in_batch before the mask); mended in 1.9.0",
+    ">=0.22,<1.9",
 )
 def _counts_masked(facts: Facts) -> str | None:
     if facts.loss is None or not facts.loss.rollout_denominator or not facts.native["mask_truncated_completions"]:
@@ -91,15 +86,15 @@ def _counts_masked(facts: Facts) -> str | None:
     return f"loss_type = {facts.loss.name} counts the tokens of masked, truncated completions in its denominator"
 
 
-@RULES.add(SILENT, "BB-TRL-079", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False), versions="<1.9")
-@says("accepted", f"trl 0.15.0 to 1.8.0 {POST_INIT} (no check); refused since 1.9.0")
+@RULES.add(SILENT, "BB-TRL-079", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False))
+@says("accepted", f"trl 0.15.0 to 1.8.0 {POST_INIT} (no check); refused since 1.9.0", "<1.9")
 def _auto_find_silently(facts: Facts) -> str | None:
     said = "halves the micro-batch when memory runs out; rollouts and groups are cut for the old one"
     return f"auto_find_batch_size {said}" if facts.native["auto_find_batch_size"] else None
 
 
-@RULES.add(NOTE, "BB-TRL-080", "max_prompt_length", fixes=setting("max_prompt_length", None), versions=">=0.26,<0.28")
-@says("FutureWarning", f"trl 0.26.0 to 0.27.2 {POST_INIT}")
+@RULES.add(NOTE, "BB-TRL-080", "max_prompt_length", fixes=setting("max_prompt_length", None))
+@says("FutureWarning", f"trl 0.26.0 to 0.27.2 {POST_INIT}", ">=0.26,<0.28")
 def _ignored_prompt_length(facts: Facts) -> str | None:
     limit = facts.native["max_prompt_length"]
     return f"max_prompt_length = {limit} has no effect: prompts are not cut" if limit is not None else None

@@ -33,30 +33,25 @@ _NOT_IN_LIGER = (
 RULES = Rules[Facts]()
 
 
-RULES.add(UPDATING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, versions=">=0.20,<0.22")(
+RULES.add(UPDATING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)(
     says(
         "RuntimeError: shape is invalid for input, at the first evaluation",
         f"trl 0.20.0 and 0.21.0 {POST_INIT} (no check) and {SCORES}",
+        ">=0.20,<0.22",
     )(whole_evaluation_groups)
 )
 
 
-@RULES.add(
-    BUILDING,
-    "BB-TRL-042",
-    *(key for key, _, _ in _NOT_IN_LIGER),
-    fixes=setting("use_liger_kernel", False),
-    versions=">=0.20,<1.14",
-)
-@says("NotImplementedError or ValueError", f"trl 0.20.0 to 1.13.0 {INIT}")
+@RULES.add(BUILDING, "BB-TRL-042", *(key for key, _, _ in _NOT_IN_LIGER), fixes=setting("use_liger_kernel", False))
+@says("NotImplementedError or ValueError", f"trl 0.20.0 to 1.13.0 {INIT}", ">=0.20,<1.14")
 def _beyond_liger(facts: Facts) -> str | None:
     here = ((key, facts.native.get(key), off) for key, off, versions in _NOT_IN_LIGER if holds(versions, facts.version))
     beyond = [f"{key} = {value}" for key, value, off in here if value != off]
     return f"{' and '.join(beyond)}: not with Liger's kernel" if facts.liger and beyond else None
 
 
-@RULES.add(BUILDING, "BB-TRL-030", *SIZES, fixes=size_fixes, versions=">=0.18")
-@says("the config is accepted; the data loader fails, or nothing is trained", f"{ALL} {POST_INIT} (no check)")
+@RULES.add(BUILDING, "BB-TRL-030", *SIZES, fixes=size_fixes)
+@says("the config is accepted; the data loader fails, or nothing is trained", f"{ALL} {POST_INIT} (no check)", ">=0.18")
 def not_positive(facts: Facts) -> str | None:
     wrong = [
         f"{FIELDS[name]} = {value}"
@@ -66,24 +61,18 @@ def not_positive(facts: Facts) -> str | None:
     return f"{', '.join(wrong)}: must be at least 1" if wrong else None
 
 
-@RULES.add(BUILDING, "BB-TRL-031", "sync_ref_model", "beta", fixes=setting("sync_ref_model", False), versions=">=0.28")
-@says("ValueError: You passed `sync_ref_model=True` while `beta=0.0`", f"trl 0.28.0 to 1.16.0 {INIT}")
+@RULES.add(BUILDING, "BB-TRL-031", "sync_ref_model", "beta", fixes=setting("sync_ref_model", False))
+@says("ValueError: You passed `sync_ref_model=True` while `beta=0.0`", f"trl 0.28.0 to 1.16.0 {INIT}", ">=0.28")
 def _reference_without_kl(facts: Facts) -> str | None:
     synced = facts.native["sync_ref_model"] and not facts.native["beta"]
     return "sync_ref_model without a KL term (beta = 0)" if synced else None
 
 
-@RULES.add(
-    BUILDING,
-    "BB-TRL-032",
-    "vllm_tensor_parallel_size",
-    WORLD,
-    fixes=setting("vllm_tensor_parallel_size", 1),
-    versions=">=0.18",
-)
+@RULES.add(BUILDING, "BB-TRL-032", "vllm_tensor_parallel_size", WORLD, fixes=setting("vllm_tensor_parallel_size", 1))
 @says(
     "ValueError: tensor_parallel_size must divide world size evenly",
     f"trl 0.18.0 to 0.27.2 {INIT}; 0.28.0 to 1.16.0 generation/vllm_generation.py",
+    ">=0.18",
 )
 def _engine_ranks(facts: Facts) -> str | None:
     native, world = facts.native, facts.sizes.world
@@ -105,18 +94,19 @@ def _two_accumulations(facts: Facts) -> str | None:
     return f"gradient_accumulation_kwargs.num_steps = {steps} beside {ACCUMULATION} = {facts.sizes.accumulation}"
 
 
-@RULES.add(
-    BUILDING, "BB-TRL-034", "dataset_streaming", "streaming", fixes=setting("dataset_streaming", False), versions="<1.9"
+@RULES.add(BUILDING, "BB-TRL-034", "dataset_streaming", "streaming", fixes=setting("dataset_streaming", False))
+@says(
+    "NotImplementedError: Iterable datasets are not yet supported in GRPOTrainer", f"trl 0.17.0 to 1.8.0 {INIT}", "<1.9"
 )
-@says("NotImplementedError: Iterable datasets are not yet supported in GRPOTrainer", f"trl 0.17.0 to 1.8.0 {INIT}")
 def _no_streams(facts: Facts) -> str | None:
     return "streamed datasets are not supported before trl 1.9" if facts.streams else None
 
 
-@RULES.add(BUILDING, "BB-TRL-034", "dataset_streaming", "streaming", "max_steps", versions=">=1.9")
+@RULES.add(BUILDING, "BB-TRL-034", "dataset_streaming", "streaming", "max_steps")
 @says(
     "ValueError: train_dataset does not implement __len__, max_steps has to be specified",
     "transformers 5.23.0 Trainer.__init__",
+    ">=1.9",
 )
 def _endless(facts: Facts) -> str | None:
     if not facts.streams or facts.native["max_steps"] > 0:
@@ -136,25 +126,23 @@ def _arguments_of_the_schedule(facts: Facts) -> str | None:
     return f"lr_scheduler_kwargs = {given!r} is no mapping of arguments for the schedule {name}"
 
 
-@RULES.add(GENERATING, "BB-TRL-035", "scale_rewards", fixes=setting("scale_rewards", "group"), versions=">=0.22")
+@RULES.add(GENERATING, "BB-TRL-035", "scale_rewards", fixes=setting("scale_rewards", "group"))
 @says(
     "ValueError: Invalid value for scale_rewards, after the first rollout was generated",
     f"trl 0.22.0 to 1.16.0 {SCORES}",
+    ">=0.22",
 )
 def _unknown_scale(facts: Facts) -> str | None:
     return _unknown(facts, "scale_rewards", scales(facts.version), "group, batch, none, true, false")
 
 
 @RULES.add(
-    GENERATING,
-    "BB-TRL-036",
-    "multi_objective_aggregation",
-    fixes=setting("multi_objective_aggregation", OBJECTIVES[0]),
-    versions=">=0.27",
+    GENERATING, "BB-TRL-036", "multi_objective_aggregation", fixes=setting("multi_objective_aggregation", OBJECTIVES[0])
 )
 @says(
     "ValueError: Invalid multi_objective_aggregation, after the first rollout was generated",
     f"trl 0.27.0 to 1.16.0 {SCORES}",
+    ">=0.27",
 )
 def _unknown_objective(facts: Facts) -> str | None:
     return _unknown(facts, "multi_objective_aggregation", OBJECTIVES)

@@ -13,10 +13,11 @@ from batchbridge_trl.world import KEY as WORLD
 RULES = Rules[Facts]()
 
 
-@RULES.add(WRONG, "BB-TRL-050", *SIZES, fixes=size_fixes, versions=">=0.16")
+@RULES.add(WRONG, "BB-TRL-050", *SIZES, fixes=size_fixes)
 @says(
     "train() ends after 0 optimizer steps, with a warning in the log",
     "trl 1.16.0 RepeatSampler.__iter__, run; the same since 0.16.0",
+    ">=0.16",
 )
 def _no_step(facts: Facts) -> str | None:
     if facts.prompts is None or facts.rollout is None or facts.prompts >= facts.rollout.prompts:
@@ -66,10 +67,11 @@ def _wrong_world(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(WRONG, "BB-TRL-055", BATCH, MICRO, WORLD, fixes=size_fixes, versions=">=0.18,<0.19.1")
+@RULES.add(WRONG, "BB-TRL-055", BATCH, MICRO, WORLD, fixes=size_fixes)
 @says(
     "accepted; advantages are taken over rows of several prompts, or a reshape fails at the first rollout",
     f"trl 0.18.0 to 0.19.0 {POST_INIT} (gbs % mb * processes) and GRPOTrainer.get_train_dataloader",
+    ">=0.18,<0.19.1",
 )
 def _mixed_rollout(facts: Facts) -> str | None:
     s, batch = facts.sizes, facts.sizes.batch_alone
@@ -83,8 +85,8 @@ def _mixed_rollout(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-TRL-056", "scale_rewards", versions=">=0.22,<0.22.2")
-@says("accepted", f"trl 0.22.0 and 0.22.1 {SCORES}; mended in 0.22.2")
+@RULES.add(SILENT, "BB-TRL-056", "scale_rewards")
+@says("accepted", f"trl 0.22.0 and 0.22.1 {SCORES}; mended in 0.22.2", ">=0.22,<0.22.2")
 def _inverted_scale(facts: Facts) -> str | None:
     value = facts.native["scale_rewards"]
     does = scales(facts.version).get(value)
@@ -92,10 +94,11 @@ def _inverted_scale(facts: Facts) -> str | None:
     return f"scale_rewards = {value} does what {does} should do" if does not in (None, means) else None
 
 
-@RULES.add(SILENT, "BB-TRL-057", *SIZES, versions="<0.16")
+@RULES.add(SILENT, "BB-TRL-057", *SIZES)
 @says(
     "accelerate repeats the first rows of the epoch",
     "trl 0.15.0 to 0.15.2 RepeatRandomSampler with accelerate 1.15.0 BatchSamplerShard (even_batches)",
+    "<0.16",
 )
 def _last_micro_batch_wraps(facts: Facts) -> str | None:
     if facts.prompts is None or facts.rollout is None or facts.native["dataloader_drop_last"]:
@@ -109,10 +112,11 @@ def _last_micro_batch_wraps(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-TRL-058", *SIZES, versions=">=0.16,<0.20")
+@RULES.add(SILENT, "BB-TRL-058", *SIZES)
 @says(
     "len(sampler) = prompts x generations x repeats, with the dropped ones",
     "trl 0.16.0 to 0.19.1 RepeatRandomSampler.__len__ and RepeatSampler.__len__; mended in 0.20.0",
+    ">=0.16,<0.20",
 )
 def _counts_dropped(facts: Facts) -> str | None:
     """0.16 to 0.19: the sampler's length counts prompts that it drops, and transformers plans with the length."""
@@ -137,10 +141,11 @@ def _counts_dropped(facts: Facts) -> str | None:
     return said
 
 
-@RULES.add(SILENT, "BB-TRL-060", *SIZES, versions=">=0.16")
+@RULES.add(SILENT, "BB-TRL-060", *SIZES)
 @says(
     "the sampler drops each epoch's incomplete rollout",
     "trl 0.16.0 to 1.16.0 RepeatSampler.__iter__ (RepeatRandomSampler in 0.16)",
+    ">=0.16",
 )
 def _dropped(facts: Facts) -> str | None:
     if facts.prompts is None or facts.rollout is None or facts.prompts < facts.rollout.prompts:

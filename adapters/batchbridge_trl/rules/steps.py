@@ -32,10 +32,11 @@ def _counted_over_more(facts: Facts) -> tuple[Fix, ...]:
 RULES = Rules[Facts]()
 
 
-@RULES.add(SILENT, "BB-TRL-061", "loss_type", STEPS, BATCH, ACCUMULATION, fixes=window_fixes, versions=">=0.22,<1.9.1")
+@RULES.add(SILENT, "BB-TRL-061", "loss_type", STEPS, BATCH, ACCUMULATION, fixes=window_fixes)
 @says(
     "the loss of a micro-batch is divided by rollout tokens / processes",
     f"trl 0.22.0 to 1.9.0 {LOSS}; huggingface/trl issue 5619, mended in 1.9.1",
+    ">=0.22,<1.9.1",
 )
 def _rollout_tokens_per_micro_batch(facts: Facts) -> str | None:
     if (uneven := _counts_another_size(facts)) is None:
@@ -55,10 +56,11 @@ def _counts_another_size(facts: Facts) -> tuple[str, int, int] | None:
     return None if steps == window else (facts.loss.name, steps, window)
 
 
-@RULES.add(SILENT, "BB-TRL-061", "loss_type", STEPS, BATCH, ACCUMULATION, fixes=window_fixes, versions=">=1.9.1")
+@RULES.add(SILENT, "BB-TRL-061", "loss_type", STEPS, BATCH, ACCUMULATION, fixes=window_fixes)
 @says(
     "the loss of a micro-batch is divided by rollout tokens / processes x window / steps_per_generation",
     f"trl 1.9.1 to 1.16.0 {LOSS} (num_items_in_batch)",
+    ">=1.9.1",
 )
 def _rollout_denominator(facts: Facts) -> str | None:
     if (uneven := _counts_another_size(facts)) is None:
@@ -76,8 +78,8 @@ def _rollout_denominator(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-TRL-062", "loss_type", ACCUMULATION, WORLD, fixes=_counted_over_more, versions=">=0.16")
-@says("the mean of micro-batch means", f"trl 0.16.0 to 1.16.0 {LOSS} (compute_loss in 0.16)")
+@RULES.add(SILENT, "BB-TRL-062", "loss_type", ACCUMULATION, WORLD, fixes=_counted_over_more)
+@says("the mean of micro-batch means", f"trl 0.16.0 to 1.16.0 {LOSS} (compute_loss in 0.16)", ">=0.16")
 def _local_tokens(facts: Facts) -> str | None:
     if facts.native["loss_type"] != "bnpo" or facts.sizes.window * facts.sizes.world <= 1:
         return None
@@ -87,16 +89,17 @@ def _local_tokens(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-TRL-063", STEPS, BATCH, PASSES, ACCUMULATION, fixes=window_fixes, versions=">=0.18")
-@says("accepted; old log-probabilities are recorded at the rollout", f"trl 0.18.0 to 1.16.0 {SCORES}")
+@RULES.add(SILENT, "BB-TRL-063", STEPS, BATCH, PASSES, ACCUMULATION, fixes=window_fixes)
+@says("accepted; old log-probabilities are recorded at the rollout", f"trl 0.18.0 to 1.16.0 {SCORES}", ">=0.18")
 def _recorded_misaligned(facts: Facts) -> str | None:
     return None if _stale_ratio(facts) else _misaligned(facts)
 
 
-@RULES.add(SILENT, "BB-TRL-059", STEPS, BATCH, PASSES, ACCUMULATION, fixes=window_fixes, versions=">=0.18,<0.20")
+@RULES.add(SILENT, "BB-TRL-059", STEPS, BATCH, PASSES, ACCUMULATION, fixes=window_fixes)
 @says(
     "accepted; the ratio is taken as 1, although the weights have moved since the rollout",
     f"trl 0.18.0 to 0.19.1 {SCORES}; mended in 0.20.0",
+    ">=0.18,<0.20",
 )
 def _stale_ratio(facts: Facts) -> str | None:
     """0.18 and 0.19: stale completions that are trained as if they were fresh."""
@@ -130,22 +133,16 @@ def _short_step(facts: Facts) -> str | None:
 def _resume(facts: Facts) -> str | None:
     if facts.native["save_strategy"] in ("no", False) or facts.rollout is None:
         return None
-    several = facts.micro_steps_per_rollout > facts.sizes.window
-    epochs = facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1
-    if not several and not epochs:
-        return None
-    return "a resumed run does not continue the same run: " + " and ".join(
-        said
-        for said, applies in (
-            ("a checkpoint inside a rollout loses it", several),
-            ("epochs after the first replay the first epoch's prompt order", epochs),
-        )
-        if applies
-    )
+    lost = []
+    if facts.micro_steps_per_rollout > facts.sizes.window:
+        lost.append("a checkpoint inside a rollout loses it")
+    if facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1:
+        lost.append("epochs after the first replay the first epoch's prompt order")
+    return f"a resumed run does not continue the same run: {' and '.join(lost)}" if lost else None
 
 
-@RULES.add(SILENT, "BB-TRL-066", "scale_rewards", STEPS, ACCUMULATION, fixes=window_fixes, versions=">=0.22")
-@says("one deviation per rollout", f"trl 0.22.0 to 1.16.0 {SCORES}")
+@RULES.add(SILENT, "BB-TRL-066", "scale_rewards", STEPS, ACCUMULATION, fixes=window_fixes)
+@says("one deviation per rollout", f"trl 0.22.0 to 1.16.0 {SCORES}", ">=0.22")
 def _batch_scale(facts: Facts) -> str | None:
     if scales(facts.version).get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
         return None
@@ -155,15 +152,8 @@ def _batch_scale(facts: Facts) -> str | None:
     return 'scale_rewards = "batch" takes the deviation over each rollout, and an optimizer step draws from several'
 
 
-@RULES.add(
-    SILENT,
-    "BB-TRL-067",
-    "accelerator_config",
-    ACCUMULATION,
-    fixes=setting("accelerator_config", None),
-    versions=">=0.18",
-)
-@says("accepted", f"{ARGUMENTS} Trainer.create_accelerator_and_postprocess")
+@RULES.add(SILENT, "BB-TRL-067", "accelerator_config", ACCUMULATION, fixes=setting("accelerator_config", None))
+@says("accepted", f"{ARGUMENTS} Trainer.create_accelerator_and_postprocess", ">=0.18")
 def _rewritten(facts: Facts) -> str | None:
     steps = facts.sizes.rewritten_accumulation
     if steps is None or steps < 2 or facts.sizes.accumulation != 1:
@@ -206,9 +196,8 @@ def _entropy_quantile(facts: Facts) -> str | None:
     "importance_sampling_level",
     "beta",
     fixes=setting("importance_sampling_level", "sequence"),
-    versions=">=0.28,<1.10",
 )
-@says("(loss x length).mean() over the padded matrix", f"trl 0.28.0 to 1.9.2 {LOSS}; mended in 1.10.0")
+@says("(loss x length).mean() over the padded matrix", f"trl 0.28.0 to 1.9.2 {LOSS}; mended in 1.10.0", ">=0.28,<1.10")
 def _luspo_padding(facts: Facts) -> str | None:
     native = facts.native
     widened = native["importance_sampling_level"] == "token" or native["beta"] or native["top_entropy_quantile"] < 1
@@ -217,10 +206,12 @@ def _luspo_padding(facts: Facts) -> str | None:
     return "loss_type = luspo averages over padded positions and counts unmasked ones, unless ratios are per sequence"
 
 
-@RULES.add(
-    SILENT, "BB-TRL-071", "use_liger_kernel", "loss_type", fixes=setting("use_liger_kernel", False), versions="<1.11"
+@RULES.add(SILENT, "BB-TRL-071", "use_liger_kernel", "loss_type", fixes=setting("use_liger_kernel", False))
+@says(
+    "num_items_in_batch is not passed on",
+    "trl 0.22.0 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
+    "<1.11",
 )
-@says("num_items_in_batch is not passed on", "trl 0.22.0 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0")
 def _liger_tokens(facts: Facts) -> str | None:
     if not facts.liger or facts.loss is None or not facts.loss.rollout_denominator:
         return None

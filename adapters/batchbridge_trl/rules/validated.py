@@ -32,22 +32,25 @@ def _both_precisions(facts: Facts) -> str | None:
     return "fp16 and bf16 are both on" if facts.native["fp16"] and facts.native["bf16"] else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-027", "warmup_ratio", fixes=setting("warmup_ratio", 0.1), versions="<0.29")
+@RULES.add(IN_CONFIG, "BB-TRL-027", "warmup_ratio", fixes=setting("warmup_ratio", 0.1))
 @says(
-    "ValueError: warmup_ratio must lie in range [0,1]", "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__"
+    "ValueError: warmup_ratio must lie in range [0,1]",
+    "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
+    "<0.29",
 )
 def _share_of_warmup(facts: Facts) -> str | None:
     share = facts.native["warmup_ratio"]
     return None if 0 <= share <= 1 else f"warmup_ratio = {share}: must lie in [0, 1]"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0), versions="<0.29")
+@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0))
 @says(
     "ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
     "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
+    "<0.29",
 )
-@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0), versions=">=0.29")
-@says("ValueError: Expected value warmup_steps >= 0", "transformers 5.23.0 TrainingArguments._validate_args")
+@RULES.add(IN_CONFIG, "BB-TRL-012", "warmup_steps", fixes=setting("warmup_steps", 0))
+@says("ValueError: Expected value warmup_steps >= 0", "transformers 5.23.0 TrainingArguments._validate_args", ">=0.29")
 def _negative_warmup(facts: Facts) -> str | None:
     warmup = facts.native["warmup_steps"]
     return f"warmup_steps = {warmup}: must be at least 0" if warmup < 0 else None
@@ -66,15 +69,15 @@ def _prefetch_without_workers(facts: Facts) -> str | None:
     return "dataloader_prefetch_factor needs dataloader_num_workers above 0" if unfit else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-028", "lr_scheduler_type", fixes=setting("lr_scheduler_type", "linear"), versions="<0.29")
-@says("ValueError: 'greedy' is not a valid SchedulerType", "transformers 4.57.6 SchedulerType")
+@RULES.add(IN_CONFIG, "BB-TRL-028", "lr_scheduler_type", fixes=setting("lr_scheduler_type", "linear"))
+@says("ValueError: 'greedy' is not a valid SchedulerType", "transformers 4.57.6 SchedulerType", "<0.29")
 def _greedy_schedule(facts: Facts) -> str | None:
     greedy = facts.native["lr_scheduler_type"] == "greedy"
     return "lr_scheduler_type = greedy came with transformers 5" if greedy else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-014", "parallelism_config", fixes=setting("parallelism_config", None), versions=">=1.4")
-@says("ValueError: GRPOTrainer does not support sequence-dim parallelism", f"trl 1.4.0 to 1.16.0 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-014", "parallelism_config", fixes=setting("parallelism_config", None))
+@says("ValueError: GRPOTrainer does not support sequence-dim parallelism", f"trl 1.4.0 to 1.16.0 {POST_INIT}", ">=1.4")
 def _sequence_parallel(facts: Facts) -> str | None:
     config = facts.native["parallelism_config"]
     if not isinstance(config, Mapping):
@@ -85,52 +88,54 @@ def _sequence_parallel(facts: Facts) -> str | None:
 
 
 @RULES.add(
-    IN_CONFIG,
-    "BB-TRL-015",
-    "log_completions_hub_repo",
-    "log_completions",
-    fixes=setting("log_completions", True),
-    versions=">=0.28",
+    IN_CONFIG, "BB-TRL-015", "log_completions_hub_repo", "log_completions", fixes=setting("log_completions", True)
 )
-@says("ValueError: log_completions_hub_repo is set, but log_completions is False", f"trl 0.28.0 to 1.16.0 {POST_INIT}")
+@says(
+    "ValueError: log_completions_hub_repo is set, but log_completions is False",
+    f"trl 0.28.0 to 1.16.0 {POST_INIT}",
+    ">=0.28",
+)
 def _upload_without_log(facts: Facts) -> str | None:
     repository, logged = facts.native["log_completions_hub_repo"], facts.native["log_completions"]
     return "log_completions_hub_repo needs log_completions" if repository is not None and not logged else None
 
 
-@RULES.add(
-    IN_CONFIG, "BB-TRL-016", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False), versions=">=1.9"
-)
-@says("ValueError: auto_find_batch_size is not supported by GRPO", f"trl 1.9.0 to 1.16.0 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-016", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False))
+@says("ValueError: auto_find_batch_size is not supported by GRPO", f"trl 1.9.0 to 1.16.0 {POST_INIT}", ">=1.9")
 def _auto_find(facts: Facts) -> str | None:
     return "auto_find_batch_size shrinks batches, which breaks groups" if facts.native["auto_find_batch_size"] else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes, versions=">=0.18")
-@says("ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured", f"{ALL} {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes)
+@says(
+    "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
+    f"{ALL} {POST_INIT}",
+    ">=0.18",
+)
 def _exclusive(facts: Facts) -> str | None:
     batch, steps = facts.sizes.generation_batch, facts.sizes.steps_per_generation
     said = f"{BATCH} = {batch} and {STEPS} = {steps} are both given; one follows from the other"
     return said if facts.sizes.says_both else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, fixes=size_fixes, versions=">=0.18,<0.20")
-@says("ZeroDivisionError: integer modulo by zero", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, fixes=size_fixes)
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def _zero_micro_batch(facts: Facts) -> str | None:
     return f"{MICRO} x {WORLD} = 0" if facts.sizes.micro_step == 0 and not facts.sizes.says_both else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, BATCH, fixes=size_fixes, versions=">=0.20")
-@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-018", MICRO, WORLD, BATCH, fixes=size_fixes)
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}", ">=0.20")
 def _zero_micro_step(facts: Facts) -> str | None:
     divides = facts.sizes.batch_alone is not None
     return f"{MICRO} x {WORLD} = 0 while {BATCH} is given" if divides and facts.sizes.micro_step == 0 else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes, versions=">=0.18,<0.19.1")
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes)
 @says(
     "ValueError: generation_batch_size must be divisible by the global batch size",
     f"trl 0.18.0 to 0.19.0 {POST_INIT}: gbs % mb * processes, which tests gbs % mb",
+    ">=0.18,<0.19.1",
 )
 def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
     batch, micro = facts.sizes.batch_alone, facts.sizes.micro
@@ -139,9 +144,11 @@ def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
     return f"{BATCH} = {batch} (completions per rollout) is no multiple of {MICRO} {micro}"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes, versions=">=0.19.1")
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes)
 @says(
-    "ValueError: generation_batch_size must be divisible by the global batch size", f"trl 0.19.1 to 1.16.0 {POST_INIT}"
+    "ValueError: generation_batch_size must be divisible by the global batch size",
+    f"trl 0.19.1 to 1.16.0 {POST_INIT}",
+    ">=0.19.1",
 )
 def _rollout_of_whole_micro_steps(facts: Facts) -> str | None:
     s, batch = facts.sizes, facts.sizes.batch_alone
@@ -159,13 +166,13 @@ def at_least_two(facts: Facts) -> str | None:
 
 
 # Before 0.20 it is looked at before the groups, and then behind them.
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, versions=">=0.18,<0.20")(
-    says(AT_LEAST_TWO, f"trl 0.18.0 to 0.19.1 {POST_INIT}")(at_least_two)
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+    says(AT_LEAST_TWO, f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")(at_least_two)
 )
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, versions=">=0.18,<0.20")
-@says(f"ValueError: The effective train batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@says(f"ValueError: The effective train batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def groups_among_divisors(facts: Facts) -> str | None:
     """Rollouts that do not hold whole groups, as 0.17 to 0.19 look for them."""
     s = facts.sizes
@@ -186,8 +193,8 @@ def _broken_groups(facts: Facts) -> str:
     return f"{said} (completions per prompt)"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, versions=">=0.18,<0.20")
-@says(f"ValueError: The global eval batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)
+@says(f"ValueError: The global eval batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     """Evaluation batches that do not hold whole groups, as the versions before 0.20 look for them."""
     generations, completions = facts.sizes.generations, facts.evaluation_completions
@@ -196,16 +203,11 @@ def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     return _broken_evaluation(facts, generations)
 
 
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-020",
-    *(EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
-    fixes=evaluation_fixes,
-    versions=">=0.22",
-)
+@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS, fixes=evaluation_fixes)
 @says(
     "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
     f"trl 0.22.0 to 1.16.0 {POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
+    ">=0.22",
 )
 def whole_evaluation_groups(facts: Facts) -> str | None:
     """Evaluation batches that do not hold whole groups, since 0.20."""
@@ -220,35 +222,33 @@ def _broken_evaluation(facts: Facts, generations: int) -> str:
     return f"evaluation: {product} completions are no multiple of {generations} completions per prompt"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-024", GENERATIONS, fixes=size_fixes, versions=">=0.20")
-@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-024", GENERATIONS, fixes=size_fixes)
+@says("ZeroDivisionError: integer modulo by zero", f"trl 0.20.0 to 1.16.0 {POST_INIT}", ">=0.20")
 def _zero_generations(facts: Facts) -> str | None:
     zero = facts.sizes.generations == 0 and not facts.sizes.says_both
     return f"{GENERATIONS} = 0 (completions per prompt)" if zero else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, versions=">=0.20")
-@says("ValueError: generation_batch_size must be divisible by num_generations", f"trl 0.20.0 to 1.16.0 {POST_INIT}")
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@says(
+    "ValueError: generation_batch_size must be divisible by num_generations",
+    f"trl 0.20.0 to 1.16.0 {POST_INIT}",
+    ">=0.20",
+)
 def _whole_groups(facts: Facts) -> str | None:
     s = facts.sizes
     return None if s.says_both or s.generations == 0 or s.completions % s.generations == 0 else _broken_groups(facts)
 
 
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, versions=">=0.20")(
-    says(AT_LEAST_TWO, f"trl 0.20.0 to 1.16.0 {POST_INIT}")(at_least_two)
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+    says(AT_LEAST_TWO, f"trl 0.20.0 to 1.16.0 {POST_INIT}", ">=0.20")(at_least_two)
 )
 
 
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-026",
-    "delta",
-    "use_liger_loss",
-    "use_liger_kernel",
-    fixes=setting("delta", None),
-    versions=">=0.18,<1.4",
+@RULES.add(IN_CONFIG, "BB-TRL-026", "delta", "use_liger_loss", "use_liger_kernel", fixes=setting("delta", None))
+@says(
+    "ValueError: Liger loss does not support two-sided GRPO loss yet", f"trl 0.18.0 to 1.3.0 {POST_INIT}", ">=0.18,<1.4"
 )
-@says("ValueError: Liger loss does not support two-sided GRPO loss yet", f"trl 0.18.0 to 1.3.0 {POST_INIT}")
 def _delta_with_liger(facts: Facts) -> str | None:
     delta = facts.native["delta"]
     return f"delta = {delta}: Liger's kernel has no second clipping" if facts.liger and delta is not None else None
@@ -261,11 +261,11 @@ def _delta_with_liger(facts: Facts) -> str | None:
     "vllm_importance_sampling_clip_max",
     "vllm_importance_sampling_cap",
     fixes=setting("vllm_importance_sampling_clip_min", None),
-    versions=">=1.6",
 )
 @says(
     "ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
     f"trl 1.6.0 to 1.16.0 {POST_INIT}",
+    ">=1.6",
 )
 def _correction_bounds(facts: Facts) -> str | None:
     native = facts.native
@@ -284,11 +284,11 @@ def _correction_bounds(facts: Facts) -> str | None:
     "vllm_importance_sampling_clip_min",
     "vllm_importance_sampling_clip_max",
     fixes=setting("vllm_importance_sampling_clip_max", 3.0),
-    versions=">=1.6",
 )
 @says(
     "ValueError: At least one of vllm_importance_sampling_clip_min or ..._clip_max must be set",
     f"trl 1.6.0 to 1.16.0 {POST_INIT}",
+    ">=1.6",
 )
 def _truncation_without_bounds(facts: Facts) -> str | None:
     native, mode = facts.native, facts.native["vllm_importance_sampling_mode"]

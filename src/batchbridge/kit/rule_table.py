@@ -94,16 +94,17 @@ OPEN = Make("error", "never", undecided=True)
 
 
 class Said(NamedTuple, Generic[F]):
-    """A test with what the framework says or does where it is broken, and where that was read."""
+    """A test with what the framework says or does where it is broken, where that was read, and in which versions."""
 
     test: Callable[[F], str | None]
     native: str
     source: str
+    versions: str
 
 
-def says(native: str, source: str) -> Callable[[Callable[[F], str | None]], Said[F]]:
-    """The lower decorator of a test in `Rules`."""
-    return lambda test: Said(test, native, source)
+def says(native: str, source: str, versions: str = "") -> Callable[[Callable[[F], str | None]], Said[F]]:
+    """The lower decorator of a test in `Rules`; see `Rule`."""
+    return lambda test: Said(test, native, source, versions)
 
 
 class Rules(list[Rule[F]]):
@@ -111,25 +112,20 @@ class Rules(list[Rule[F]]):
 
         RULES = Rules[Facts]()
 
-        @RULES.add(SILENT, "BB-TOY-020", "seed", versions=">=2")
-        @says("the generator is never seeded", "toy 2.0 train.py, main")
+        @RULES.add(SILENT, "BB-TOY-020", "seed")
+        @says("the generator is never seeded", "toy 2.0 train.py, main", ">=2")
         def _unread_seed(facts: Facts) -> str | None: ...
 
     A test may have several rows, for several ranges of versions: the lowest comes first.
     """
 
     def add(
-        self,
-        make: Make,
-        code: str,
-        *keys: str,
-        fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
-        versions: str = "",
+        self, make: Make, code: str, *keys: str, fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: ()
     ) -> Callable[[Said[F]], Callable[[F], str | None]]:
         """The upper decorator of a test; see `Rule`."""
 
         def row(said: Said[F]) -> Callable[[F], str | None]:
-            self.append(make(code, said.test, keys, said.native, said.source, fixes, versions))
+            self.append(make(code, said.test, keys, said.native, said.source, fixes, said.versions))
             return said.test
 
         return row
