@@ -207,13 +207,10 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
     names = list(_estimators_for(spec))
+    none_such = f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such"
     if teacher := distillation.written(spec):
         values |= teacher
-    elif problems.need(
-        bool(names),
-        f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
-        "advantage.baseline",
-    ):
+    elif problems.need(bool(names), none_such, "advantage.baseline"):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
         if terms.ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
@@ -235,20 +232,16 @@ _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+
 
 def _loss_modes_for(objective: Objective) -> list[terms.LossMode]:
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
-    return [
-        mode for mode in terms.LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)
-    ]
+    same = [mode for mode in terms.LOSS_MODES.values() if mode.surrogate == surrogate]
+    return [mode for mode in same if level in (None, mode.ratio_level)]
 
 
 def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     objective, modes = spec.objective, _loss_modes_for(spec.objective)
     surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in terms.LOSS_MODES.values())
-    if problems.need(
-        bool(modes),
-        f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}",
-        "objective.surrogate",
-    ):
+    others = f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"
+    if problems.need(bool(modes), others, "objective.surrogate"):
         values[f"{ACTOR}policy_loss.loss_mode"] = modes[0].name
         for path, bound in (("clip_low", objective.clip_low), ("clip_high", objective.clip_high)):
             if bound is not None:
@@ -299,9 +292,8 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
     _, factor, name = KL_KEYS[place]
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
-    if estimator is not None and problems.need(
-        estimator.removesuffix("+") in terms.KL_NAMES,
-        f"objective.kl_estimator = {estimator}: verl has {', '.join(terms.KL_NAMES)}",
-        "objective.kl_estimator",
-    ):
-        values[name] = terms.KL_NAMES[estimator.removesuffix("+")] + ("+" if estimator.endswith("+") else "")
+    if estimator is not None:
+        plain, others = estimator.removesuffix("+"), ", ".join(terms.KL_NAMES)
+        unknown = f"objective.kl_estimator = {estimator}: verl has {others}"
+        if problems.need(plain in terms.KL_NAMES, unknown, "objective.kl_estimator"):
+            values[name] = terms.KL_NAMES[plain] + estimator[len(plain) :]
