@@ -222,12 +222,9 @@ BY_KEY: Mapping[str, Key] = {row.key: row for row in SETTINGS}
 
 READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {
     # key: (engine, None: any; versions)
-    "data.seed": (None, ""),
-    "data.gen_batch_size": (None, ""),
-    "data.dataloader_num_workers": (None, ""),
+    **dict.fromkeys(("data.seed", "data.gen_batch_size", "data.dataloader_num_workers"), (None, "")),
     f"{ACTOR}optim.betas": ("fsdp", ""),
-    f"{ACTOR}optim.grad_clip": (None, ">=0.6.0"),
-    f"{CRITIC}optim.grad_clip": (None, ">=0.6.0"),
+    **{f"{role}optim.grad_clip": (None, ">=0.6.0") for role in (ACTOR, CRITIC)},
     **{f"{ACTOR}fsdp_config.mixed_precision.{part}_dtype": ("fsdp", "") for part in ("param", "reduce", "buffer")},
 }
 """Keys that are read where the composed configuration has none, and that take a `+` on a command line. Source: verl

@@ -7,6 +7,7 @@ dataclasses. A test gives the same configurations to verl's own code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -24,6 +25,7 @@ from batchbridge_verl.rules.row import (
     mini_fixes,
     near,
     one_of,
+    product,
     setting,
     shared,
 )
@@ -67,8 +69,7 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
 
 
 def _product(run: Run) -> int:
-    tensor, pipeline, context = run.parallel
-    return tensor * pipeline * context
+    return math.prod(run.parallel)
 
 
 def _minimal(run: Run) -> int | None:
@@ -106,10 +107,8 @@ def _rollout_over_devices(run: Run) -> str | None:
     if not minimal or run.completions_per_rollout % minimal == 0:
         return None
     what = f"{minimal} devices" if run.engine != "megatron" else f"replicas x micro-batch = {minimal}"
-    return (
-        f"{PROMPTS} = {run[PROMPTS]} (prompts) x {GROUP} = {run[GROUP]} is {run.completions_per_rollout} completions, "
-        f"which is not a multiple of {what}"
-    )
+    asked = f"{product(run, PROMPTS)} is {run.completions_per_rollout} completions"
+    return f"{asked}, which is not a multiple of {what}"
 
 
 def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
