@@ -62,6 +62,7 @@ class Make(NamedTuple):
     phase: Phase
     undecided: bool = False
     standing: bool = False
+    versions: str = ""
 
     def __call__(
         self,
@@ -73,9 +74,9 @@ class Make(NamedTuple):
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         versions: str = "",
     ) -> Rule[F]:
-        """A row; see `Rule`."""
-        severity, phase, undecided, standing = self
-        return Rule(code, severity, phase, test, keys, native, source, fixes, versions, undecided, standing)
+        """A row; see `Rule`. versions: by default those of the kind."""
+        severity, phase, undecided, standing, usual = self
+        return Rule(code, severity, phase, test, keys, native, source, fixes, versions or usual, undecided, standing)
 
 
 IN_CONFIG = Make("error", "config")
