@@ -12,42 +12,19 @@ from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import distillation, terms
+from batchbridge_verl import settings as tables
 from batchbridge_verl.critic import write_critic
 from batchbridge_verl.meaning import KL_KEYS
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    FORWARD_BUDGET,
-    GPUS,
-    MICRO,
-    MINI,
-    NODES,
-    THRESHOLD,
-    TRAINER_MODE,
-)
-from batchbridge_verl.settings import (
-    ACTOR,
-    ALONE,
-    BY_KEY,
-    ENGINE,
-    NEWEST,
-    PARALLEL,
-    REFERENCE,
-    ROLLOUT,
-    SQUARES,
-    defaults_of,
-    engines_of,
-    holds,
-    reads,
-)
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GPUS, MICRO, MINI, NODES, THRESHOLD, TRAINER_MODE
+from batchbridge_verl.settings import ACTOR, PARALLEL, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.writing_carried import Target, write_carried
 
 
-def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[str, Any]:
+def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
     """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
     is overlooked here comes out when `write` reads its own work."""
     to = _target(spec, version)
-    alone = written_by(ALONE, spec, problems)
+    alone = written_by(tables.ALONE, spec, problems)
     values = {key: value for key, value in alone.items() if value is not None}
     for part in (
         _write_sizes,
@@ -59,24 +36,24 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
         write_critic,
     ):
         part(spec, to, values, problems)
-    known, written = defaults_of(version, to.engine), dict(values)
+    known, written = tables.defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
         if newer in values and newer not in known and older in known:
             values[older] = values.pop(newer)
-    for key in [key for key in values if not reads(key, version, to.engine, known)]:
+    for key in [key for key in values if not tables.reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
-        if values[key] is not None and values[key] != BY_KEY[key].default:
+        if values[key] is not None and values[key] != tables.BY_KEY[key].default:
             reason = f"verl {version} has no setting {key} with the {to.engine} engine"
-            problems.no_setting(reason, key, written, NEWEST)
+            problems.no_setting(reason, key, written, tables.NEWEST)
         del values[key]
-    engine = {ENGINE: to.engine} if to.engine != "fsdp" else {}
-    return engine | {key: values[key] for key in BY_KEY if key in values}
+    engine = {tables.ENGINE: to.engine} if to.engine != "fsdp" else {}
+    return engine | {key: values[key] for key in tables.BY_KEY if key in values}
 
 
 def _target(spec: Spec, version: str) -> Target:
     new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
-    able = [engine for engine in engines_of(version) if _can(engine, spec)]
+    able = [engine for engine in tables.engines_of(version) if _can(engine, spec)]
     split = spec.topology.tensor_parallel > 1 or spec.topology.pipeline_parallel > 1
     decays = spec.carried.weight_decay_excludes == "biases_and_norms"
     return Target(version, able[0] if able else "megatron" if split or decays else "fsdp", not new)
@@ -216,7 +193,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
         if terms.ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
-            values[SQUARES] = True
+            values[tables.SQUARES] = True
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
