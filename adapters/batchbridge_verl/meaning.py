@@ -276,17 +276,9 @@ def _argument(run: Run, name: str, override: str) -> str:
     return f"{_OPTIM}{name}" if run[key] is None else key
 
 
-def optimizer_key(run: Run) -> str | None:
-    """The key that names the optimizer; None where nothing does. Source: verl 0.4.0 to 0.6.0 fsdp_workers.py: AdamW;
-    0.4.0 megatron_utils.py: adam."""
-    if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(run.engine, ""), run.version):
-        return None
-    return f"{_OPTIM}{'name' if run.engine == 'torchtitan' else 'optimizer'}"
-
-
 def _optimizer(run: Run) -> dict[str, Told]:
     """The optimizer and what it is handed: Megatron takes no betas but those of override_optimizer_config."""
-    key, implementation = optimizer_key(run), f"{_OPTIM}optimizer_impl"
+    key, implementation = terms.optimizer_key(run.engine, run.version), f"{_OPTIM}optimizer_impl"
     if key is None:
         optimizer = Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")
     elif run.engine == "fsdp" and run[implementation] != terms.TORCH_IMPLEMENTATION:
