@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, load_source, near_file, parse_scalar
+from batchbridge import Finding, Fix, Source, Where
+from batchbridge.kit import Context, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
-from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, Said, place_of
 from batchbridge.kit.values import shown, spec_of
-from batchbridge.kit.writing import Problems
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
@@ -43,9 +42,10 @@ RESTATES = {
 """Own rules that say the same as a rule of the core, and its code."""
 
 
-class EasyR1Adapter(FramedAdapter):
+class EasyR1Adapter(PackagedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
+    home = "batchbridge_easyr1"
     framework: ClassVar[str] = "easyr1"
     title = "EasyR1"
     codes = CODES
@@ -102,24 +102,6 @@ class EasyR1Adapter(FramedAdapter):
             reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
 
-    def settings_schema(self, version: str) -> dict[str, Any]:
-        """See `file_schema`."""
-        from batchbridge_easyr1.file_schema import settings_schema
-
-        return settings_schema(version, self.decides)
-
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """EasyR1's own rules and known defects; see `rules`."""
-        from batchbridge_easyr1.rules import check
-
-        return check(reading)
-
-    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """See `writing`."""
-        from batchbridge_easyr1.writing import settings_for
-
-        return settings_for(spec, problems, version)
-
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """config.yaml and a launch command."""
         header = f"# EasyR1 {version}\n"
@@ -129,14 +111,6 @@ class EasyR1Adapter(FramedAdapter):
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """Of the package `verl`, where that is EasyR1's."""
         return context.framework_version or installed_version(), ""
-
-    def native_steps(
-        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
-    ) -> Iterator[NativeStep]:
-        """The unwrapped run on one device; see `behaviour.native_steps`."""
-        from batchbridge_easyr1.behaviour import native_steps
-
-        return native_steps(reading, dataset_size, response_tokens)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module that holds the trainer; see `batchbridge_easyr1.launched`."""

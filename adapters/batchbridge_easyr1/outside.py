@@ -8,9 +8,9 @@ from batchbridge.kit import SharedSetting
 from batchbridge.kit.shared_settings import (
     as_count,
     as_flag,
-    as_names,
     as_text,
     from_hub,
+    loggers,
     never,
     rollouts,
     whole_rollouts,
@@ -30,15 +30,6 @@ def _train_files(value: Any, reading: Reading) -> Any:
     return f"{value}@train"
 
 
-def _loggers(value: Any, reading: Reading) -> Any:
-    names = as_names(value, reading)
-    return None if names is None else tuple(name for name in names if name not in ("console", "file"))
-
-
-def _logger(value: Any, reading: Reading) -> Any:
-    return ["console", *value] if set(value) <= set(LOGGERS) else None
-
-
 SHARED: Mapping[str, SharedSetting] = {
     "worker.actor.model.model_path": SharedSetting(
         "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
@@ -53,7 +44,7 @@ SHARED: Mapping[str, SharedSetting] = {
     "worker.reward.reward_function": SharedSetting(
         "rewards", "the rewards", as_text, never, needed="a Python file and a function of it, FILE:FUNCTION"
     ),
-    "trainer.logger": SharedSetting("loggers", "", _loggers, _logger),
+    "trainer.logger": loggers(LOGGERS),
     "trainer.save_checkpoint_path": SharedSetting("output_folder", "", as_text),
     "trainer.save_freq": SharedSetting("save_every", "", rollouts, whole_rollouts),
     "trainer.save_limit": SharedSetting("kept_checkpoints", "", as_count),

@@ -12,7 +12,7 @@ from typing import Any
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT
 from batchbridge.kit.values import Told
-from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
+from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, STRATEGY, THRESHOLD, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
 
 PROGRAM_OF: Mapping[str, str] = {
@@ -85,14 +85,30 @@ def own_defaults(program: str, version: str) -> Mapping[str, Any]:
 
 
 def staleness(run: Run) -> dict[str, Told]:
-    """How old completions may be: one_step_off's are one rollout old; what fully_async counts.
-
-    With staleness_threshold 0 the generator stops until the next weights. Above, it bounds how many prompts are begun
-    before them: each of those goes on over any number of synchronisations, so that no age is certain.
-    """
+    """How old completions may be: one_step_off's are one rollout old; what fully_async and the V1 trainer count."""
     if run.entry == "one_step_off":
         ahead = "one_step_off_policy generates one rollout ahead"
         return {"staleness.mode": Told("lookahead", None, ahead), "staleness.maximum": Told(1, None, ahead)}
+    if run.entry == FULLY_ASYNC:
+        return _fully_async_staleness(run)
+    return _v1_staleness(run) if run.ahead else {}
+
+
+def _v1_staleness(run: Run) -> dict[str, Told]:
+    """Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than the threshold's rollouts is
+    dropped; "wait" waits for those that still run, not for those that lie there finished."""
+    threshold = run[THRESHOLD]
+    if threshold is not None and run[STRATEGY] == "drop":
+        counted = "rollouts that a group spans, its own not counted"
+        mode, maximum = "bounded", Told(threshold - 1, THRESHOLD, counted)
+    else:
+        mode, maximum = "unbounded", Told(None, THRESHOLD if threshold is None else STRATEGY)
+    return {"staleness.mode": Told(mode, TRAINER_MODE), "staleness.maximum": maximum}
+
+
+def _fully_async_staleness(run: Run) -> dict[str, Told]:
+    """With staleness_threshold 0 the generator stops until the next weights. Above, it bounds how many prompts are
+    begun before them: each of those goes on over any number of synchronisations, so that no age is certain."""
     every = f"weights are handed over every {run[SYNCHRONISED]} rollouts"
     told = {"staleness.unit": Told("weight_versions", None, every, (SYNCHRONISED,))}
     if run[STALE]:
@@ -107,6 +123,8 @@ def staleness(run: Run) -> dict[str, Told]:
 
 def sizes(run: Run) -> dict[str, Told]:
     """fully_async's rollout, which is what its trainer takes from the queue at once, and the length of the run."""
+    if run.entry != FULLY_ASYNC:
+        return {}
     taken = f"{MINI} {run[MINI]} x {REQUIRED} {run[REQUIRED]}; {PROMPTS} has to be 0"
     over = "the generator goes on into the next epoch"
     told = {

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge import Finding, Fix, Source, Where
+from batchbridge.kit import Context
+from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.values import spec_of
-from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
 from batchbridge_verl.ahead import SETTINGS as AHEAD
@@ -37,9 +36,10 @@ RESTATES = {
 """Own rules that say the same as a rule of the core, and its code."""
 
 
-class VerlAdapter(FramedAdapter):
+class VerlAdapter(PackagedAdapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
+    home = "batchbridge_verl"
     framework: ClassVar[str] = "verl"
     packs = True
     title = "verl"
@@ -134,24 +134,6 @@ class VerlAdapter(FramedAdapter):
 
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run))
 
-    def settings_schema(self, version: str) -> dict[str, Any]:
-        """See `file_schema`."""
-        from batchbridge_verl.file_schema import settings_schema
-
-        return settings_schema(version, self.decides)
-
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """verl's own rules and known defects; see `rules`."""
-        from batchbridge_verl.rules import check
-
-        return check(reading)
-
-    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """See `writing`."""
-        from batchbridge_verl.writing import settings_for
-
-        return settings_for(spec, problems, version)
-
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """Hydra overrides and YAML."""
         from batchbridge_verl.forms import hydra_text, yaml_text
@@ -176,14 +158,6 @@ class VerlAdapter(FramedAdapter):
     def knows(self, version: str) -> bool:
         """See `settings`."""
         return tables.is_known(version)
-
-    def native_steps(
-        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
-    ) -> Iterator[NativeStep]:
-        """The unwrapped run, where the configuration decides it; see `behaviour.native_steps`."""
-        from batchbridge_verl.behaviour import native_steps
-
-        return native_steps(reading, dataset_size, response_tokens)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules that hold the trainers' base classes; see `batchbridge_verl.launched`."""

@@ -11,22 +11,10 @@ from typing import Any
 from batchbridge.kit.file_schema import LEAF, Schema, Words, choice, has, nested, refused, setting
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import anything
+from batchbridge_verl import settings as tables
 from batchbridge_verl.given import CONFIGS, OPEN
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GLOBAL_MICRO, MICRO, MINI
-from batchbridge_verl.settings import (
-    ACTOR,
-    BY_KEY,
-    CRITIC,
-    ENGINE,
-    GONE,
-    REFERENCE,
-    ROLLOUT,
-    UNRECORDED,
-    defaults_of,
-    engines_of,
-    holds,
-    reads,
-)
+from batchbridge_verl.settings import ACTOR, CRITIC, ENGINE, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, aggregations, kl_estimators, names_in
 
 _LOG_PROB = "log_prob_micro_batch_size_per_gpu"
@@ -94,7 +82,7 @@ def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[
 
     decides: see `Adapter.decides`.
     """
-    engines = engines_of(version)
+    engines = tables.engines_of(version)
     made = {engine: _of_engine(version, engine, decides) for engine in engines}
     default = made["fsdp"]
     if len(engines) == 1:
@@ -125,26 +113,28 @@ def _chosen(engines: tuple[str, ...]) -> Iterator[tuple[Schema, str]]:
 
 
 def _of_engine(version: str, engine: str, decides: Callable[[str], str | None]) -> Schema:
-    known, words, leaves = defaults_of(version, engine), words_of(version), {}
+    known, words, leaves = tables.defaults_of(version, engine), words_of(version), {}
     appended = {
-        key: row.default for key, row in BY_KEY.items() if key not in known and reads(key, version, engine, known)
+        key: row.default
+        for key, row in tables.BY_KEY.items()
+        if key not in known and tables.reads(key, version, engine, known)
     }
     for key, default in {**known, **appended}.items():
         unit, meaning = MEANINGS.get(key, ("", ""))
-        row = BY_KEY.get(key, Key(key, anything))
+        row = tables.BY_KEY.get(key, Key(key, anything))
         row = row._replace(default=default, unit=row.unit or unit, meaning=row.meaning or meaning)
         leaves[key] = setting(row, words.get(key), decides=decides(key), interpolates=True)
-        if default == UNRECORDED:
+        if default == tables.UNRECORDED:
             leaves[key] = {name: part for name, part in leaves[key].items() if name not in ("default", "description")}
-        if not row.kind.schema and (key in BY_KEY or default not in (None, {})) and not key.startswith(OPEN):
+        if not row.kind.schema and (key in tables.BY_KEY or default not in (None, {})) and not key.startswith(OPEN):
             leaves[key] |= LEAF
-    for key, (since, instead, _) in GONE.items():
+    for key, (since, instead, _) in tables.GONE.items():
         if key not in leaves and since != "never" and holds(f">={since}", version):
             leaves[key] = refused(f"{key} is gone since verl {since}" + (f"; {instead} says it now" if instead else ""))
     configs = [name for name, its in CONFIGS.items() if its in (None, engine)]
     leaves[ENGINE] = {
         "description": "The engine that trains, where the file says it; dp is FSDP.",
-        "enum": ["dp", *engines_of(version)],
+        "enum": ["dp", *tables.engines_of(version)],
     }
     leaves["defaults"] = {
         "description": "Hydra's defaults list: verl's own configuration, then _self_.",

@@ -12,22 +12,7 @@ from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.critic import critic
 from batchbridge_verl.distillation import estimator_of
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    EPOCHS,
-    FORWARD_BUDGET,
-    FULLY_ASYNC,
-    GPUS,
-    GROUP,
-    MICRO,
-    MINI,
-    NODES,
-    STRATEGY,
-    THRESHOLD,
-    TRAINER_MODE,
-    Run,
-)
+from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, FORWARD_BUDGET, GPUS, GROUP, MICRO, MINI, NODES, Run
 from batchbridge_verl.settings import ACTOR, ALONE, PARALLEL, ROLLOUT, holds
 
 _OPTIM = f"{ACTOR}optim."
@@ -69,7 +54,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
         epochs = "trainer.total_epochs"
         told["horizon.epochs"] = Told(float(run[epochs]), None, epochs, (epochs,))
     parts: dict[str, Told] = {
-        **_staleness(run),
+        **staleness(run),
         **_micro_batch(run),
         **_loss(run, mode, aggregation),
         **_advantage(run, estimator),
@@ -79,7 +64,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     }
     if estimator.open_term:
         told["open_terms"] = Told((estimator.open_term,), said_by)
-    return told | parts | (sizes(run) if run.entry == FULLY_ASYNC else {})
+    return told | parts | sizes(run)
 
 
 CONSTANTS = {
@@ -88,22 +73,6 @@ CONSTANTS = {
     "carried.dropout": Told("on", None, "as the model's configuration says"),
 }
 """What verl's code fixes."""
-
-
-def _staleness(run: Run) -> dict[str, Told]:
-    """How old completions may be. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than the
-    threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie there finished."""
-    if run.entry in ("one_step_off", FULLY_ASYNC):
-        return staleness(run)
-    if not run.ahead:
-        return {}
-    threshold = run[THRESHOLD]
-    if threshold is not None and run[STRATEGY] == "drop":
-        counted = "rollouts that a group spans, its own not counted"
-        mode, maximum = "bounded", Told(threshold - 1, THRESHOLD, counted)
-    else:
-        mode, maximum = "unbounded", Told(None, THRESHOLD if threshold is None else STRATEGY)
-    return {"staleness.mode": Told(mode, TRAINER_MODE), "staleness.maximum": maximum}
 
 
 _LAST_STEP = {
@@ -307,17 +276,9 @@ def _argument(run: Run, name: str, override: str) -> str:
     return f"{_OPTIM}{name}" if run[key] is None else key
 
 
-def optimizer_key(run: Run) -> str | None:
-    """The key that names the optimizer; None where nothing does. Source: verl 0.4.0 to 0.6.0 fsdp_workers.py: AdamW;
-    0.4.0 megatron_utils.py: adam."""
-    if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(run.engine, ""), run.version):
-        return None
-    return f"{_OPTIM}{'name' if run.engine == 'torchtitan' else 'optimizer'}"
-
-
 def _optimizer(run: Run) -> dict[str, Told]:
     """The optimizer and what it is handed: Megatron takes no betas but those of override_optimizer_config."""
-    key, implementation = optimizer_key(run), f"{_OPTIM}optimizer_impl"
+    key, implementation = terms.optimizer_key(run.engine, run.version), f"{_OPTIM}optimizer_impl"
     if key is None:
         optimizer = Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")
     elif run.engine == "fsdp" and run[implementation] != terms.TORCH_IMPLEMENTATION:

@@ -1,6 +1,7 @@
 """What settings of verl decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from batchbridge.kit import SharedSetting
 from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers, never, rollouts, whole_rollouts
@@ -8,7 +9,7 @@ from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers,
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
 """What `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
 PARQUET = "parquet files in verl's form"
-FUNCTION = "a Python file with compute_score"
+_rewards = partial(SharedSetting, "rewards", "the rewards", as_text, never, needed="a Python file with compute_score")
 
 
 SHARED: Mapping[str, SharedSetting] = {
@@ -19,12 +20,8 @@ SHARED: Mapping[str, SharedSetting] = {
     "data.val_files": SharedSetting(
         "validation_data", "", never, never, needed="parquet files to validate on: verl always asks for some"
     ),
-    "reward.custom_reward_function.path": SharedSetting(
-        "rewards", "the rewards", as_text, never, versions=">=0.7.1", needed=FUNCTION
-    ),
-    "custom_reward_function.path": SharedSetting(
-        "rewards", "the rewards", as_text, never, versions="<0.7.1", needed=FUNCTION
-    ),
+    "reward.custom_reward_function.path": _rewards(versions=">=0.7.1"),
+    "custom_reward_function.path": _rewards(versions="<0.7.1"),
     "trainer.logger": loggers(LOGGERS),
     "trainer.default_local_dir": SharedSetting("output_folder", "", as_text),
     "trainer.save_freq": SharedSetting("save_every", "", rollouts, whole_rollouts),

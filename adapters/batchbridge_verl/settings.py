@@ -13,21 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from batchbridge.kit import omegaconf_kinds as kinds
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import Kind
-from batchbridge.kit.omegaconf_kinds import (
-    ANY,
-    BOOL,
-    FLOAT,
-    INT,
-    LIST,
-    OPTIONAL_BOOL,
-    OPTIONAL_FLOAT,
-    OPTIONAL_INT,
-    OPTIONAL_LIST,
-    OPTIONAL_TEXT,
-    TEXT,
-)
+from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_FLOAT, OPTIONAL_INT, OPTIONAL_TEXT, TEXT
 from batchbridge.kit.versions import holds as holds
 from batchbridge.kit.versions import is_release
 
@@ -116,7 +105,7 @@ SETTINGS = (
     Key("algorithm.norm_adv_by_std_in_grpo", BOOL, True),
     Key(SQUARES, BOOL, False),
     *_alike("algorithm.", FLOAT, 1.0, "gamma", "lam"),
-    Key(f"{CRITIC}enable", OPTIONAL_BOOL),
+    Key(f"{CRITIC}enable", kinds.OPTIONAL_BOOL),
     Key(f"{CRITIC}ppo_mini_batch_size", INT, 256),
     Key(f"{CRITIC}ppo_epochs", INT, 1),
     *_alike(CRITIC, BOOL, False, "shuffle", "use_dynamic_bsz"),
@@ -140,9 +129,9 @@ SETTINGS = (
     Key("algorithm.rollout_correction.bypass_mode", BOOL, False),
     Key("algorithm.rollout_correction.loss_type", OPTIONAL_TEXT),
     Key("algorithm.rollout_correction.rollout_is", OPTIONAL_TEXT),
-    Key("algorithm.rollout_correction.rollout_is_threshold", ANY),
+    Key("algorithm.rollout_correction.rollout_is_threshold", kinds.ANY),
     Key("algorithm.rollout_correction.rollout_rs", OPTIONAL_TEXT),
-    Key("algorithm.rollout_correction.rollout_rs_threshold", ANY),
+    Key("algorithm.rollout_correction.rollout_rs_threshold", kinds.ANY),
     Key(f"{ACTOR}entropy_coeff", FLOAT, 0.0, "objective.entropy_coefficient"),
     Key(f"{ACTOR}use_kl_loss", BOOL, False),
     Key("algorithm.use_kl_in_reward", BOOL, False),
@@ -162,7 +151,7 @@ SETTINGS = (
     Key(f"{ACTOR}optim.optimizer", TEXT, "AdamW"),
     Key(f"{ACTOR}optim.name", OPTIONAL_TEXT),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_beta1", "adam_beta2"),
-    Key(f"{ACTOR}optim.betas", LIST, [0.9, 0.999]),
+    Key(f"{ACTOR}optim.betas", kinds.LIST, [0.9, 0.999]),
     Key(f"{ACTOR}optim.eps", FLOAT, 1e-08),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_eps", "eps"),
     *_alike(f"{ACTOR}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_decay_style", "decay_type", "lr_scheduler_type"),
@@ -190,7 +179,7 @@ SETTINGS = (
     Key(f"{ACTOR}megatron.router_replay.mode", TEXT, "disabled"),
     Key(f"{ACTOR}optim.grad_clip", OPTIONAL_FLOAT),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
-    Key(f"{ACTOR}optim.override_optimizer_config.betas", OPTIONAL_LIST),
+    Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
     *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
     Key(f"{ROLLOUT}val_kwargs.do_sample", BOOL, False),
@@ -211,7 +200,7 @@ SETTINGS = (
     *_alike(f"{CRITIC}optim.", OPTIONAL_FLOAT, None, "grad_clip", "override_optimizer_config.lr"),
     *_alike(f"{CRITIC}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_scheduler_type"),
     Key(f"{CRITIC}model.use_remove_padding", BOOL, False),
-    Key("reward_model.enable", OPTIONAL_BOOL, False),
+    Key("reward_model.enable", kinds.OPTIONAL_BOOL, False),
     *_alike("reward_model.", BOOL, False, "use_dynamic_bsz", "use_reward_loop"),
     *_alike("reward_model.micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
 )
@@ -222,12 +211,9 @@ BY_KEY: Mapping[str, Key] = {row.key: row for row in SETTINGS}
 
 READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {
     # key: (engine, None: any; versions)
-    "data.seed": (None, ""),
-    "data.gen_batch_size": (None, ""),
-    "data.dataloader_num_workers": (None, ""),
+    **dict.fromkeys(("data.seed", "data.gen_batch_size", "data.dataloader_num_workers"), (None, "")),
     f"{ACTOR}optim.betas": ("fsdp", ""),
-    f"{ACTOR}optim.grad_clip": (None, ">=0.6.0"),
-    f"{CRITIC}optim.grad_clip": (None, ">=0.6.0"),
+    **{f"{role}optim.grad_clip": (None, ">=0.6.0") for role in (ACTOR, CRITIC)},
     **{f"{ACTOR}fsdp_config.mixed_precision.{part}_dtype": ("fsdp", "") for part in ("param", "reduce", "buffer")},
 }
 """Keys that are read where the composed configuration has none, and that take a `+` on a command line. Source: verl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchbridge_verl.settings import holds
+from batchbridge_verl.settings import ACTOR, holds
 
 TORCH_SEED = 67280421310721
 """The seed of a new `torch.Generator()`, which `data.seed: null` leaves. Source: torch 2.13.0 c10 default_rng_seed_val;
@@ -158,6 +158,16 @@ OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
 }
 """Megatron's adam decays like AdamW; muon since 0.9.0. Source: verl 0.4.1 to 0.9.1 utils/megatron/optimizer.py;
 VeOmni build_optimizer; torchtitan OptimizersContainer."""
+
+
+def optimizer_key(engine: str, version: str) -> str | None:
+    """The key that names the optimizer; None where nothing does. Source: verl 0.4.0 to 0.6.0 fsdp_workers.py: AdamW;
+    0.4.0 megatron_utils.py: adam."""
+    if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(engine, ""), version):
+        return None
+    return f"{ACTOR}optim.{'name' if engine == 'torchtitan' else 'optimizer'}"
+
+
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
     # engine: names in canonical words
     "fsdp": ("constant", "cosine", "cosine_with_min_lr"),

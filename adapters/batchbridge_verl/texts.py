@@ -16,7 +16,7 @@ _DEVICES = Ask(name="devices", question="devices that hold copies of the policy 
 _SAMPLES = Ask(name="n", question="rollout.n (completions per prompt)")
 _MINI_PROMPTS = Ask(name="mini", question="ppo_mini_batch_size (prompts)")
 _MICRO_COMPLETIONS = Ask(name="micro", question="ppo_micro_batch_size_per_gpu (completions)")
-_text = partial(ErrorText, framework="verl", versions=">=0.4")
+_text = partial(ErrorText, framework="verl", versions=">=0.4", phase="config")
 
 
 def _whole(key: str, unit: int, n: Numbers, prompts: int) -> Iterator[Fix]:
@@ -129,7 +129,6 @@ TEXTS: tuple[ErrorText, ...] = (
         ),
         rule="data.train_batch_size (prompts per rollout) is at least ppo_mini_batch_size (prompts per optimizer step)",
         meaning="an optimizer step may not reach over several rollouts in verl",
-        phase="config",
         source="open-proof-corpus issue 2; verl validate_config (an assertion before 0.6.0, then a ValueError)",
         neighbours=_prompts_at_least,
         asks=(Ask(name="prompts", question="data.train_batch_size (prompts)"), _MINI_PROMPTS),
@@ -141,7 +140,6 @@ TEXTS: tuple[ErrorText, ...] = (
         ),
         rule="data.train_batch_size x rollout.n (completions per rollout) is a multiple of the data-parallel size",
         meaning="a rollout cannot be dealt out evenly",
-        phase="config",
         source="verl validate_config",
         neighbours=_minimal_batch,
         asks=(_SAMPLES,),
@@ -197,7 +195,6 @@ TEXTS: tuple[ErrorText, ...] = (
         rule="each of actor, rollout, reference and critic has a micro-batch in completions per device, or dynamic "
         "batches in tokens",
         meaning="verl has no default for it",
-        phase="config",
         source="verl 0.4.0 to 0.9.1 validate_config and the configuration's dataclasses",
         neighbours=lambda n: (
             Fix("set its ..._micro_batch_size_per_gpu (completions per device)"),
@@ -214,7 +211,6 @@ TEXTS: tuple[ErrorText, ...] = (
         ),
         rule="the devices are a multiple of tensor x pipeline x context parallelism",
         meaning="a replica of the policy would have no whole set of devices",
-        phase="config",
         source="verl validate_config, Megatron",
         neighbours=_parallel,
     ),
@@ -224,7 +220,6 @@ TEXTS: tuple[ErrorText, ...] = (
         rule="every key of the command stands in this version's configuration, or begins with +",
         meaning="the key is misspelt, or of another version or engine; +KEY=VALUE adds a key, which verl then reads "
         "only where its code asks for it",
-        phase="config",
         source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-003",
         neighbours=lambda n: (
             Fix("the nearest key: batchbridge check FILE names it"),
@@ -236,7 +231,6 @@ TEXTS: tuple[ErrorText, ...] = (
         pattern=r"Could not append to config\. An item is already at",
         rule="a key that begins with + is not in the configuration yet",
         meaning="this version has the key itself, so that nothing need be added",
-        phase="config",
         source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-008",
         neighbours=lambda n: (Fix("KEY=VALUE, without +"), Fix("++KEY=VALUE, which adds or overrides")),
     ),
@@ -247,7 +241,6 @@ TEXTS: tuple[ErrorText, ...] = (
         r"got an unexpected keyword argument '\w{1,100}'",
         rule="every key of the actor and of the critic is a field of its dataclass in this version of verl",
         meaning="the key is misspelt, or of another version of verl",
-        phase="config",
         source="verl utils/config.py omega_conf_to_dataclass, BB-VERL-080",
         neighbours=lambda n: (Fix("leave the key out, or the nearest key: batchbridge check FILE names it"),),
     ),
@@ -258,7 +251,6 @@ TEXTS: tuple[ErrorText, ...] = (
         rule="data.train_batch_size x rollout.n (completions) is a multiple of all devices",
         meaning="not every device would get the same number of completions. Later versions ask for a multiple of the "
         "data-parallel size, or less",
-        phase="config",
         source="verl 0.2 to 0.3 RayPPOTrainer._validate_config; kept by forks",
         neighbours=_minimal_batch,
         asks=(_SAMPLES,),

@@ -12,42 +12,19 @@ from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import distillation, terms
+from batchbridge_verl import settings as tables
 from batchbridge_verl.critic import write_critic
 from batchbridge_verl.meaning import KL_KEYS
-from batchbridge_verl.run import (
-    BUDGET,
-    DYNAMIC,
-    FORWARD_BUDGET,
-    GPUS,
-    MICRO,
-    MINI,
-    NODES,
-    THRESHOLD,
-    TRAINER_MODE,
-)
-from batchbridge_verl.settings import (
-    ACTOR,
-    ALONE,
-    BY_KEY,
-    ENGINE,
-    NEWEST,
-    PARALLEL,
-    REFERENCE,
-    ROLLOUT,
-    SQUARES,
-    defaults_of,
-    engines_of,
-    holds,
-    reads,
-)
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GPUS, MICRO, MINI, NODES, THRESHOLD, TRAINER_MODE
+from batchbridge_verl.settings import ACTOR, PARALLEL, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.writing_carried import Target, write_carried
 
 
-def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[str, Any]:
+def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
     """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
     is overlooked here comes out when `write` reads its own work."""
     to = _target(spec, version)
-    alone = written_by(ALONE, spec, problems)
+    alone = written_by(tables.ALONE, spec, problems)
     values = {key: value for key, value in alone.items() if value is not None}
     for part in (
         _write_sizes,
@@ -59,24 +36,24 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
         write_critic,
     ):
         part(spec, to, values, problems)
-    known, written = defaults_of(version, to.engine), dict(values)
+    known, written = tables.defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
         if newer in values and newer not in known and older in known:
             values[older] = values.pop(newer)
-    for key in [key for key in values if not reads(key, version, to.engine, known)]:
+    for key in [key for key in values if not tables.reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
-        if values[key] is not None and values[key] != BY_KEY[key].default:
+        if values[key] is not None and values[key] != tables.BY_KEY[key].default:
             reason = f"verl {version} has no setting {key} with the {to.engine} engine"
-            problems.no_setting(reason, key, written, NEWEST)
+            problems.no_setting(reason, key, written, tables.NEWEST)
         del values[key]
-    engine = {ENGINE: to.engine} if to.engine != "fsdp" else {}
-    return engine | {key: values[key] for key in BY_KEY if key in values}
+    engine = {tables.ENGINE: to.engine} if to.engine != "fsdp" else {}
+    return engine | {key: values[key] for key in tables.BY_KEY if key in values}
 
 
 def _target(spec: Spec, version: str) -> Target:
     new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
-    able = [engine for engine in engines_of(version) if _can(engine, spec)]
+    able = [engine for engine in tables.engines_of(version) if _can(engine, spec)]
     split = spec.topology.tensor_parallel > 1 or spec.topology.pipeline_parallel > 1
     decays = spec.carried.weight_decay_excludes == "biases_and_norms"
     return Target(version, able[0] if able else "megatron" if split or decays else "fsdp", not new)
@@ -207,19 +184,16 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
     names = list(_estimators_for(spec))
+    none_such = f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such"
     if teacher := distillation.written(spec):
         values |= teacher
-    elif problems.need(
-        bool(names),
-        f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
-        "advantage.baseline",
-    ):
+    elif problems.need(bool(names), none_such, "advantage.baseline"):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
         if terms.ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
-            values[SQUARES] = True
+            values[tables.SQUARES] = True
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
@@ -235,20 +209,16 @@ _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+
 
 def _loss_modes_for(objective: Objective) -> list[terms.LossMode]:
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
-    return [
-        mode for mode in terms.LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)
-    ]
+    same = [mode for mode in terms.LOSS_MODES.values() if mode.surrogate == surrogate]
+    return [mode for mode in same if level in (None, mode.ratio_level)]
 
 
 def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     objective, modes = spec.objective, _loss_modes_for(spec.objective)
     surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in terms.LOSS_MODES.values())
-    if problems.need(
-        bool(modes),
-        f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}",
-        "objective.surrogate",
-    ):
+    others = f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"
+    if problems.need(bool(modes), others, "objective.surrogate"):
         values[f"{ACTOR}policy_loss.loss_mode"] = modes[0].name
         for path, bound in (("clip_low", objective.clip_low), ("clip_high", objective.clip_high)):
             if bound is not None:
@@ -299,9 +269,8 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
     _, factor, name = KL_KEYS[place]
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
-    if estimator is not None and problems.need(
-        estimator.removesuffix("+") in terms.KL_NAMES,
-        f"objective.kl_estimator = {estimator}: verl has {', '.join(terms.KL_NAMES)}",
-        "objective.kl_estimator",
-    ):
-        values[name] = terms.KL_NAMES[estimator.removesuffix("+")] + ("+" if estimator.endswith("+") else "")
+    if estimator is not None:
+        plain, others = estimator.removesuffix("+"), ", ".join(terms.KL_NAMES)
+        unknown = f"objective.kl_estimator = {estimator}: verl has {others}"
+        if problems.need(plain in terms.KL_NAMES, unknown, "objective.kl_estimator"):
+            values[name] = terms.KL_NAMES[plain] + estimator[len(plain) :]

@@ -8,8 +8,8 @@ from batchbridge import Spec
 from batchbridge.kit.clipping import native_bound
 from batchbridge.kit.schedules import WARMUP_START, schedule_parts
 from batchbridge.kit.writing import Problems
-from batchbridge_verl.settings import ACTOR, holds
-from batchbridge_verl.terms import BETAS, EPSILON, OPTIMIZERS, SCHEDULES
+from batchbridge_verl.settings import ACTOR
+from batchbridge_verl.terms import BETAS, EPSILON, OPTIMIZERS, SCHEDULES, optimizer_key
 
 _OPTIM = f"{ACTOR}optim."
 _OVERRIDE = f"{_OPTIM}override_optimizer_config."
@@ -59,11 +59,11 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
     if optimizer is not None:
         names = {canonical: name for name, canonical in OPTIMIZERS[engine].items()}
         implementation, _, other = optimizer.rpartition(".")
-        named = holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(engine, ""), to.version)
+        key = optimizer_key(engine, to.version)
         if implementation and engine == "fsdp":
             values[f"{_OPTIM}optimizer_impl"], values[f"{_OPTIM}optimizer"] = implementation, other
-        elif _have(problems, "carried.optimizer", optimizer, tuple(names), to) and named:
-            values[f"{_OPTIM}{'name' if engine == 'torchtitan' else 'optimizer'}"] = names[optimizer]
+        elif _have(problems, "carried.optimizer", optimizer, tuple(names), to) and key is not None:
+            values[key] = names[optimizer]
         elif optimizer in names:  # no key names it, and there is one only
             only = f"carried.optimizer = {optimizer}: it is adamw"
             problems.need(optimizer == "adamw", only, "carried.optimizer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
@@ -38,10 +39,12 @@ def _not_positive(run: Run) -> str | None:
 def _unknown_mode(run: Run) -> str | None:
     if not run.v1 or run.entry == "main_ppo_sync" or run[_MODE_KEY] in TRAINER_MODES:
         return None
-    return (
-        f"{_MODE_KEY} = {run[_MODE_KEY]} is none of verl's own ({', '.join(TRAINER_MODES)}); one that is registered by "
-        "the run's own code is not read"
-    )
+    return _foreign(run, _MODE_KEY, "verl's", TRAINER_MODES)
+
+
+def _foreign(run: Run, key: str, whose: str, names: Collection[str]) -> str:
+    own = f"{key} = {run[key]} is none of {whose} own ({', '.join(names)})"
+    return f"{own}; one that is registered by the run's own code is not read"
 
 
 def _no_filter_metric(run: Run) -> str | None:
@@ -66,13 +69,8 @@ def _replicas(run: Run) -> str | None:
     return replicas_message(run)
 
 
-def _rollout_devices(run: Run) -> int:
-    sizes: list[int] = [run[key] for key in _ROLLOUT_SIZES]
-    return math.prod(sizes)
-
-
 def _rollout_replicas(run: Run) -> str | None:
-    size = _rollout_devices(run)
+    size = math.prod([int(run[key]) for key in _ROLLOUT_SIZES])
     if run.entry == "one_step_off" or run.world < 1 or (size >= 1 and run.world % size == 0):
         return None
     named = " x ".join(f"{key} = {run[key]}" for key in _ROLLOUT_SIZES if run[key] != 1)
@@ -126,14 +124,8 @@ def _two_kinds_of_batches(run: Run) -> str | None:
 
 
 def _estimator_known(run: Run) -> str | None:
-    name = run[ESTIMATOR]
     own = names_in(run.version, ESTIMATORS)
-    if name in own:
-        return None
-    return (
-        f"{ESTIMATOR} = {name} is none of verl {run.version}'s own ({', '.join(own)}); one that is registered by the "
-        "run's own code is not read"
-    )
+    return None if run[ESTIMATOR] in own else _foreign(run, ESTIMATOR, f"verl {run.version}'s", own)
 
 
 def _of_v0(*names: str) -> Test:

@@ -15,6 +15,7 @@ from batchbridge_verl.rules.row import (
     fix,
     mini_fixes,
     near,
+    product,
     shared,
     whole_shares,
     whole_steps,
@@ -29,19 +30,14 @@ def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
     asked = run[mini] * run[GROUP]
     if run.legacy or not run.plain or not replicas or asked < 1 or asked % replicas == 0:
         return None
-    return (
-        f"{mini} = {run[mini]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per {step}, not a multiple of "
-        f"{replicas} replicas"
-    )
+    return f"{product(run, mini)} is {asked} completions per {step}, not a multiple of {replicas} replicas"
 
 
 def _nothing_per_replica(run: Run) -> str | None:
     if not run.plain or not run.replicas or run.share:
         return None
-    return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} = {run.asked_per_step} completions leave nothing for "
-        f"each of {run.replicas} replicas"
-    )
+    asked = f"{product(run, MINI)} = {run.asked_per_step} completions"
+    return f"{asked} leave nothing for each of {run.replicas} replicas"
 
 
 def _micro_fits(run: Run) -> str | None:
@@ -108,9 +104,12 @@ def _group_fixes(run: Run) -> tuple[Fix, ...]:
     return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
 
 
+def _longest(run: Run) -> int:
+    return int(run["data.max_prompt_length"] + run["data.max_response_length"])
+
+
 def _over_budget(run: Run, key: str) -> str | None:
-    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
-    held = run[key] * run.parallel[2]
+    longest, held = _longest(run), run[key] * run.parallel[2]
     if not run[DYNAMIC] or held < 1 or held >= longest:
         return None
     return (
@@ -125,9 +124,8 @@ def _any_over_budget(run: Run) -> str | None:
 
 
 def _budget_fixes(run: Run) -> tuple[Fix, ...]:
-    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
     key = BUDGET if _over_budget(run, BUDGET) else FORWARD_BUDGET
-    return (fix({key: -(-longest // max(run.parallel[2], 1))}),)
+    return (fix({key: -(-_longest(run) // max(run.parallel[2], 1))}),)
 
 
 def _critic_fixes(run: Run) -> tuple[Fix, ...]:

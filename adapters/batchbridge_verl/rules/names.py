@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
-from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
+from batchbridge_verl.meaning import precision_key, schedule_key
 from batchbridge_verl.rules.row import one_of, setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
-from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators
+from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators, optimizer_key
 
 _OPTIM = f"{ACTOR}optim."
 _CORRECTION = "algorithm.rollout_correction."
@@ -28,7 +28,7 @@ NEW_REJECTIONS = (
 
 
 def _optimizer(run: Run) -> str | None:
-    key = optimizer_key(run)
+    key = optimizer_key(run.engine, run.version)
     if key is None or (run.engine == "fsdp" and run[f"{_OPTIM}optimizer_impl"] != TORCH_IMPLEMENTATION):
         return None
     names = [name for name in OPTIMIZERS[run.engine] if name != "muon" or holds(">=0.9.0", run.version)]
@@ -39,7 +39,7 @@ def _no_epsilon(run: Run) -> str | None:
     """An argument that the optimizer's class does not take."""
     if run.engine != "fsdp" or run[f"{_OPTIM}optimizer_impl"] != TORCH_IMPLEMENTATION:
         return None
-    key, name = optimizer_key(run), str(run[f"{_OPTIM}optimizer"])
+    key, name = optimizer_key(run.engine, run.version), str(run[f"{_OPTIM}optimizer"])
     for argument, without in (("eps", ("SGD", "ASGD")), ("betas", _WITHOUT_BETAS)):
         given = f"{_OPTIM}override_optimizer_config.{argument}"
         if key is not None and run[given] is not None and name in without:
@@ -146,7 +146,7 @@ NAMES = (
         (f"{_OPTIM}optimizer", f"{_OPTIM}name", f"{_OPTIM}optimizer_impl"),
         "AttributeError: Optimizer '...' not found in module 'torch.optim'; or TypeError: it takes no weight_decay",
         f"{_BUILD}; Megatron-Core get_megatron_optimizer; VeOmni build_optimizer",
-        lambda run: setting(optimizer_key(run) or "", next(iter(OPTIMIZERS[run.engine])))(run),
+        lambda run: setting(optimizer_key(run.engine, run.version) or "", next(iter(OPTIMIZERS[run.engine])))(run),
     ),
     STARTING(
         "BB-VERL-081",

@@ -65,6 +65,11 @@ def instead(size: str, deprecated: str) -> Fixes:
     return lambda run: (Fix(f"{size} = 1 instead", {size: 1, deprecated: None}),)
 
 
+def product(run: Run, prompts: str) -> str:
+    """A number of prompts with the completions of each, in words."""
+    return f"{prompts} = {run[prompts]} (prompts) x {GROUP} = {run[GROUP]}"
+
+
 def one_of(key: str, value: object, names: Collection[str]) -> str | None:
     """The message of a setting with another value than these; None where it has one of them."""
     return None if value in names else f"{key} = {value}: must be one of {', '.join(names)}"

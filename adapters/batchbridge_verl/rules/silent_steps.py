@@ -6,7 +6,7 @@ import math
 
 from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING
 from batchbridge_verl.rules.later_sizes import remainder
-from batchbridge_verl.rules.row import DEVICES, WORKERS, fix, setting, whole_shares, whole_steps
+from batchbridge_verl.rules.row import DEVICES, WORKERS, fix, product, setting, whole_shares, whole_steps
 from batchbridge_verl.rules.silent import OF_V1
 from batchbridge_verl.run import EPOCHS, GROUP, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
@@ -23,8 +23,8 @@ def _step_floored(run: Run) -> str | None:
     if not run.share:
         return None
     return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} = {run.asked_per_step} completions are floored to "
-        f"{run.share} on each of {run.replicas} replicas: an optimizer step has {run.completions_per_step}"
+        f"{product(run, MINI)} = {run.asked_per_step} completions are floored to {run.share} on each of {run.replicas} "
+        f"replicas: an optimizer step has {run.completions_per_step}"
     )
 
 
@@ -83,15 +83,9 @@ def _epochs_misaligned(run: Run) -> str | None:
     size = run["data.gen_batch_size"]
     if size is None or size == run[PROMPTS] or (run.v1 and (run[_FILTERED] or run[_REFILL])):
         return None
-    if run.v1:
-        return (
-            f"data.gen_batch_size = {size} is not {PROMPTS} = {run[PROMPTS]}: epochs are counted in rollouts and end "
-            "elsewhere than the data does"
-        )
-    return (
-        f"data.gen_batch_size = {size} is not {PROMPTS} = {run[PROMPTS]}: the trainer takes every fetched batch for a "
-        f"rollout, of {size} prompts"
-    )
+    counted = "epochs are counted in rollouts and end elsewhere than the data does"
+    taken = f"the trainer takes every fetched batch for a rollout, of {size} prompts"
+    return f"data.gen_batch_size = {size} is not {PROMPTS} = {run[PROMPTS]}: {counted if run.v1 else taken}"
 
 
 def _groups_bound_ignored(run: Run) -> str | None:

@@ -7,6 +7,7 @@ dataclasses. A test gives the same configurations to verl's own code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -24,6 +25,7 @@ from batchbridge_verl.rules.row import (
     mini_fixes,
     near,
     one_of,
+    product,
     setting,
     shared,
 )
@@ -32,7 +34,8 @@ from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, 
 from batchbridge_verl.terms import aggregations
 
 _CONFIG = "verl 0.6.0 to 0.9.1 workers/config"
-DATACLASSES = ">=0.6.0"
+_SINCE_060 = IN_CONFIG._replace(versions=">=0.6.0")
+"""Rows of `validate_config`, which is in 0.6.0 and newer versions."""
 PADDING, CRITIC_PADDING = "actor_rollout_ref.model.use_remove_padding", "critic.model.use_remove_padding"
 SCHEDULES = ("constant", "cosine")
 _ULYSSES = "ulysses_sequence_parallel_size"
@@ -67,8 +70,7 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
 
 
 def _product(run: Run) -> int:
-    tensor, pipeline, context = run.parallel
-    return tensor * pipeline * context
+    return math.prod(run.parallel)
 
 
 def _minimal(run: Run) -> int | None:
@@ -106,10 +108,8 @@ def _rollout_over_devices(run: Run) -> str | None:
     if not minimal or run.completions_per_rollout % minimal == 0:
         return None
     what = f"{minimal} devices" if run.engine != "megatron" else f"replicas x micro-batch = {minimal}"
-    return (
-        f"{PROMPTS} = {run[PROMPTS]} (prompts) x {GROUP} = {run[GROUP]} is {run.completions_per_rollout} completions, "
-        f"which is not a multiple of {what}"
-    )
+    asked = f"{product(run, PROMPTS)} is {run.completions_per_rollout} completions"
+    return f"{asked}, which is not a multiple of {what}"
 
 
 def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
@@ -205,14 +205,13 @@ def _log_prob(role: str, used: Callable[[Run], bool]) -> Rule:
         both = run[whole] is not None and run[per_gpu] is not None
         return (setting(whole, None) if both else setting(per_gpu, run.micro or 1))(run)
 
-    return IN_CONFIG(
+    return _SINCE_060(
         "BB-VERL-018" if role == REFERENCE else "BB-VERL-016",
         _one_of_two(whole, per_gpu, lambda run: not run[DYNAMIC] and used(run)),
         (per_gpu, whole),
         f"ValueError: [{role[:-1]}] Please set at least one of ...; or: You have set both ...",
         VALIDATE,
         fixes,
-        DATACLASSES,
     )
 
 
@@ -235,7 +234,7 @@ def _schedule_row(role: str) -> Rule:
 
     native, source = "AssertionError, without a message, in FSDPOptimizerConfig", f"{_CONFIG}/optimizer.py"
     where = f"{source} FSDPOptimizerConfig.__post_init__"
-    return IN_CONFIG("BB-VERL-057", test, (newer, older), native, where, setting(newer, "constant"), DATACLASSES)
+    return _SINCE_060("BB-VERL-057", test, (newer, older), native, where, setting(newer, "constant"))
 
 
 def _megatrons(role: str, key: str, names: tuple[str, ...]) -> Test:
@@ -315,34 +314,31 @@ OF_ACTOR = (
         ">=0.7.1",
     ),
     _dtype_row(ACTOR),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-014",
         partial(_two_micros, ACTOR),
         (GLOBAL_MICRO, MICRO),
         "ValueError: [actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'.",
         ACTOR_CONFIG,
         setting(GLOBAL_MICRO, None),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-013",
         _no_micro,
         (MICRO, DYNAMIC),
         "AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or ...",
         ACTOR_CONFIG,
         either((MICRO, 1), (DYNAMIC, True)),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-024",
         _aggregation,
         (AGGREGATION,),
         "ValueError: Invalid loss_agg_mode: ...",
         ACTOR_CONFIG,
         setting(AGGREGATION, "token-mean"),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-012",
         partial(_smaller_than_mini, ACTOR),
         (PROMPTS, MINI),
@@ -350,25 +346,22 @@ OF_ACTOR = (
         "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
         mini_fixes(ACTOR),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-015",
         lambda run: _whole_micro_batches(ACTOR, run) or _below_devices(ACTOR, run),
         (MINI, GLOBAL_MICRO, *DEVICES),
         "ValueError: ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...); or: must be >= n_gpus",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
         instead(MICRO, GLOBAL_MICRO),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-051",
         partial(_padding_with_ulysses, ACTOR, PADDING),
         (f"{ACTOR}{_ULYSSES}", PADDING),
         "ValueError: When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`.",
         f"{_CONFIG}/actor.py FSDPActorConfig.validate; 0.4.0 to 0.5.0 _validate_config",
         setting(PADDING, True),
-        DATACLASSES,
     ),
     IN_CONFIG(
         "BB-VERL-066",
@@ -383,14 +376,13 @@ OF_ACTOR = (
     _log_prob(ROLLOUT, lambda run: True),
 )
 
-OF_VALIDATION = IN_CONFIG(
+OF_VALIDATION = _SINCE_060(
     "BB-VERL-063",
     _cold_validation,
     (f"{ROLLOUT}temperature", f"{ROLLOUT}val_kwargs.do_sample"),
     "AssertionError: validation gen temperature should be greater than 0 when enabling do_sample",
     VALIDATE,
     setting(f"{ROLLOUT}val_kwargs.do_sample", False),
-    DATACLASSES,
 )
 
 
@@ -440,23 +432,21 @@ OF_REWARDS = IN_CONFIG(
 OF_CRITIC = (
     _schedule_row(CRITIC),
     _dtype_row(CRITIC),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-059",
         _critic_micros,
         (_CRITIC_MICRO, _CRITIC_GLOBAL, _CRITIC_DYNAMIC),
         "ValueError: [critic] Please set at least one of ...; or: You have set both ...",
         _SOURCE,
         _critic_micro_fixes,
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-060",
         partial(_whole_micro_batches, CRITIC),
         (_CRITIC_MINI, _CRITIC_GLOBAL),
         "ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)",
         _SOURCE,
         instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
-        DATACLASSES,
     ),
     IN_CONFIG(
         "BB-VERL-061",
@@ -467,22 +457,20 @@ OF_CRITIC = (
         setting(CRITIC_PADDING, True),
         ">=0.6.0,<0.8.0",
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-062",
         partial(_smaller_than_mini, CRITIC),
         (PROMPTS, _CRITIC_MINI),
         "ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)",
         _SOURCE,
         mini_fixes(CRITIC),
-        DATACLASSES,
     ),
-    IN_CONFIG(
+    _SINCE_060(
         "BB-VERL-060",
         _critic_below_devices,
         (_CRITIC_GLOBAL, *DEVICES),
         "ValueError: critic.ppo_micro_batch_size (...) * ulysses_sequence_parallel_size (...) must be >= n_gpus (...)",
         _SOURCE,
         instead(_CRITIC_MICRO, _CRITIC_GLOBAL),
-        DATACLASSES,
     ),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Provenance, Reading, Source, Written
+from batchbridge.contract.reading import Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite
 from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
@@ -164,6 +166,39 @@ class FramedAdapter(Adapter):
         """Raises `NotImplementedError` for a trainer that is not the framework's."""
         if not self.owns(trainer):
             raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.name}")
+
+
+class PackagedAdapter(FramedAdapter):
+    """An adapter whose package has a module for each role, by the names in docs/house.md; each is imported when it is
+    first needed."""
+
+    home: ClassVar[str]
+    """The package."""
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The framework's own rules and known defects; see the package's `rules`."""
+        found: Sequence[Finding] = self._part("rules").check(reading)
+        return found
+
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See the package's `writing`."""
+        values: dict[str, Any] = self._part("writing").settings_for(spec, problems, version)
+        return values
+
+    def settings_schema(self, version: str) -> dict[str, Any] | None:
+        """See the package's `file_schema`."""
+        schema: dict[str, Any] | None = self._part("file_schema").settings_schema(version, self.decides)
+        return schema
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run, where the configuration decides it; see the package's `behaviour`."""
+        steps: Iterator[NativeStep] = self._part("behaviour").native_steps(reading, dataset_size, response_tokens)
+        return steps
+
+    def _part(self, role: str) -> ModuleType:
+        return import_module(f"{self.home}.{role}")
 
 
 class _OnUse(Mapping[str, str]):

@@ -65,6 +65,7 @@ class Make(NamedTuple):
     undecided: bool = False
     standing: bool = False
     defect: bool | None = None
+    versions: str = ""
 
     def __call__(
         self,
@@ -76,9 +77,21 @@ class Make(NamedTuple):
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         versions: str = "",
     ) -> Rule[F]:
-        """A row; see `Rule`."""
-        severity, phase, undecided, standing, defect = self
-        return Rule(code, severity, phase, test, keys, native, source, fixes, versions, undecided, standing, defect)
+        """A row; see `Rule`. versions: by default those of the kind."""
+        return Rule(
+            code,
+            self.severity,
+            self.phase,
+            test,
+            keys,
+            native,
+            source,
+            fixes,
+            versions or self.versions,
+            self.undecided,
+            self.standing,
+            self.defect,
+        )
 
 
 IN_CONFIG = Make("error", "config")
