@@ -21,7 +21,6 @@ UNSEEDED = ">=0.8.1"
 DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
-WORLD = "actor.num_nodes x actor.num_gpus_per_node"
 
 
 @dataclass(frozen=True)
