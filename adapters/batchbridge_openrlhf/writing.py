@@ -62,7 +62,7 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = next(release for release in reversed(RELEASES) if identity in names_of(release))
                 there = names_of(newest)
-                settings = {name: values[one] for one, name in there.items() if one in values}
+                settings = {name: values[one] for one, name in there.items() if values.get(one) is not None}
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
                 problems.no_setting(reason, there[identity], settings, newest)
             continue
