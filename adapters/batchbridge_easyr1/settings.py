@@ -159,14 +159,6 @@ EXAMPLE: Mapping[str, Any] = {
 EXAMPLE_NAME = "examples/config.yaml"
 
 
-def is_known(version: str) -> bool:
-    """Whether the rows are complete for `version`."""
-    try:
-        return holds(VERSIONS, version)
-    except ValueError:  # no version, or a number of more digits than Python reads
-        return False
-
-
 @lru_cache(maxsize=16)
 def settings_of(version: str) -> Mapping[str, Key]:
     """Key to its row in `version`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from batchbridge import Fix
 from batchbridge.kit import Ask, ErrorText, Numbers
 from batchbridge.kit.error_texts import divisors, multiples, setting
 
+_text = functools.partial(ErrorText, framework="easyr1")
 _GLOBAL = Ask(name="global", question="worker.actor.global_batch_size (prompts)")
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _SAMPLES = Ask(name="n", question="worker.rollout.n (completions per prompt)")
@@ -26,9 +28,8 @@ def _easyr1_rollout(n: Numbers) -> Iterator[Fix]:
 
 
 TEXTS: tuple[ErrorText, ...] = (
-    ErrorText(
+    _text(
         name="easyr1-rollout-of-global",
-        framework="easyr1",
         versions=">=0.3",
         pattern=r"[Rr]ollout batch size must be divisible by actor global batch size",
         rule="data.rollout_batch_size (prompts per rollout) is a multiple of worker.actor.global_batch_size (prompts "
@@ -37,14 +38,10 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="construction",
         source="EasyR1 RayPPOTrainer.__init__",
         neighbours=_easyr1_rollout,
-        asks=(
-            Ask(name="rollout", question="data.rollout_batch_size (prompts)"),
-            Ask(name="global", question="worker.actor.global_batch_size (prompts)"),
-        ),
+        asks=(Ask(name="rollout", question="data.rollout_batch_size (prompts)"), _GLOBAL),
     ),
-    ErrorText(
+    _text(
         name="easyr1-offload-with-accumulation",
-        framework="easyr1",
         versions=">=0.3",
         pattern=r"[Cc]annot use FSDP's CPU offload when gradient accumulation is enabled",
         rule="with CPU offload each device takes its share of an optimizer step in one micro-batch",
@@ -56,11 +53,10 @@ TEXTS: tuple[ErrorText, ...] = (
             "worker.actor.micro_batch_size_per_device_for_update",
             *([n["global"] * n["n"] // n["devices"]] if n["devices"] else []),
         ),
-        asks=(Ask(name="global", question="worker.actor.global_batch_size (prompts)"), _SAMPLES, _DEVICES),
+        asks=(_GLOBAL, _SAMPLES, _DEVICES),
     ),
-    ErrorText(
+    _text(
         name="division-by-zero-share",
-        framework="easyr1",
         versions="EasyR1, verl and their forks (Python's own text, which has many causes)",
         pattern=r"ZeroDivisionError: integer division or modulo by zero",
         rule="global_batch_size (prompts) x rollout.n is at least the devices",
@@ -71,9 +67,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=lambda n: setting("worker.actor.global_batch_size", -(-n["devices"] // n["n"]) if n["n"] else 1),
         asks=(_DEVICES, _SAMPLES),
     ),
-    ErrorText(
+    _text(
         name="easyr1-group-of-one",
-        framework="easyr1",
         versions=">=0.3",
         pattern=r"GRPO and RLOO algorithm need `?config\.worker\.rollout\.n > 1`?",
         rule="worker.rollout.n (completions per prompt) is at least 2 with grpo and rloo",
@@ -82,9 +77,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source=_CHECKS,
         neighbours=lambda n: setting("worker.rollout.n", 2),
     ),
-    ErrorText(
+    _text(
         name="easyr1-micro-of-share",
-        framework="easyr1",
         versions=">=0.3",
         pattern=r"actor global batch size per device must be divisible by the micro batch size",
         rule="worker.actor.global_batch_size (prompts) x worker.rollout.n / devices, rounded down (completions per "
@@ -95,9 +89,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_micro,
         asks=(_GLOBAL, _SAMPLES, _DEVICES, Ask(name="micro", question="micro_batch_size_per_device_for_update")),
     ),
-    ErrorText(
+    _text(
         name="easyr1-nothing-per-device",
-        framework="easyr1",
         versions=">=0.3",
         pattern=r"actor global batch size \* ulysses size must be larger than num gpus",
         rule="worker.actor.global_batch_size (prompts) x worker.rollout.n x ulysses size is at least the devices",

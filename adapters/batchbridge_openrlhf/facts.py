@@ -139,9 +139,8 @@ def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
 def world_fixes(facts: Facts) -> tuple[Fix, ...]:
     """The nearest worlds of whole replicas."""
     s = facts.sizes
-    return tuple(
-        fix_of(facts, world_changes(facts, w)) for w in nearest_numbers(s.world, multiple_of=s.ring * s.tensor)
-    )
+    worlds = nearest_numbers(s.world, multiple_of=s.ring * s.tensor)
+    return tuple(fix_of(facts, world_changes(facts, world)) for world in worlds)
 
 
 # ---- sources

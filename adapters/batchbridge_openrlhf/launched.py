@@ -9,6 +9,7 @@ that `PPOTrainer`'s own one calls. Source: openrlhf 0.11.2 ppo_trainer.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,27 +19,23 @@ from batchbridge.kit import follow
 def driver(module: ModuleType) -> None:
     """After openrlhf.trainer.ppo_trainer: every `PPOTrainer` follows the launch. Half of an asynchronous trainer does
     not: the whole one does."""
-    base: Any = module.BasePPOTrainer
-    native = base.__init__
-
-    @functools.wraps(native)
-    def construct(self: Any, *arguments: Any, **options: Any) -> None:
-        native(self, *arguments, **options)
-        if not self.args.train.async_enable:
-            follow(self)
-
-    base.__init__ = construct
+    _followed(module.BasePPOTrainer, lambda trainer: not trainer.args.train.async_enable)
 
 
 def asynchronous(module: ModuleType) -> None:
     """After openrlhf.trainer.ppo_trainer_async, in the command's own process: every `PPOTrainerAsync` follows the
     launch. Its class travels by value, with what is set here."""
-    kind: Any = vars(module)["PPOTrainerAsync"].__ray_metadata__.modified_class
+    _followed(vars(module)["PPOTrainerAsync"].__ray_metadata__.modified_class)
+
+
+def _followed(kind: Any, only: Callable[[Any], bool] = lambda trainer: True) -> None:
+    """Every object of a class follows the launch once it is built, of these those for which `only` is true."""
     native = kind.__init__
 
     @functools.wraps(native)
     def construct(self: Any, *arguments: Any, **options: Any) -> None:
         native(self, *arguments, **options)
-        follow(self)
+        if only(self):
+            follow(self)
 
     kind.__init__ = construct

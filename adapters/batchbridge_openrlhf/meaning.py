@@ -21,7 +21,6 @@ UNSEEDED = ">=0.8.1"
 DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
-WORLD = "actor.num_nodes x actor.num_gpus_per_node"
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,16 @@ ESTIMATORS = (
     Estimator("gae", "value", "batch", f"{_BEFORE}; {_SINCE}"),
 )
 """Of two that mean the same, `write` takes the first."""
-GROUP_EPSILON, GROUP_DDOF = 1e-9, 1
-"""Of group_norm: added to torch's unbiased deviation. Source: as `ESTIMATORS`."""
-BATCH_EPSILON, BATCH_DDOF = 0.0, 0
-"""Of the whitening over a rollout's tokens, whose variance is held above 1e-8 instead. Source: as `ESTIMATORS`."""
+_FIXED_THERE = "fixed in openrlhf's compute_advantages_and_returns"
+SCALED: Mapping[str, Mapping[str, Told]] = {
+    "group": {"epsilon": Told(1e-9, None, _FIXED_THERE), "ddof": Told(1, None, "torch's std")},
+    "batch": {
+        "epsilon": Told(0.0, None, "openrlhf holds the variance above 1e-8 instead"),
+        "ddof": Told(0, None, _FIXED_THERE),
+    },
+}
+"""`advantage.scale` to what is fixed with it: of group_norm, and of the whitening over a rollout's tokens. Source: as
+`ESTIMATORS`."""
 
 CORRECTION_WORDS = {
     ("token", "clip", "ratio"): "token_truncate",
@@ -94,6 +99,7 @@ KEYS: tuple[Key, ...] = (
     Key(names.TRAIN, anything, field="optimizer_step.completions_per_step"),
     Key(names.PASSES, anything, field="optimizer_step.passes_per_rollout"),
     Key(names.EPISODES, anything, field="horizon.epochs", values=(float, _episodes)),
+    Key("train.seed", anything, field="order.seed", versions="<0.8.1"),
     Key(names.ASYNC, anything, field="staleness.mode", values={False: "sync", True: "bounded"}),
     Key("actor.policy_loss_type", anything, field="objective.ratio_level", values={"ppo": "token", "gspo": "sequence"}),
     Key("actor.dual_clip", anything, field="objective.dual_clip"),
@@ -159,7 +165,7 @@ def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None
         **_micro_batch(settings, sizes),
         **_loss(settings, sizes),
         **_advantage(settings, sizes),
-        **_order(settings, sizes),
+        **_order(sizes),
         **_staleness(settings, sizes),
         **told_of_critic(settings, sizes, shuffled=shuffles(settings, sizes.version)),
     }
@@ -191,6 +197,7 @@ def _world(sizes: Sizes) -> Told:
 
 
 def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    agent = "train.agent_func_path"
     if sizes.prompts_per_rollout == sizes.rollout_prompts:
         prompts = Told(sizes.rollout_prompts, names.ROLLOUT)
     else:
@@ -198,13 +205,10 @@ def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     told = {
         "rollout.prompts_per_rollout": prompts,
         "rollout.group_filter": _filter(settings, sizes),
-        "rollout.sample_unit": Told(
-            "trajectory" if settings["train.agent_func_path"] else "completion", "train.agent_func_path"
-        ),
+        "rollout.sample_unit": Told("trajectory" if settings[agent] else "completion", agent),
     }
     if sizes.filtered and sizes.generation not in (None, sizes.prompts_per_rollout):
-        key = names.GENERATION
-        told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, key)
+        told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, names.GENERATION)
     return told
 
 
@@ -221,17 +225,13 @@ def _filter(settings: Mapping[str, Any], sizes: Sizes) -> Told:
 
 
 def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
-    shuffled = shuffles(settings, sizes.version)
+    shuffled = "completions" if shuffles(settings, sizes.version) else "none"
+    why = "openrlhf's replay buffer is shuffled in every pass, unless ring attention, tensor parallelism or dynamic "
     span = Told("run", None, "DeepSpeed counts micro-batches over the whole run")
     if sizes.dynamic:
         span = Told("none", None, "dynamic batches cut each rollout on its own")
     return {
-        "optimizer_step.rollout_shuffle": Told(
-            "completions" if shuffled else "none",
-            None,
-            "openrlhf's replay buffer is shuffled in every pass, unless ring attention, tensor parallelism or dynamic "
-            "batches are on",
-        ),
+        "optimizer_step.rollout_shuffle": Told(shuffled, None, f"{why}batches are on"),
         "optimizer_step.step_may_span": span,
     }
 
@@ -240,8 +240,7 @@ def _micro_batch(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not sizes.dynamic:
         told = {"micro_batch.completions_per_device": Told(sizes.micro, names.MICRO)}
         if sizes.forward_micro != sizes.micro:
-            forward = Told(sizes.forward_micro, names.FORWARD)
-            told["micro_batch.forward_completions_per_device"] = forward
+            told["micro_batch.forward_completions_per_device"] = Told(sizes.forward_micro, names.FORWARD)
         return told
     tokens, forward_tokens = settings[names.BUDGET], settings["rollout.max_tokens_per_gpu"]
     told = {
@@ -276,32 +275,22 @@ def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if scale == "batch" and settings["algo.advantage.no_std_norm"]:
         scale, scale_key = "none", "algo.advantage.no_std_norm"
     told = {"advantage.baseline": Told(row.baseline, key), "advantage.scale": Told(scale, scale_key)}
-    if scale == "group":
-        told["advantage.epsilon"] = Told(GROUP_EPSILON, None, "fixed in openrlhf's compute_advantages_and_returns")
-        told["advantage.ddof"] = Told(GROUP_DDOF, None, "torch's std")
-    elif scale == "batch":
-        told["advantage.epsilon"] = Told(BATCH_EPSILON, None, "openrlhf holds the variance above 1e-8 instead")
-        told["advantage.ddof"] = Told(BATCH_DDOF, None, "fixed in openrlhf's compute_advantages_and_returns")
-    return told
+    return told | {f"advantage.{name}": entry for name, entry in SCALED.get(scale, {}).items()}
 
 
-def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _order(sizes: Sizes) -> dict[str, Told]:
     last, does = ("drop", "drops") if sizes.drops_tail else ("short", "trains on")
-    seed = Told(settings["train.seed"], "train.seed")
+    told = {"order.last_rollout": Told(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout")}
     if holds(UNSEEDED, sizes.version):
-        seed = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
-    return {
-        "order.seed": seed,
-        "order.last_rollout": Told(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout"),
-    }
+        told["order.seed"] = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
+    return told
 
 
 def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not settings[names.ASYNC]:
         return {}
     key = "train.async_queue_size"
-    ahead = settings[key]
-    formula = None
+    ahead, formula = settings[key], None
     if holds("<0.8.2", sizes.version):
         # Source: openrlhf 0.8.0 and 0.8.1 generate before they wait for room; later ones wait first.
         ahead, formula = ahead + 1, "and a rollout that waits for room"
@@ -333,7 +322,7 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
             None,
             "openrlhf scores a rollout before it trains on it; gspo with a correction takes the sampler's",
         ),
-        "sampler_correction": Told(None if replaced else correction, _correction_key(version)),
+        "sampler_correction": Told(None if replaced else correction, correction_key(version)),
         "kl_placement": Told(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
     }
     if coefficient:
@@ -364,7 +353,8 @@ def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
     return f"{word} [{'-' if low <= 0 else repr(low)}, {high!r}]"
 
 
-def _correction_key(version: str) -> str:
+def correction_key(version: str) -> str:
+    """The option that turns a correction on."""
     new = holds(">=0.11.2", version)
     return names.LEVEL if new else "algo.advantage.is_correction_enable"
 
@@ -376,6 +366,9 @@ def precision(settings: Mapping[str, Any], version: str) -> str | None:
     return "bf16" if settings["bf16"] else None
 
 
+_EXCLUDED = "openrlhf get_optimizer_grouped_parameters, Adam only"
+
+
 def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     version, muon = sizes.version, settings["actor.optim"] == "muon"
     rate = "actor.muon.lr" if muon else "actor.adam.lr"
@@ -384,21 +377,15 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
     elif settings[names.SCHEDULE] in WITHOUT_WARMUP:
-        warmup = Told(
-            0.0,
-            None,
-            f"actor.lr_scheduler {settings[names.SCHEDULE]} has no warm-up",
-            (names.SCHEDULE, "actor.lr_warmup_ratio"),
-        )
+        none = f"actor.lr_scheduler {settings[names.SCHEDULE]} has no warm-up"
+        warmup = Told(0.0, None, none, (names.SCHEDULE, "actor.lr_warmup_ratio"))
     told = {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), names.SCHEDULE),
         "warmup_ratio" if warmup.value else "warmup_steps": warmup,
         "beta1": Told(beta1, "actor.adam.betas"),
         "beta2": Told(beta2, "actor.adam.betas"),
-        "weight_decay_excludes": Told(
-            "nothing" if muon else "biases_and_norms", None, "openrlhf get_optimizer_grouped_parameters, Adam only"
-        ),
+        "weight_decay_excludes": Told("nothing" if muon else "biases_and_norms", None, _EXCLUDED),
     }
     return told | ({} if holds("<0.9.8", version) else {"max_prompt_tokens": _prompt_room(settings)})
 

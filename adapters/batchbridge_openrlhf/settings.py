@@ -66,14 +66,6 @@ class Option:
         return self.identity if self.flat is None or holds(DOTTED, version) else self.flat
 
 
-def is_known(version: str) -> bool:
-    """Whether the rows are complete for `version`."""
-    try:
-        return holds(VERSIONS, version)
-    except ValueError:
-        return False
-
-
 @lru_cache(maxsize=64)
 def options_of(version: str) -> Mapping[str, Option]:
     """Name in `version` to its row."""
@@ -82,12 +74,7 @@ def options_of(version: str) -> Mapping[str, Option]:
 
 def releases_with(name: str) -> list[str]:
     """The releases that spell an option so."""
-    rows = [option for option in OPTIONS if name in (option.identity, option.flat)]
-    return [
-        release
-        for release in RELEASES
-        if any(option.name(release) == name and holds(option.versions, release) for option in rows)
-    ]
+    return [release for release in RELEASES if name in options_of(release)]
 
 
 @lru_cache(maxsize=64)

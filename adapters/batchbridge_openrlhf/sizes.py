@@ -64,11 +64,11 @@ class Sizes:
     @property
     def below_one(self) -> dict[str, int]:
         """Sizes below 1, by option identity; the world under its devices per node."""
-        sizes = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
-        found = {FIELDS[name]: getattr(self, name) for name in sizes if getattr(self, name) < 1}
-        if self.asked:
-            return found | ({names.DEVICES: self.world} if self.world < 1 else {})
-        return found | {FIELDS[n]: getattr(self, n) for n in ("nodes", "devices_per_node") if getattr(self, n) < 1}
+        names_of_sizes = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
+        sizes = {FIELDS[name]: getattr(self, name) for name in names_of_sizes}
+        devices = {names.NODES: self.nodes, names.DEVICES: self.devices_per_node}
+        sizes |= {names.DEVICES: self.world} if self.asked else devices
+        return {identity: size for identity, size in sizes.items() if size < 1}
 
     @property
     def replicas(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from batchbridge import Fix
 from batchbridge.kit import Ask, ErrorText, Numbers
 from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting
 
+_text = functools.partial(ErrorText, framework="openrlhf")
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _PARSER = "openrlhf.cli.train_ppo_ray, releases {}"
 
@@ -32,9 +34,8 @@ def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
 
 
 TEXTS: tuple[ErrorText, ...] = (
-    ErrorText(
+    _text(
         name="deepspeed-batch",
-        framework="openrlhf",
         versions="all (DeepSpeed's own assertion)",
         pattern=pattern(
             r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size # != # \* # \* #",
@@ -51,9 +52,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source="OpenRLHF/OpenRLHF issue 346",
         neighbours=_deepspeed_batch,
     ),
-    ErrorText(
+    _text(
         name="deepspeed-accumulation-zero",
-        framework="openrlhf",
         versions="all (DeepSpeed's own assertion)",
         pattern=pattern(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
         rule="train_batch_size (completions per optimizer step) is at least micro_train_batch_size x data-parallel "
@@ -64,9 +64,8 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_accumulation_above_zero,
         asks=(_DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
     ),
-    ErrorText(
+    _text(
         name="openrlhf-sample-batches",
-        framework="openrlhf",
         versions=">=0.8",
         pattern=r"number of sample batches must be greater than or equal to the effective number of",
         rule="rollout.batch_size (prompts) x n_samples_per_prompt / rollout.micro_batch_size (micro_rollout_batch_size "
@@ -78,12 +77,11 @@ TEXTS: tuple[ErrorText, ...] = (
         asks=(
             Ask(name="rollout", question="rollout.batch_size (prompts)"),
             Ask(name="n", question="n_samples_per_prompt"),
-            Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)"),
+            _DEVICES,
         ),
     ),
-    ErrorText(
+    _text(
         name="openrlhf-filter-needs-groups",
-        framework="openrlhf",
         versions=">=0.8.1",
         pattern=r"n_samples_per_prompt must be greater than 1 when using dynamic filtering",
         rule="dynamic filtering judges the completions of a prompt together: n_samples_per_prompt is at least 2",
@@ -92,9 +90,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source=_PARSER.format("0.8.1 to 0.11.2"),
         neighbours=lambda n: setting("rollout.n_samples_per_prompt", 2),
     ),
-    ErrorText(
+    _text(
         name="openrlhf-filter-needs-scores",
-        framework="openrlhf",
         versions=">=0.8.1",
         pattern=r"remote_rm_url or agent_func_path must be specified when using dynamic filtering",
         rule="dynamic filtering needs scores while it generates: a remote reward or an agent function",
@@ -103,9 +100,8 @@ TEXTS: tuple[ErrorText, ...] = (
         source=_PARSER.format("0.8.1 to 0.11.2"),
         neighbours=lambda n: (Fix("give --reward.remote_url (a URL or a Python file) or --train.agent_func_path"),),
     ),
-    ErrorText(
+    _text(
         name="openrlhf-no-token",
-        framework="openrlhf",
         versions=">=0.9.8",
         pattern=r"merged_status\[k\] = value / denom",
         rule="every micro-batch (train.micro_batch_size completions on each rank) has a token to train on some rank",
@@ -118,9 +114,8 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("leave room for responses: no prompt as long as data.max_len"),
         ),
     ),
-    ErrorText(
+    _text(
         name="openrlhf-two-boundaries",
-        framework="openrlhf",
         versions=">=0.8.11,<0.9.1",
         pattern=r"in zip\(self\.all_grad_tensors\[i\], avg_new\)",
         rule="with DeepSpeed 0.17.6 to 0.18.2, dynamic batches (train.dynamic_batch_enable, use_dynamic_batch up to "

@@ -24,6 +24,7 @@ from batchbridge_openrlhf.meaning import (
     MIN_LR_SCHEDULES,
     TYPES,
     UNSEEDED,
+    correction_key,
 )
 from batchbridge_openrlhf.settings import ABSENT, RELEASES, holds, names_of, options_of
 
@@ -62,7 +63,7 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = next(release for release in reversed(RELEASES) if identity in names_of(release))
                 there = names_of(newest)
-                settings = {name: values[one] for one, name in there.items() if one in values}
+                settings = {name: values[one] for one, name in there.items() if values.get(one) is not None}
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
                 problems.no_setting(reason, there[identity], settings, newest)
             continue
@@ -112,13 +113,9 @@ does not hold."""
 
 
 def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
-    rollout, step, topology = spec.rollout, spec.optimizer_step, spec.topology
-    for path, value in (
-        ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
-        ("optimizer_step.completions_per_step", step.completions_per_step),
-        ("horizon.epochs", spec.horizon.epochs),
-    ):
-        problems.need(value is not None, f"{path} is open: openrlhf needs a number", path)
+    rollout, world = spec.rollout, spec.topology.world_size
+    for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
+        problems.need(spec.values[path] is not None, f"{path} is open: openrlhf needs a number", path)
     if holds(UNSEEDED, version):
         problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)")
     else:
@@ -127,13 +124,11 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     values |= {names.FILTER: True, names.RANGE: ALIKE} if filters else {}
     only = "openrlhf has only none or replace_zero_variance, or bounds of mean scores that the spec does not hold"
     problems.fits(filters or rollout.group_filter == "none", "rollout.group_filter", only)
-    nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
-    several = nodes > 1 and not rest
+    several = world > _DEVICES_PER_NODE and world % _DEVICES_PER_NODE == 0
     values |= {
-        names.NODES: nodes if several else 1,
-        names.DEVICES: _DEVICES_PER_NODE if several else topology.world_size,
+        names.NODES: world // _DEVICES_PER_NODE if several else 1,
+        names.DEVICES: _DEVICES_PER_NODE if several else world,
         names.ROLLOUT: rollout.prompts_per_rollout,
-        "train.seed": spec.order.seed,  # None, its default, where it orders no prompts
     }
     # DeepSpeed holds every model's devices against the train batch, and their own default is 8: BB-ORL-052.
     for model in ("ref", "critic", "reward"):
@@ -141,36 +136,27 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     staleness = spec.staleness
     if staleness.mode == "bounded":
         maximum = staleness.maximum
-        problems.need(
-            staleness.unit == "rollouts" and maximum is not None and maximum > 0,
-            f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more",
-            "staleness.maximum",
-        )
-        early = holds("<0.8.2", version) and maximum is not None
-        values["train.async_queue_size"] = maximum - 1 if early and maximum else maximum
+        queue = f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more"
+        fits = staleness.unit == "rollouts" and maximum is not None and maximum > 0
+        problems.need(fits, queue, "staleness.maximum")
+        values["train.async_queue_size"] = maximum - 1 if maximum and holds("<0.8.2", version) else maximum
 
 
 def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     micro = spec.micro_batch
     fixed, tokens = micro.completions_per_device, micro.tokens_per_device
-    if not problems.need(
-        (fixed is None) != (tokens is None),
-        "micro_batch: openrlhf needs either completions_per_device or tokens_per_device",
-        "micro_batch.completions_per_device",
-        "micro_batch.tokens_per_device",
-    ):
+    fields = ("micro_batch.completions_per_device", "micro_batch.tokens_per_device")
+    either = "micro_batch: openrlhf needs either completions_per_device or tokens_per_device"
+    if not problems.need((fixed is None) != (tokens is None), either, *fields):
         return
     if fixed is not None:
         values[names.MICRO] = fixed
         forward = micro.forward_completions_per_device
         values[names.FORWARD] = fixed if forward is None else forward
     else:
-        values[names.DYNAMIC] = True
-        values[names.BUDGET] = tokens
-        if micro.forward_tokens_per_device is not None:
-            values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
         # Below ZeRO-3 most releases lose gradients of a dynamic step (BB-ORL-042), or stop (068).
-        values[names.ZERO] = 3
+        values |= {names.DYNAMIC: True, names.BUDGET: tokens, names.ZERO: 3}
+        values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
     if tokens is not None or spec.topology.context_parallel > 1:
         # Both turn on packing, which needs a generation engine; how many is no matter of the spec.
         values[names.ENGINES] = 1
@@ -184,27 +170,19 @@ def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         return
     if spec.objective.ratio_level != "sequence":
         values["actor.loss_agg_mode"] = modes[policy.aggregation]
-    for name in ("kl", "entropy"):
-        term = getattr(spec.loss, name)
-        problems.need(
-            term in (None, LossTerm(aggregation="token_mean")),
-            f"loss.{name}: openrlhf averages this term over tokens of the optimizer step",
-            f"loss.{name}",
-        )
+    for path, term in (("loss.kl", spec.loss.kl), ("loss.entropy", spec.loss.entropy)):
+        by_token = term in (None, LossTerm(aggregation="token_mean"))
+        problems.need(by_token, f"{path}: openrlhf averages this term over tokens of the optimizer step", path)
 
 
 def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
-    advantage = spec.advantage
-    rows = [row for row in ESTIMATORS if holds(row.versions, version) and row.baseline == advantage.baseline]
-    same = [row for row in rows if row.scale == advantage.scale]
-    plain = [row for row in rows if row.scale == "batch" and advantage.scale == "none"]
-    if problems.need(
-        bool(same or plain),
-        f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: openrlhf has "
-        + ", ".join(f"{row.baseline} with {row.scale}" for row in ESTIMATORS if holds(row.versions, version)),
-        "advantage.baseline",
-        "advantage.scale",
-    ):
+    baseline, scale = spec.advantage.baseline, spec.advantage.scale
+    known = [row for row in ESTIMATORS if holds(row.versions, version)]
+    same = [row for row in known if (row.baseline, row.scale) == (baseline, scale)]
+    plain = [row for row in known if (row.baseline, row.scale, scale) == (baseline, "batch", "none")]
+    has = ", ".join(f"{row.baseline} with {row.scale}" for row in known)
+    reason = f"advantage.baseline = {baseline} with scale = {scale}: openrlhf has {has}"
+    if problems.need(bool(same or plain), reason, "advantage.baseline", "advantage.scale"):
         values[names.ESTIMATOR] = (same or plain)[0].name
         values["algo.advantage.no_std_norm"] = not same
 
@@ -225,8 +203,7 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         _correction(objective.sampler_correction, version, values, problems)
     elif objective.ratio_level == "sequence" and objective.old_logprobs == "sampler":
         # With gspo any correction just takes the sampler's log-probabilities for the ratio.
-        new = holds(">=0.11.2", version)
-        values[names.LEVEL if new else "algo.advantage.is_correction_enable"] = "token" if new else True
+        values[correction_key(version)] = "token" if holds(">=0.11.2", version) else True
 
 
 def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
@@ -267,10 +244,8 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
         values[names.THRESHOLD] = bounds[-1]
     if problems.fits(bool(kinds), path, f"not in openrlhf {version}"):
         values["algo.advantage.is_correction_enable"] = True
-        if kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version):
-            values["use_icepop"] = True
-        else:
-            values["algo.advantage.is_correction_type"] = kinds[0]
+        early = kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version)
+        values |= {"use_icepop": True} if early else {"algo.advantage.is_correction_type": kinds[0]}
 
 
 def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
@@ -278,10 +253,8 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
     if carried.learning_rate is not None:
         values["actor.muon.lr" if carried.optimizer == "muon" else "actor.adam.lr"] = carried.learning_rate
     if carried.beta1 is not None or carried.beta2 is not None:
-        values["actor.adam.betas"] = (
-            0.9 if carried.beta1 is None else carried.beta1,
-            0.95 if carried.beta2 is None else carried.beta2,
-        )
+        defaults = ((carried.beta1, 0.9), (carried.beta2, 0.95))
+        values["actor.adam.betas"] = tuple(default if beta is None else beta for beta, default in defaults)
     _schedule(spec, version, values, problems)
     prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens
     if prompt is not None and holds(">=0.9.8", version):

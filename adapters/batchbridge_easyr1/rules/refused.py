@@ -55,13 +55,10 @@ def _forward_splits(run: Run) -> str | None:
     return f"{run.block} completions of each replica cannot be cut into parts of {run.said(names.FORWARD)}"
 
 
-def _forward_fixes(run: Run) -> tuple[Fix, ...]:
-    def legal(v: Mapping[str, int]) -> bool:
-        completions = v[names.PROMPTS] * v[names.GROUP]
-        block = completions // run.world * run[run.ulysses_key]
-        return completions % run.world == 0 and block % v[names.FORWARD] == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
-
-    return near(run, (names.FORWARD, names.PROMPTS, names.GROUP), legal)
+def _cuts_forward(run: Run, v: Mapping[str, int]) -> bool:
+    completions = v[names.PROMPTS] * v[names.GROUP]
+    block = completions // run.world * run[run.ulysses_key]
+    return completions % run.world == 0 and block % v[names.FORWARD] == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
 
 
 def _balance(run: Run) -> str | None:
@@ -70,11 +67,8 @@ def _balance(run: Run) -> str | None:
     return f"{run.completions_per_rollout} completions of a rollout are no multiple of {run.world} devices"
 
 
-def _balance_fixes(run: Run) -> tuple[Fix, ...]:
-    def legal(v: Mapping[str, int]) -> bool:
-        return v[names.PROMPTS] * v[names.GROUP] % run.world == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
-
-    return near(run, (names.PROMPTS, names.GROUP), legal)
+def _balances(run: Run, v: Mapping[str, int]) -> bool:
+    return v[names.PROMPTS] * v[names.GROUP] % run.world == 0 and v[names.PROMPTS] % v[names.BATCH] == 0
 
 
 def _single_passk(run: Run) -> str | None:
@@ -195,7 +189,7 @@ REFUSED: tuple[Rule, ...] = (
         "AssertionError: only support equal split. Got size of DataProto ... and split ... (ZeroDivisionError before "
         "0.3.2 where there are too few)",
         "EasyR1 protocol.py:583, dp_actor.py compute_log_prob",
-        _forward_fixes,
+        near((names.FORWARD, names.PROMPTS, names.GROUP), _cuts_forward),
     ),
     GENERATING(
         "BB-EZR1-047",
@@ -203,7 +197,7 @@ REFUSED: tuple[Rule, ...] = (
         (names.PROMPTS, names.GROUP, names.NODES, names.GPUS),
         "AssertionError: ... % ... != 0, after generation",
         "EasyR1 utils/seqlen_balancing.py karmarkar_karp, called by trainer/ray_trainer.py _balance_batch (run)",
-        _balance_fixes,
+        near((names.PROMPTS, names.GROUP), _balances),
         ">=0.3.1",
     ),
     GENERATING(

@@ -30,6 +30,10 @@ def _whole_steps(run: Run) -> str | None:
     return f"{run.said(names.PROMPTS)} (prompts) is no multiple of {run.said(names.BATCH)} (prompts)"
 
 
+def _cuts_rollout(run: Run, v: Mapping[str, int]) -> bool:
+    return v[names.PROMPTS] % v[names.BATCH] == 0
+
+
 def _experience(run: Run) -> str | None:
     if not run.plain or run[names.FORWARD] < 1 or run.completions_per_rollout % run[names.FORWARD] == 0:
         return None
@@ -39,11 +43,8 @@ def _experience(run: Run) -> str | None:
     )
 
 
-def _experience_fixes(run: Run) -> tuple[Fix, ...]:
-    def legal(v: Mapping[str, int]) -> bool:
-        return v[names.PROMPTS] * v[names.GROUP] % v[names.FORWARD] == 0
-
-    return near(run, (names.FORWARD, names.PROMPTS, names.GROUP), legal)
+def _cuts_experience(run: Run, v: Mapping[str, int]) -> bool:
+    return v[names.PROMPTS] * v[names.GROUP] % v[names.FORWARD] == 0
 
 
 def _single(run: Run) -> str | None:
@@ -65,12 +66,12 @@ def _micro_fits(run: Run) -> str | None:
     return f"{run.share} completions per device and optimizer step are no multiple of {run.said(names.MICRO)}"
 
 
-def _micro_fixes(run: Run) -> tuple[Fix, ...]:
-    def legal(v: Mapping[str, int]) -> bool:
-        share = v[names.BATCH] * v[names.GROUP] // max(run.replicas, 1)
-        return share > 0 and share % v[names.MICRO] == 0 and v[names.BATCH] * v[names.GROUP] % max(run.replicas, 1) == 0
+def _cuts_share(run: Run, v: Mapping[str, int]) -> bool:
+    share, rest = divmod(v[names.BATCH] * v[names.GROUP], max(run.replicas, 1))
+    return share > 0 and share % v[names.MICRO] == 0 and rest == 0
 
-    return near(run, (names.MICRO, names.BATCH, names.GROUP), legal)
+
+_micro_fixes = near((names.MICRO, names.BATCH, names.GROUP), _cuts_share)
 
 
 def _offload(run: Run) -> str | None:
@@ -129,7 +130,7 @@ REFUSED_SIZES: tuple[Rule, ...] = (
         (names.PROMPTS, names.BATCH),
         "ValueError: Rollout batch size must be divisible by actor global batch size.",
         DRIVER,
-        lambda run: near(run, (names.BATCH, names.PROMPTS), lambda v: v[names.PROMPTS] % v[names.BATCH] == 0),
+        near((names.BATCH, names.PROMPTS), _cuts_rollout),
     ),
     BUILDING(
         "BB-EZR1-012",
@@ -137,7 +138,7 @@ REFUSED_SIZES: tuple[Rule, ...] = (
         (names.PROMPTS, names.GROUP, names.FORWARD),
         "ValueError: Rollout batch size * rollout.n must be divisible by actor micro batch size for experience.",
         DRIVER,
-        _experience_fixes,
+        near((names.FORWARD, names.PROMPTS, names.GROUP), _cuts_experience),
     ),
     BUILDING(
         "BB-EZR1-013",

@@ -13,11 +13,19 @@ from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLO
 Rule = rule_table.Rule[Run]
 
 
-def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
+Legal = Callable[[Run, Mapping[str, int]], bool]
+"""Whether a run could have these sizes, by key."""
+
+
+def near(keys: tuple[str, ...], legal: Legal) -> Callable[[Run], tuple[Fix, ...]]:
     """The nearest legal values of `keys`, one at a time where that suffices."""
-    present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
-    sizes = [Variable(key, max(present[key], 1)) for key in keys]
-    return tuple(map(fix_of, neighbours(sizes, lambda changes: legal({**present, **changes}))))
+
+    def fixes(run: Run) -> tuple[Fix, ...]:
+        present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
+        sizes = [Variable(key, max(present[key], 1)) for key in keys]
+        return tuple(map(fix_of, neighbours(sizes, lambda changes: legal(run, {**present, **changes}))))
+
+    return fixes
 
 
 def fix_of(changes: Mapping[str, Any]) -> Fix:
@@ -30,23 +38,19 @@ def setting(key: str, value: Any) -> Callable[[Run], tuple[Fix, ...]]:
     return lambda run: (fix_of({key: value}),)
 
 
-def rollout_fixes(run: Run) -> tuple[Fix, ...]:
-    """The nearest rollouts that the dataset fills."""
-
-    def legal(v: Mapping[str, int]) -> bool:
-        size = v[PROMPTS] if run[MINI_ROLLOUT] is None else run[MINI_ROLLOUT]
-        return (run.prompts_in_dataset or 0) // size * size >= v[PROMPTS] and v[PROMPTS] % v[BATCH] == 0
-
-    return near(run, (PROMPTS,), legal)
+def _fills_a_rollout(run: Run, v: Mapping[str, int]) -> bool:
+    size = v[PROMPTS] if run[MINI_ROLLOUT] is None else run[MINI_ROLLOUT]
+    return (run.prompts_in_dataset or 0) // size * size >= v[PROMPTS] and v[PROMPTS] % v[BATCH] == 0
 
 
-def step_fixes(run: Run) -> tuple[Fix, ...]:
-    """The nearest steps that the replicas share evenly."""
+def _shares_evenly(run: Run, v: Mapping[str, int]) -> bool:
+    return v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0 and v[PROMPTS] % v[BATCH] == 0
 
-    def legal(v: Mapping[str, int]) -> bool:
-        return v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0 and v[PROMPTS] % v[BATCH] == 0
 
-    return near(run, (BATCH, GROUP, PROMPTS), legal)
+rollout_fixes = near((PROMPTS,), _fills_a_rollout)
+"""The nearest rollouts that the dataset fills."""
+step_fixes = near((BATCH, GROUP, PROMPTS), _shares_evenly)
+"""The nearest steps that the replicas share evenly."""
 
 
 def known(key: str, names: tuple[str, ...]) -> Callable[[Run], str | None]:

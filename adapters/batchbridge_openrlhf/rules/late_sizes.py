@@ -42,10 +42,13 @@ def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
     return fixes
 
 
+_PARTS = ("num_nodes", "num_gpus_per_node")
+
+
 def _same_places(first: str, second: str, facts: Facts) -> str | None:
     broken = [
         f"{facts.said(f'{first}.{part}')} and {facts.said(f'{second}.{part}')}"
-        for part in ("num_nodes", "num_gpus_per_node")
+        for part in _PARTS
         if facts[f"{first}.{part}"] != facts[f"{second}.{part}"]
     ]
     return f"colocated models need the same devices: {', '.join(broken)}" if broken else None
@@ -66,8 +69,7 @@ def _reward_place(facts: Facts) -> str | None:
 
 
 def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
-    parts = ("num_nodes", "num_gpus_per_node")
-    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in parts}),)
+    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in _PARTS}),)
 
 
 def _whole_replicas(facts: Facts) -> str | None:
@@ -126,12 +128,10 @@ def _other_models(facts: Facts) -> str | None:
 
 
 def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
-    s = facts.sizes
-    if not s.whole_accumulation:
+    if not facts.sizes.whole_accumulation:
         return ()  # first the policy itself
-    parts = ("num_nodes", "num_gpus_per_node")
     models = [model for model in _others(facts) if model != "ema"]
-    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in parts}),)
+    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in _PARTS}),)
 
 
 def _tensor_precision(facts: Facts) -> str | None:
@@ -142,7 +142,7 @@ def _tensor_precision(facts: Facts) -> str | None:
 
 def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
     new = holds(">=0.9.2", facts.version)
-    return (fix_of(facts, {"ds.param_dtype": "bf16"} if new else {"bf16": True}),)
+    return fixes_of(facts, "ds.param_dtype", "bf16") if new else fixes_of(facts, "bf16", True)
 
 
 def _step_fixes(facts: Facts) -> tuple[Fix, ...]:

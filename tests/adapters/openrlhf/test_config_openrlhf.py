@@ -777,6 +777,14 @@ def test_a_setting_that_came_and_went_is_refused_by_name_in_a_version_before_it(
     assert any("has no option algo.advantage.is_correction_enable" in one.reason for one in refused.value.problems)
 
 
+def test_a_setting_that_a_version_lacks_is_a_problem_of_the_field_that_it_says():
+    spec = read(SIZES).spec.replace(**{"objective.dual_clip": 5.0})
+    with pytest.raises(CannotWrite) as refused:
+        OpenRlhfAdapter().write(spec, "0.8.5")
+    fields = {one.fields for one in refused.value.problems if "has no option actor.dual_clip" in one.reason}
+    assert fields == {("objective.dual_clip",)}
+
+
 def test_a_critic_is_read_by_its_options_and_written_back() -> None:
     from batchbridge.meaning.critic import Critic
 
