@@ -18,20 +18,13 @@ def behaviour(facts: Facts) -> Behaviour:
 
 def _grpo(facts: Facts) -> Behaviour:
     native = facts.native
-    if "masked_mean_axis" in native:
+    if facts.first:
         return _first(facts)
     constant = native["loss_denominator"] != "token"
-    cut = "ceil(m / num_mini_batches)" if native[SCRIPT] == GRPO else "max(ceil(m / num_mini_batches - 0.5), 1)"
-    rest = "the last group is smaller" if native[SCRIPT] == GRPO else "micro-batches left over are dropped"
+    shorter = ", or the rollout's tokens over the replicas where that is less"
     return Behaviour(
         order="torch.randperm with seed + epoch; prompts join a rollout in the order in which vLLM finishes them",
-        membership=(
-            "completions are packed greedily in that order into rows of at most pack_length tokens, or the rollout's "
-            "tokens over the replicas where that is less; the rows beyond a multiple of the replicas are dropped; each "
-            "rank takes a contiguous block of rows, permutes it once, cuts it into m micro-batches of "
-            f"{native['per_device_train_batch_size']} rows, and steps after every {cut} of them; {rest}; "
-            "every pass has the same order"
-        ),
+        membership=f"{_packed(native, shorter, 'replicas')}; every pass has the same order",
         denominator_scope="optimizer_step",
         denominator_formula=f"1 / {native['loss_denominator']}" if constant else "1 / T of the step, over all ranks",
         lr_tick="after every rollout" if native[SCRIPT] == GRPO else "after every optimizer step",
@@ -43,6 +36,19 @@ def _grpo(facts: Facts) -> Behaviour:
             *_weights(native, facts.checkout),
         ),
         source="open-instruct data_loader.py, rl_utils.py, grpo_fast.py, olmo_core_train_modules.py, e6c3044aa",
+    )
+
+
+def _packed(native: Mapping[str, Any], shorter: str, ranks: str) -> str:
+    """Which completions a step has. shorter: where rows are. ranks: those that see different data."""
+    cut, rest = "max(ceil(m / num_mini_batches - 0.5), 1)", "micro-batches left over are dropped"
+    if native[SCRIPT] == GRPO:
+        cut, rest = "ceil(m / num_mini_batches)", "the last group is smaller"
+    return (
+        f"completions are packed greedily in that order into rows of at most pack_length tokens{shorter}; the rows "
+        f"beyond a multiple of the {ranks} are dropped; each rank takes a contiguous block of rows, permutes it once, "
+        f"cuts it into m micro-batches of {native['per_device_train_batch_size']} rows, and steps after every {cut} of "
+        f"them; {rest}"
     )
 
 
@@ -63,12 +69,7 @@ def _first(facts: Facts) -> Behaviour:
             "numpy's default_rng(seed) shuffles each epoch, whose remainder is dropped; prompts join a rollout in the "
             "order in which vLLM finishes them"
         ),
-        membership=(
-            "completions are packed greedily in that order into rows of at most pack_length tokens; the rows beyond a "
-            "multiple of the learners are dropped; each rank takes a contiguous block of rows, permutes it once, cuts "
-            f"it into m micro-batches of {facts.native['per_device_train_batch_size']} rows, and steps after every "
-            "max(ceil(m / num_mini_batches - 0.5), 1) of them; micro-batches left over are dropped"
-        ),
+        membership=_packed(facts.native, "", "learners"),
         denominator_scope="micro_batch",
         denominator_formula="1 / (W k T_m): over W learners and k micro-batches, the mean of means over tokens T_m",
         lr_tick="after every optimizer step",

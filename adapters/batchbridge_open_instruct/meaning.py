@@ -99,9 +99,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     olmo = native[SCRIPT] == GRPO
     size = " x ".join(f"{key} {native[key]}" for key in _GROUPS)
     on = native["load_ref_policy"] and native["beta"] != 0
-    scale = SCALES.get(native["advantage_normalization_type"])
-    if scale is None:
-        raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
+    scale = _word(native, "advantage_normalization_type", SCALES)
     told = {
         **_shared(native, checkout),
         "topology.world_size": Told(learners(native), LEARNERS[GRPO], f"sum of {LEARNERS[GRPO]}"),
@@ -124,7 +122,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "objective.old_logprobs": _by(_old_logprobs(native), "use_vllm_logprobs", "num_mini_batches", "num_epochs"),
         "objective.sampler_correction": _correction(native),
         "objective.kl_placement": _by("loss" if on else "none", "load_ref_policy", "beta"),
-        "objective.kl_estimator": Told(_kl_estimator(native, KL_WORDS) if on else None, "kl_estimator"),
+        "objective.kl_estimator": Told(_word(native, "kl_estimator", KL_WORDS) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
         "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
         "carried.weight_decay": _decay(native),
@@ -197,10 +195,11 @@ def _old_logprobs(native: Native) -> str:
     return "detached" if native["num_mini_batches"] == native["num_epochs"] == 1 else "rollout_start"
 
 
-def _kl_estimator(native: Native, words: Mapping[Any, str]) -> str:
-    if native["kl_estimator"] not in words:
-        raise ValueError(f"kl_estimator {native['kl_estimator']}")
-    return words[native["kl_estimator"]]
+def _word(native: Native, key: str, words: Mapping[Any, str]) -> str:
+    """The canonical word for a setting. Raises `ValueError` where there is none."""
+    if native[key] not in words:
+        raise ValueError(f"{key} {native[key]}")
+    return words[native[key]]
 
 
 RHO = {
@@ -282,7 +281,8 @@ def _schedule(native: Native) -> str:
 def _ppo(native: Native, checkout: str) -> dict[str, Told]:
     world, group, episodes = learners(native), native["number_samples_per_prompt"], native["total_episodes"]
     local, mini = native["local_rollout_batch_size"], native["local_mini_batch_size"]
-    prompts, on, kl = local * world, native["beta"] != 0, _kl_estimator(native, PPO_KL)
+    prompts, on, kl = local * world, native["beta"] != 0, _word(native, "kl_estimator", PPO_KL)
+    last = "error" if holds(">=2025.11.3", checkout) else "short"
     shares = ("local_rollout_batch_size", LEARNERS[PPO])
     return {
         **PPO_CONSTANTS,
@@ -294,9 +294,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         "optimizer_step.completions_per_step": _derived(
             mini * world, f"local_mini_batch_size {mini} x {world} learners", "local_mini_batch_size", LEARNERS[PPO]
         ),
-        "order.last_optimizer_step": Told(
-            "error" if holds(">=2025.11.3", checkout) else "short", None, "calculate_runtime_args, exact_div"
-        ),
+        "order.last_optimizer_step": Told(last, None, "calculate_runtime_args, exact_div"),
         "staleness.maximum": _derived(int(native["async_mode"]), "async_mode: one rollout behind", "async_mode"),
         "horizon.rollouts": _derived(
             episodes // (prompts * group),

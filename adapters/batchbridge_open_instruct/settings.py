@@ -52,6 +52,17 @@ TRUNCATED = {True: "drop", False: "keep"}
 SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "cispo" if name == "cispo" else "dapo")
 """What is neither is refused, in both directions, by others."""
 
+
+def _later(row: Key) -> tuple[Key, Key]:
+    """A setting since v0.1.0; before, the script's code fixes it."""
+    return row._replace(versions=BEFORE_1, fixed=True), row._replace(versions=FROM_1)
+
+
+def _changed(row: Key, default: object) -> tuple[Key, Key]:
+    """A setting that has another default since v0.3.0."""
+    return row._replace(versions=BEFORE_3), row._replace(versions=FROM_3, default=default)
+
+
 GRPO_ROWS = (
     # what one key decides alone has its canonical field beside it, and the words for it
     # ---- data_loader.py, StreamingDataLoaderConfig and VLLMConfig
@@ -60,15 +71,11 @@ GRPO_ROWS = (
     Key("pack_length", POSITIVE, 512),
     Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens"),
     Key("response_length", POSITIVE, 256, "carried.max_completion_tokens"),
-    Key("async_steps", COUNT, 1, "staleness.maximum", versions=BEFORE_3),
-    Key("async_steps", COUNT, 8, "staleness.maximum", versions=FROM_3),
-    Key("active_sampling", BOOL, False, versions=BEFORE_1, fixed=True),
-    Key("active_sampling", BOOL, False, versions=FROM_1),
-    Key("filter_zero_std_samples", BOOL, True, versions=BEFORE_1, fixed=True),
-    Key("filter_zero_std_samples", BOOL, True, versions=FROM_1),
+    *_changed(Key("async_steps", COUNT, 1, "staleness.maximum"), 8),
+    *_later(Key("active_sampling", BOOL, False)),
+    *_later(Key("filter_zero_std_samples", BOOL, True)),
     Key("mask_truncated_completions", BOOL, False, "rollout.truncated_completions", TRUNCATED),
-    Key("advantage_normalization_type", TEXT, "standard", "advantage.scale", SCALES, versions=BEFORE_3),
-    Key("advantage_normalization_type", TEXT, "centered", "advantage.scale", SCALES, versions=FROM_3),
+    *_changed(Key("advantage_normalization_type", TEXT, "standard", "advantage.scale", SCALES), "centered"),
     Key("temperature", FLOAT, 0.7, "carried.temperature", versions="<2026.8.20"),
     Key("temperature", FLOAT, 1.0, "carried.temperature", versions=">=2026.8.20"),
     Key("vllm_top_p", FLOAT, 1.0, "carried.top_p"),
@@ -80,13 +87,11 @@ GRPO_ROWS = (
     Key("per_device_train_batch_size", POSITIVE, 1),
     Key("gradient_accumulation_steps", or_none(ANY_INTEGER), 1, versions=FROM_3),  # never read
     Key(NODES, PER_NODE, [1]),
-    Key("sequence_parallel_size", POSITIVE, 1, versions=BEFORE_1, fixed=True),
-    Key("sequence_parallel_size", POSITIVE, 1, versions=FROM_1),
+    *_later(Key("sequence_parallel_size", POSITIVE, 1)),
     Key("deepspeed_stage", COUNT, 0),
     Key("fsdp_shard_degree", or_none(POSITIVE), None, versions=FROM_3),
     Key("fsdp_num_replicas", or_none(POSITIVE), None, versions=FROM_3),
-    Key("seed", ANY_INTEGER, 1, "order.seed", versions=BEFORE_3),
-    Key("seed", ANY_INTEGER, 42, "order.seed", versions=FROM_3),
+    *_changed(Key("seed", ANY_INTEGER, 1, "order.seed"), 42),
     Key("beta", FLOAT, 0.05),
     Key("kl_estimator", TEXT, "kl3", versions=BEFORE_1),
     Key("kl_estimator", COUNT, 2, versions=FROM_1),
@@ -95,14 +100,10 @@ GRPO_ROWS = (
     Key("fill_completions", BOOL, False, versions=BEFORE_1),
     Key("allow_world_padding", BOOL, False, versions=BEFORE_1),
     Key("clip_lower", FLOAT, 0.2, "objective.clip_low"),
-    Key("clip_higher", FLOAT, 0.2, "objective.clip_high", versions=BEFORE_3),
-    Key("clip_higher", FLOAT, 0.272, "objective.clip_high", versions=FROM_3),
-    Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES, versions=BEFORE_1, fixed=True),
-    Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES, versions=FROM_1),
-    Key("loss_denominator", TEXT, "token", versions=BEFORE_1, fixed=True),
-    Key("loss_denominator", TEXT, "token", versions=FROM_1),
-    Key("load_ref_policy", BOOL, True, versions=BEFORE_1, fixed=True),
-    Key("load_ref_policy", BOOL, True, versions=FROM_1),
+    *_changed(Key("clip_higher", FLOAT, 0.2, "objective.clip_high"), 0.272),
+    *_later(Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES)),
+    *_later(Key("loss_denominator", TEXT, "token")),
+    *_later(Key("load_ref_policy", BOOL, True)),
     Key("ref_policy_update_freq", or_none(POSITIVE)),
     Key("alpha", FLOAT, 0.6),
     Key("use_vllm_logprobs", BOOL, False),
@@ -182,11 +183,7 @@ REMOVED: Mapping[str, tuple[str, str]] = {
     "truncated_importance_sampling_ratio_cap": ("2026-05-07", "e87c0fa28"),
 }
 """Source: the fields of the dataclasses of grpo_fast.py's parser in each of its 381 commits to e6c3044aa."""
-LEARNERS: Mapping[str, str] = {
-    PPO: "actor_num_gpus_per_node",
-    GRPO_FAST: NODES,
-    GRPO: NODES,
-}
+LEARNERS: Mapping[str, str] = {PPO: "actor_num_gpus_per_node", GRPO_FAST: NODES, GRPO: NODES}
 """Script to the key whose sum is the world size; vLLM's devices are not counted."""
 
 

@@ -15,6 +15,8 @@ from batchbridge_open_instruct.meaning import CAP, EXCLUDES, KL_ESTIMATORS, OLMO
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT, rows_of
 from batchbridge_open_instruct.values import TEXT
 
+CORRECTION = "objective.sampler_correction"
+
 
 def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any]:
     """The native settings of `checkout` that come nearest to `spec`; whoever calls reads them back and compares."""
@@ -42,11 +44,8 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
         values.pop("use_rho_correction", None)
         cap = said.pop("rho_clamp_upper_bound")
         if correction is not None:
-            problems.need(
-                cap > 0 and not any(said.values()),
-                f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only",
-                "objective.sampler_correction",
-            )
+            why = f"{CORRECTION} = {correction}: open-instruct {checkout} has a cap only"
+            problems.need(cap > 0 and not any(said.values()), why, CORRECTION)
             values[CAP] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
         values["warm_up_steps"] = int(spec.carried.warmup_steps)
@@ -168,8 +167,7 @@ def _rho_settings(text: str | None, problems: Problems) -> dict[str, Any]:
     values: dict[str, Any] = {**dict.fromkeys(RHO_KEYS, 0.0), "use_rho_correction": True}
     for part in text.split("; "):
         if (match := RHO_WORDS.fullmatch(part)) is None:
-            path = "objective.sampler_correction"
-            problems.add(f"{path} = {text}: not one that can be said", path)
+            problems.add(f"{CORRECTION} = {text}: not one that can be said", CORRECTION)
             return {}
         lower, upper = RHO[match["word"]]
         values[lower], values[upper] = (0.0 if match[key] == "-" else float(match[key]) for key in ("lower", "upper"))

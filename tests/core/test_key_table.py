@@ -345,7 +345,7 @@ def test_rows_may_be_data() -> None:
     assert rule.test({"a": 1, "b": None}) is rule.test({"a": 2, "b": 2}) is None
     assert rule.fixes({}) == (Fix("b = None", {"b": None}),)
     (silent,) = recorded_rules([{**data, "phase": "never", "native": "trains it", "source": "toy 1.0"}], "BB-TOY")
-    assert (silent.severity, silent.silent) == ("warning", True)
+    assert (silent.severity, silent.is_defect) == ("warning", True)
 
 
 class Nodes(Table):

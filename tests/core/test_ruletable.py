@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from batchbridge.kit.rule_table import BUILDING, NOTE, Rule, Rules, defects, findings, says
-from batchbridge.meaning.findings import Fix, Where
+from batchbridge.meaning.findings import Fix, Phase, Where
 
 Sizes = dict[str, int]
 
@@ -71,6 +71,22 @@ def test_a_test_with_its_rows_above_it_is_a_test_and_rows_in_the_order_from_the_
 def test_findings_stand_in_the_order_of_the_table() -> None:
     sizes = {"prompts": 3}
     assert [found.code for found in findings([SILENT, ROW], sizes, "1.0", where(sizes))] == ["BB-TOY-050", "BB-TOY-010"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "defect", "found"),
+    [("never", None, 1), ("never", False, 0), ("first_rollout", None, 0), ("first_rollout", True, 1)],
+)
+def test_a_row_may_say_whether_it_is_a_defect(phase: Phase, defect: bool | None, found: int) -> None:
+    sizes = {"prompts": 3}
+    row = replace(SILENT, phase=phase, defect=defect)
+    assert len(defects([row], sizes, "1.0")) == found
+    assert len(findings([row], sizes, "1.0", where(sizes))) == 1
+
+
+def test_a_framework_that_says_nothing_is_not_quoted() -> None:
+    sizes = {"prompts": 3}
+    assert [one.native for one in findings([replace(ROW, native=None)], sizes, "1.0", where(sizes))] == [None]
 
 
 def test_what_the_framework_says_may_depend_on_the_facts() -> None:

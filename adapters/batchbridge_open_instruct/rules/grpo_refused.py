@@ -8,7 +8,7 @@ from operator import attrgetter
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING
 from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, learners
-from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, setting, ways
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, ways
 from batchbridge_open_instruct.settings import (
     BEFORE_1,
     BEFORE_3,
@@ -84,7 +84,7 @@ def _dataset(facts: Facts) -> str | None:
 
 
 def _more_prompts(facts: Facts) -> tuple[Fix, ...]:
-    return Fix(f"at least {_queued(facts)} prompts in the dataset"), setting("async_steps", 1)
+    return Fix(f"at least {_queued(facts)} prompts in the dataset"), *ways(async_steps=1)(facts)
 
 
 def _fsdp(facts: Facts) -> str | None:

@@ -15,9 +15,9 @@ MINI, MICRO = "local_mini_batch_size", "per_device_train_batch_size"
 
 def _micro(facts: Facts) -> str | None:
     mini, micro = facts[MINI], facts[MICRO]
-    return (
-        f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}" if mini % micro else None
-    )
+    if mini % micro == 0:
+        return None
+    return f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}"
 
 
 def _whole_micro(facts: Facts) -> tuple[int, ...]:

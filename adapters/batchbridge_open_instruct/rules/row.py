@@ -64,16 +64,6 @@ Test = Callable[[Facts], str | None]
 Fixes = Callable[[Facts], tuple[Fix, ...]]
 
 
-def no_way(facts: Facts) -> tuple[Fix, ...]:
-    """No way out."""
-    return ()
-
-
-def setting(key: str, value: Any) -> Fix:
-    """The way out that sets `key`."""
-    return Fix(f"{key} {value}", {key: value})
-
-
 def remove(key: str) -> Fix:
     """The way out that leaves `key` out."""
     return Fix(f"remove {key}", {key: None})
@@ -84,11 +74,16 @@ def ways(*others: Fix, **settings: Any) -> Fixes:
     others."""
 
     def fixes(facts: Facts) -> tuple[Fix, ...]:
-        made = {key: value(facts) if callable(value) else value for key, value in settings.items()}
-        several = {key: value if isinstance(value, tuple) else (value,) for key, value in made.items()}
-        return (*(setting(key, value) for key, values in several.items() for value in values), *others)
+        found = []
+        for key, value in settings.items():
+            made = value(facts) if callable(value) else value
+            found += [Fix(f"{key} {one}", {key: one}) for one in (made if isinstance(made, tuple) else (made,))]
+        return (*found, *others)
 
     return fixes
+
+
+no_way = ways()
 
 
 class About(NamedTuple):

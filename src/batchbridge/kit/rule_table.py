@@ -78,20 +78,8 @@ class Make(NamedTuple):
         versions: str = "",
     ) -> Rule[F]:
         """A row; see `Rule`. versions: by default those of the kind."""
-        return Rule(
-            code,
-            self.severity,
-            self.phase,
-            test,
-            keys,
-            native,
-            source,
-            fixes,
-            versions or self.versions,
-            self.undecided,
-            self.standing,
-            self.defect,
-        )
+        kind = self._replace(versions=versions or self.versions)._asdict()
+        return Rule(code, test=test, keys=keys, native=native, source=source, fixes=fixes, **kind)
 
 
 IN_CONFIG = Make("error", "config")

@@ -20,8 +20,11 @@ from batchbridge.meaning.spec import (
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_instruct.config import OpenInstructAdapter
+from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
+from batchbridge_open_instruct.rules.ppo import PPO_REFUSED
 
 GRPO = Context(framework_version="2026.8.20")
+FIRST = Context(framework_version="2025.10.20")
 PPO = Context(framework_version="2025.11.3")
 SIZES = {"num_unique_prompts_rollout": 8, "num_samples_per_prompt_rollout": 4, "num_learners_per_node": [2]}
 OLD_SIZES = {"local_rollout_batch_size": 4, "local_mini_batch_size": 2, "actor_num_gpus_per_node": [2]}
@@ -168,6 +171,7 @@ REFUSED_OTHERWISE = (
 
 class TestGrpo(AdapterContract):
     adapter_class = OpenInstructAdapter
+    rules = GRPO_REFUSED
     framework_modules = FRAMEWORK
     refused = REFUSED_CASES
     refused_otherwise = REFUSED_OTHERWISE
@@ -213,7 +217,7 @@ class TestGrpo(AdapterContract):
         ValidCase(
             name="before the first release",
             source=grpo(kl_estimator="kl4", truncated_importance_sampling_ratio_cap=2.0, warm_up_steps=5),
-            context=Context(framework_version="2025.10.20"),
+            context=FIRST,
             source_has_world_size=True,
         ),
         ValidCase(
@@ -291,6 +295,14 @@ class TestGrpo(AdapterContract):
                 ("model", "BB-OI-071", {"model_name_or_path": "meta-llama/Llama-3.1-8B"}),
             )
         ),
+        *(
+            InvalidCase(name=name, source=grpo(**values), context=FIRST, codes=(code,))
+            for name, code, values in (
+                ("cap", "BB-OI-065", {"use_vllm_logprobs": True, "truncated_importance_sampling_ratio_cap": 2.0}),
+                ("masked mean", "BB-OI-066", {"masked_mean_denominator": 0.0}),
+                ("one sample before", "BB-OI-068", {"num_samples_per_prompt_rollout": 1}),
+            )
+        ),
         InvalidCase(name="unknown key", source=grpo(number_samples_per_prompt=4), context=GRPO, codes=("BB-OI-003",)),
         InvalidCase(name="wrong value", source=grpo(pack_length="many"), context=GRPO, codes=("BB-OI-004",)),
         InvalidCase(
@@ -311,6 +323,7 @@ class TestGrpo(AdapterContract):
 
 class TestPpo(AdapterContract):
     adapter_class = OpenInstructAdapter
+    rules = PPO_REFUSED
     framework_modules = FRAMEWORK
     refused = REFUSED_CASES
     refused_otherwise = REFUSED_OTHERWISE
