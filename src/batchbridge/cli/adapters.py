@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def _rows() -> list[dict[str, Any]]:
     from batchbridge.contract import plugins
+    from batchbridge.distributions import installed
 
     return [
         {
@@ -23,7 +24,7 @@ def _rows() -> list[dict[str, Any]]:
             "tables_to": adapter.newest_version or None,
             "enforces": adapter.enforced_versions or None,
             "distribution": adapter.distribution,
-            "installed": _installed_version(adapter.distribution),
+            "installed": adapter.distribution and installed(adapter.distribution),
             "code": _code_of(adapter),
             "provided_by": plugins.provider(name),
         }
@@ -40,17 +41,6 @@ def _code_of(adapter: Adapter) -> str | None:
         return None
     found = proven.evidence_here(code.used())
     return f"{found.grade}: {found.label}" if found.label else found.text()
-
-
-def _installed_version(distribution: str | None) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    if distribution is None:
-        return None
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 @click.command("adapters", short_help="List adapters and plugin problems.")

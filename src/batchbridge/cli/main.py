@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batchbridge import __version__
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -132,15 +134,6 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if not wanted or ctx.resilient_parsing:
-        return
-    from batchbridge import __version__
-
-    click.echo(f"batchbridge {__version__}")
-    ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -151,14 +144,7 @@ Examples:
 
 Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.""",
 )
-@click.option(
-    *("-V", "--version"),
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version.",
-)
+@click.version_option(__version__, "-V", "--version", message="batchbridge %(version)s", help="Show the version.")
 def cli() -> None:
     """One meaning of batch size for TRL, verl, EasyR1, OpenRLHF and Open-Instruct."""
 

@@ -69,7 +69,7 @@ def explanation(
         verdict=reading.verdict if judged is None else judged.verdict,
         judged=judged,
         devices=devices,
-        meaning=text.meaning(reading),
+        meaning=list(text.meaning(reading)),
         lanes=None if spec is None else _lanes(spec, reading.derived),
         plan=None if spec is None else _plan(spec, reading.dataset_size),
         enforcement=None if spec is None else enforcement,
@@ -84,7 +84,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
             "name": side,
             "file": name,
             "reading": reading,
-            "meaning": text.meaning(reading),
+            "meaning": list(text.meaning(reading)),
             "findings": [one for one in reading.findings if one.undecided or one.severity == "error"],
             "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived),
         }
@@ -225,7 +225,7 @@ def _figures(derived: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lanes(spec: Spec, derived: Mapping[str, Any]) -> dict[str, Markup]:
-    drawn = lanes.lanes_of(spec, derived)
+    drawn = tuple(lanes.lanes_of(spec, derived))
     # Everything in a picture of our own is escaped already.
     return {
         "wide": Markup(lanes.lanes_picture(drawn)),

@@ -78,7 +78,7 @@ def explain(
     ]
     sections = ["\n".join(head)]
     if reading.spec is not None:
-        sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
+        sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
         sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
@@ -221,12 +221,11 @@ def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
-def meaning(reading: Reading) -> list[str]:
+def meaning(reading: Reading) -> Iterator[str]:
     """The meaning of a reading in words, a sentence a line; nothing without a specification."""
-    return [] if reading.spec is None else list(_meaning(reading, reading.spec, reading.derived))
-
-
-def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
+    spec, derived = reading.spec, reading.derived
+    if spec is None:
+        return
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
