@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from batchbridge.cli._output import wrong
+
 _COUNT = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?([KMBT]?)", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
 _LARGEST = 10**15
@@ -41,14 +43,13 @@ def _config(file: str, counted: bool = False) -> tuple[int, int]:
     from batchbridge.kit import model_size
     from batchbridge.reading.files import read_text
     from batchbridge.reading.yaml_json import Refused, parse_json
-    from batchbridge.render.text import clean, one_line
 
     try:
         values = parse_json(read_text(Path(file), file), file).value
         if not isinstance(values, dict):
-            raise click.UsageError(f"--model-config {file}: expected a mapping, as config.json has it")
+            wrong(f"--model-config {file}: expected a mapping, as config.json has it")
         return model_size.parameters(values) if counted else 0, model_size.vocabulary(values)
     except Refused as refused:
-        raise click.UsageError(clean(one_line(f"--model-config {file}: {refused.finding.message}"))) from None
+        wrong(f"--model-config {file}: {refused.finding.message}")
     except ValueError as error:
-        raise click.UsageError(clean(one_line(f"--model-config {file}: {error}"))) from None
+        wrong(f"--model-config {file}: {error}")

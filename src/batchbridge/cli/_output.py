@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -31,6 +32,13 @@ def say(text: str, *, err: bool = False) -> None:
     from batchbridge.render.text import clean, one_line
 
     click.echo(clean(one_line(text)), err=err)
+
+
+def wrong(message: str) -> NoReturn:
+    """Raises `click.UsageError` in one line, whatever is in it."""
+    from batchbridge.render.text import clean, one_line
+
+    raise click.UsageError(clean(one_line(message))) from None
 
 
 def replace_own(option: str, file: str, begins: str, text: Callable[[], str]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._output import say
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID
 
@@ -66,5 +67,5 @@ def command(as_json: bool) -> int:
     else:
         click.echo("no adapters are installed")
     for problem in problems:
-        click.echo(text.clean(f"{problem.code} {problem.severity}  {text.one_line(problem.message)}"))
+        say(f"{problem.code} {problem.severity}  {problem.message}")
     return code

@@ -8,13 +8,12 @@ import click
 
 from batchbridge.cli._input import reading_from
 from batchbridge.cli._pages import html_option, write_page
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+from batchbridge.cli.main import EXIT_CODES
 
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison
 
 _SIZE = click.IntRange(min=1)
-EXIT_CODES = {"equivalent": FINE, "invalid": INVALID, "not equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
 
 
 @click.command("diff", short_help="Say how two configurations differ in meaning.")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, InputCommand, asked_for, input_options, verbose_option
+from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._tables import coloured, table_for_stdout
+from batchbridge.cli.main import EXIT_CODES
 
 if TYPE_CHECKING:
     from batchbridge.reports import Explanation

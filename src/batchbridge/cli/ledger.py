@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._output import keep
+from batchbridge.cli._output import keep, say
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.certificate import certificate, refuse, verify
@@ -57,7 +57,6 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     of the steps.
     """
     from batchbridge.ledger import read_headers, read_steps
-    from batchbridge.render.text import clean
 
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
@@ -68,11 +67,11 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
         return _whole(folder, html_file)
     steps = read_steps(folder, start=first)
     if told := _code(read_headers(folder)):
-        click.echo(clean(told))
+        say(told)
     for record in _up_to(first, steps):
-        click.echo(clean(_line(record)))
+        say(_line(record))
     if steps.incomplete:
-        click.echo(clean(f"incomplete: {steps.incomplete}"))
+        say(f"incomplete: {steps.incomplete}")
     return FINE
 
 
@@ -153,7 +152,6 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
     """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
     from batchbridge.ledger import export
     from batchbridge.ledger.reading import Ledger
-    from batchbridge.render.text import clean
 
     if (csv_file is None) == (parquet_file is None):
         raise click.UsageError("give --csv FILE or --parquet FILE")
@@ -173,9 +171,9 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
         raise click.UsageError("--parquet needs pyarrow: pip install 'batchbridge[parquet]'") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character
         raise click.UsageError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
-    click.echo(clean(f"{file}: {rows:,} completions of {ledger.stop_step - ledger.first_step:,} optimizer steps"))
+    say(f"{file}: {rows:,} completions of {ledger.stop_step - ledger.first_step:,} optimizer steps")
     if ledger.incomplete:
-        click.echo(clean(f"incomplete: {ledger.incomplete}"))
+        say(f"incomplete: {ledger.incomplete}")
     return FINE
 
 

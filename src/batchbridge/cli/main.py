@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
+EXIT_CODES = {
+    **dict.fromkeys(("valid", "equivalent", "complete", "kept"), FINE),
+    **dict.fromkeys(("not equivalent", "lossy", "not kept"), NOT_EQUIVALENT),
+    "invalid": INVALID,
+    "undecided": UNDECIDED,
+}
+"""Of every verdict that a command may come to."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """As a shell reports a process that died of SIGINT or SIGPIPE."""
 

@@ -84,9 +84,7 @@ class Picture:
     def svg(self) -> str:
         """The whole file."""
         width, height = self._width + 10, self.y + 4
-        self._root.set("viewBox", f"0 0 {width:g} {height:g}")
-        self._root.set("width", f"{width:g}")
-        self._root.set("height", f"{height:g}")
+        self._root.attrib |= {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
         self._root.set("font-family", "Helvetica, Arial, sans-serif")
         ground = ElementTree.Element("rect", {"width": "100%", "height": "100%", "fill": "#ffffff", "class": "ground"})
         self._root.insert(1, ground)

@@ -48,16 +48,11 @@ def check(
     devices: tuple[int, ...] = (),
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
-    said = [
-        *_releases(name, judged),
-        summary(name, reading, verbose=verbose),
-        *(f"  {line}" for line in _pinned(reading, verbose)),
-        *(f"  {line}" for line in _batches(reading)),
-        *(f"  {line}" for line in _devices(devices)),
-        *(f"  {line}" for line in _followed(reading, enforcement, verbose)),
-        *(f"  {line}" for line in shown.lines(name, reading, verbose=verbose)),
-    ]
-    return _printable(said)
+    followed = _followed(reading, enforcement, verbose)
+    below = (*_pinned(reading, verbose), *_batches(reading), *_devices(devices), *followed)
+    findings = shown.lines(name, reading, verbose=verbose)
+    section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
+    return _printable([*_releases(name, judged), section])
 
 
 def explain(
@@ -71,12 +66,9 @@ def explain(
     devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    head = [*_releases(name, judged), summary(name, reading, verbose=verbose)]
-    head += [
-        f"  {line}"
-        for line in (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
-    ]
-    sections = ["\n".join(head)]
+    below = (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
+    head = _section(summary(name, reading, verbose=verbose), below)
+    sections = ["\n".join([*_releases(name, judged), head])]
     if reading.spec is not None:
         sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
