@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,9 +10,6 @@ from batchbridge.cli._input import InputCommand, asked_for, input_options, verbo
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._tables import coloured, table_for_stdout
 from batchbridge.cli.main import EXIT_CODES
-
-if TYPE_CHECKING:
-    from batchbridge.reports import Explanation
 
 
 @click.command("explain", cls=InputCommand, short_help="Say what a configuration will train.")
@@ -47,7 +44,10 @@ def command(
         model = model_of(parameters, model_config)
     found = explain(**asked_for(**source))
     if html_file is not None:
-        write_page(html_file, lambda: _page(found))
+        from batchbridge.render import html
+
+        told = (found.name, found.reading, found.enforcement)
+        write_page(html_file, lambda: html.explanation(*told, judged=found.judged, devices=found.devices))
     if as_json:
         from batchbridge.cli._json import print_json
 
@@ -64,9 +64,3 @@ def command(
         said = f"{said}\n\n{section(found.reading.spec, *model, table_for_stdout())}"
     click.echo(coloured(said))
     return EXIT_CODES[found.verdict]
-
-
-def _page(found: Explanation) -> str:
-    from batchbridge.render import html
-
-    return html.explanation(found.name, found.reading, found.enforcement, judged=found.judged, devices=found.devices)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,9 +15,6 @@ from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
-
-if TYPE_CHECKING:
-    from batchbridge.ledger.summary import Summary
 
 _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
@@ -86,15 +83,11 @@ def _whole(folder: str, html_file: str | None) -> int:
 
     found = summarise(Ledger(folder), labelled("steps read"))
     if html_file is not None:
-        write_page(html_file, lambda: _page(found))
+        from batchbridge.render import html
+
+        write_page(html_file, lambda: html.ledger(found))
     click.echo(render.summary(found))
     return FINE
-
-
-def _page(found: Summary) -> str:
-    from batchbridge.render import html
-
-    return html.ledger(found)
 
 
 def _show_json(folder: str, only: int | None) -> int:

@@ -12,7 +12,6 @@ from html import escape
 from typing import Any
 
 import vl_convert
-from markupsafe import Markup
 
 from batchbridge.ledger.summary import Range
 
@@ -28,7 +27,7 @@ _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 
 
-def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> Markup:
+def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> str:
     """A chart of (first step, last step, range), with `title` for its accessible name."""
     values = [{"step": (first + last) / 2, **one._asdict()} for first, last, one in points]
     ranges = [one for _, _, one in points]
@@ -68,7 +67,7 @@ def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) 
     # One picture with one name: what is inside it stands in the table.
     name = escape(f"{title}, {unit}, over optimizer steps {points[0][0]} to {points[-1][1]}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_box(svg)}"><title>{name}</title>'
-    return Markup(_ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1))
+    return _ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1)
 
 
 def _box(svg: str) -> str:
