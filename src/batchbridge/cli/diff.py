@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from batchbridge.cli._input import reading_from
-from batchbridge.cli._pages import html_option, write_page
+from batchbridge.cli._output import html_option, write_page
 from batchbridge.cli.main import EXIT_CODES
 
 _SIZE = click.IntRange(min=1)

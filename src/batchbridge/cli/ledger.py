@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._output import keep, overwrite_option, say
-from batchbridge.cli._pages import html_option, write_page
+from batchbridge.cli._output import html_option, keep, overwrite_option, say, write_page
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
