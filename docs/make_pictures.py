@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import batchbridge
 from batchbridge import Plan, Spec
 from batchbridge.meaning.spec import Horizon, LossTerm, MicroBatch, OptimizerStep, Order, Rollout, Topology
 from batchbridge.meaning.spec import Loss as LossOf
-from batchbridge.render.pictures import LINE, PALETTE, Picture, clock_picture, plan_picture, weights_picture
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.render.pictures import CELL, GAP, LEFT, LINE, PALE, PALETTE, Picture, plan_picture
 
 FOLDER = Path(__file__).parent / "pictures"
 SPEC = Spec(
@@ -107,6 +109,65 @@ def batch_picture() -> str:
         picture.y += 2 * LINE
     picture.y -= 8
     return picture.svg()
+
+
+def weights_picture(lengths: Sequence[int], terms: Mapping[str, LossTerm], micro_batch: int) -> str:
+    """One optimizer step's completions, `lengths` tokens each, under several `terms` (by caption): the darker a token,
+    the more it weighs. A line parts micro-batches of `micro_batch` completions."""
+    picture = Picture("What each token of an optimizer step weighs")
+    rows = [Row(tokens=count, group=index, micro_batch=index // micro_batch) for index, count in enumerate(lengths)]
+    weights = {caption: token_weights(term, rows) for caption, term in terms.items()}
+    for caption, found in weights.items():
+        most = max(found)
+        picture.heading(caption)
+        for index, (count, weight) in enumerate(zip(lengths, found, strict=True)):
+            if index and index % micro_batch == 0:
+                picture.line([(8, picture.y - 2), (LEFT + max(lengths) * (CELL + 1) + 90, picture.y - 2)], PALE)
+                picture.y += 3
+            picture.text(8, picture.y + CELL - 3, f"completion {index}: {count} tokens", size=11)
+            share = float(weight / most) if most else 0.0
+            for token in range(count):
+                picture.box(LEFT + token * (CELL + 1), picture.y, CELL, CELL, _grey(share), f"weight {weight}")
+            end = LEFT + max(lengths) * (CELL + 1) + GAP
+            picture.text(end, picture.y + CELL - 3, f"{weight} each" if count else "nothing", size=11)
+            picture.y += CELL + 3
+        picture.y += LINE - 4
+    return picture.svg()
+
+
+def clock_picture(plans: Mapping[str, Plan], warmup: int, rollouts: int = 4) -> str:
+    """When the learning rate moves, under several `plans` (by caption) with a warm-up of `warmup` ticks: a mark for
+    each optimizer step, a line for the learning rate that it applies."""
+    picture = Picture("When the learning rate moves")
+    space, height = 46, 60
+    for caption, plan in plans.items():
+        picture.heading(caption)
+        inside = dict.fromkeys(range(min(rollouts, plan.total_rollouts)), 0)
+        points, ticks, base = [], 0, picture.y + height
+        for step in plan.steps():
+            if step.rollouts[-1] not in inside:
+                break
+            inside[step.rollouts[-1]] += 1
+            rate, left = min(ticks / warmup, 1.0), float(LEFT + step.index * space)
+            points += [(left, base - rate * (height - 16)), (left + space, base - rate * (height - 16))]
+            picture.box(left + space / 2 - 4, base - 4, 8, 8, PALETTE[step.rollouts[-1] % len(PALETTE)])
+            picture.text(left + space / 2, base + 18, f"step {step.index}", size=10, anchor="middle")
+            ticks += step.lr_tick
+        picture.line(points)
+        picture.text(8, base - height / 2, "learning rate", size=12)
+        left = float(LEFT)
+        for rollout, steps in inside.items():
+            picture.box(left + 2, base + 26, steps * space - 4, CELL, PALETTE[rollout % len(PALETTE)])
+            picture.text(left + steps * space / 2, base + 26 + CELL - 3, f"rollout {rollout}", size=10, anchor="middle")
+            left += steps * space
+        picture.y = base + 26 + CELL + LINE + 6
+    return picture.svg()
+
+
+def _grey(share: float) -> str:
+    """White for nothing, dark blue for the most."""
+    start, end = (255, 255, 255), (44, 82, 130)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))
 
 
 def pictures() -> dict[str, str]:

@@ -239,24 +239,13 @@ def _quoted(row: RuleRow, framework: str, pattern: str) -> ErrorText:
 def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:
     known = {**given, **numbers}
     missing = tuple(ask for ask in entry.asks if ask.name not in known)
+    fixes: dict[str, Fix] = {}  # equal texts are one fix
     try:
-        fixes = tuple(dict.fromkeys(_hashable(entry.neighbours(known))))
+        for fix in entry.neighbours(known):
+            fixes.setdefault(fix.text, fix)
     except (KeyError, ZeroDivisionError):  # the neighbours need what is asked for, and no zeros
-        fixes = ()
-    return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(f.fix for f in fixes), asks=missing)
-
-
-@dataclass(frozen=True)
-class _Said:
-    """A fix by its text: equal texts are one fix."""
-
-    text: str
-    fix: Fix = field(compare=False)
-
-
-def _hashable(fixes: Iterable[Fix]) -> Iterator[_Said]:
-    for fix in fixes:
-        yield _Said(fix.text, fix)
+        fixes = {}
+    return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(fixes.values()), asks=missing)
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

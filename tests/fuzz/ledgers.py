@@ -13,7 +13,7 @@ from typing import Any
 
 import mutation
 
-from batchbridge.cli.certificate import read as read_certificate
+from batchbridge.cli.ledger import read as read_certificate
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Header, StepRecord, Writer, diff, read_headers, read_steps
 from batchbridge.ledger.certificates import certificate, sealed, verify

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from batchbridge.cli._project import Project, project
-from batchbridge.cli.main import FINE, INVALID, UNDECIDED, tip
+from batchbridge.cli.main import tip
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading, Source
@@ -19,8 +19,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
 """How a finding's code looks."""
-
-EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
 ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
 """The names of a configuration that options alone say, that stands behind `--`, and that is piped in."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from batchbridge import __version__
 from batchbridge.render.json import EXIT_MEANINGS, LAYOUT, dumps, plain
 
 
@@ -45,8 +46,6 @@ def print_lines(results: Iterable[Mapping[str, Any]], end: Callable[[], tuple[in
 
 
 def _head() -> dict[str, Any]:
-    from batchbridge import __version__
-
     path = click.get_current_context().command_path
     return {"layout": LAYOUT, "tool_version": __version__, "command": path.partition(" ")[2]}
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+html_option = click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write it as a page as well: one file, that loads nothing. Needs batchbridge[html].",
+)
+_OF_THE_EXTRA = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "vl_convert": "vl-convert-python"}
 
 
 def keep(option: str, file: Path, overwrite: bool) -> None:
@@ -33,6 +42,13 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(clean(one_line(text)), err=err)
 
 
+def wrong(message: str) -> NoReturn:
+    """Raises `click.UsageError` in one line, whatever is in it."""
+    from batchbridge.render.text import clean, one_line
+
+    raise click.UsageError(clean(one_line(message))) from None
+
+
 def replace_own(option: str, file: str, begins: str, text: Callable[[], str]) -> None:
     """Makes a text and writes it. begins: how every text of its kind begins; a file that is there and begins otherwise
     is somebody's own, and stays. Raises `click.UsageError`, then and where it cannot be written."""
@@ -55,3 +71,15 @@ def _begins(path: Path, begins: str) -> bool:
     with path.open("rb") as stream:
         head = stream.read(len(begins))
     return head in (b"", begins.encode())
+
+
+def write_page(file: str, page: Callable[[], str]) -> None:
+    """Makes the page and writes it, in place of an older page only. Raises `click.UsageError` where a library of the
+    extra is missing, or it cannot be written."""
+    try:
+        replace_own("--html", file, "<!doctype html>\n", page)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_THE_EXTRA:
+            raise
+        library = _OF_THE_EXTRA[error.name]
+        raise click.UsageError(f"--html needs {library}: pip install 'batchbridge[html]'") from None

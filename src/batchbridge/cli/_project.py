@@ -8,10 +8,9 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import click
-
+from batchbridge.cli._output import wrong
 from batchbridge.frozen import dataclass
 
 FAIL_ON = ("error", "undecided", "warning")
@@ -66,7 +65,7 @@ def project(file: str | None) -> Project:
                 files = said.pop("files", {})
                 tables = {glob: _checked(table, _OF_A_FILE, f"{place}.files.{glob}") for glob, table in files.items()}
                 if deep := [glob for glob in tables if glob.count("/") > MAX_FOLDERS]:
-                    _wrong(f"{place}.files.{deep[0]:.60}: more than {MAX_FOLDERS} folders")
+                    wrong(f"{place}.files.{deep[0]:.60}: more than {MAX_FOLDERS} folders")
                 return Project(folder=folder, said=said, files=tables)
     return Project()
 
@@ -84,41 +83,35 @@ def _table(path: Path, keys: tuple[str, ...]) -> Any:
             return None
         document = parse_toml(text, name)
     except Refused as refused:
-        _wrong(f"{name}: {refused.finding.message}")
+        wrong(f"{name}: {refused.finding.message}")
     if document.problems:
-        _wrong(f"{name}: {document.problems[0].message}")
+        wrong(f"{name}: {document.problems[0].message}")
     value = document.value
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _wrong(message: str) -> NoReturn:
-    from batchbridge.render.text import clean, one_line
-
-    raise click.UsageError(clean(one_line(message)))
-
-
 def _checked(table: Any, kinds: Mapping[str, type], place: str) -> dict[str, Any]:
     """A copy of `table`, all of whose keys are known and whose values have their kinds."""
     if not isinstance(table, dict):
-        _wrong(f"{place}: expected a table")
+        wrong(f"{place}: expected a table")
     for key, value in table.items():
         if key not in kinds:
             import difflib  # most projects have no wrong key
 
             near = difflib.get_close_matches(key, kinds, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
-            _wrong(f"{place}.{key}: there is no such setting; {hint}")
+            wrong(f"{place}.{key}: there is no such setting; {hint}")
         fits = isinstance(value, kinds[key]) and not isinstance(value, bool)
         if kinds[key] is int:
             fits = fits and value >= 1
         if kinds[key] is list:
             fits = fits and all(isinstance(item, str) for item in value)
         if not fits:
-            _wrong(f"{place}.{key} = {value!r:.60}: expected {_WORDS[kinds[key]]}")
+            wrong(f"{place}.{key} = {value!r:.60}: expected {_WORDS[kinds[key]]}")
         if key == "fail_on" and value not in FAIL_ON:
-            _wrong(f"{place}.{key} = {value!r:.60}: expected one of {', '.join(FAIL_ON)}")
+            wrong(f"{place}.{key} = {value!r:.60}: expected one of {', '.join(FAIL_ON)}")
     return dict(table)
 
 

@@ -10,9 +10,9 @@ from typing import Self
 
 import click
 
-from batchbridge.cli._input import ARGUMENTS, EXIT_CODES
+from batchbridge.cli._input import ARGUMENTS
 from batchbridge.cli._project import Project
-from batchbridge.cli.main import FINE
+from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Verdict
 
@@ -120,5 +120,5 @@ class _Comments:
 def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str) -> int:
     """Of `check`: 0, 2 (an error, or a warning where these are to fail), 4 (undecided, where that is to fail)."""
     if fail_on == "warning" and any(finding.severity == "warning" and not finding.undecided for finding in findings):
-        return EXIT_CODES["invalid"]
+        return INVALID
     return FINE if verdict == "undecided" and fail_on == "error" else EXIT_CODES[verdict]

@@ -8,7 +8,6 @@ shown where it consists of such words and of such keys and values alone. Whateve
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import importlib.util
 import json
 import math
@@ -24,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Reading, Source
+from batchbridge.distributions import installed
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import every_field
 from batchbridge.reading.read import read
@@ -136,7 +136,7 @@ def versions() -> Iterator[str]:
 
     yield f"batchbridge {__version__}"
     yield f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
-    found = [f"{name} {plain_version(version)}" for name in DISTRIBUTIONS if (version := _installed(name)) is not None]
+    found = [f"{name} {plain_version(version)}" for name in DISTRIBUTIONS if (version := installed(name)) is not None]
     yield f"installed   {', '.join(found)}"
     ours = [name for name, adapter in plugins.adapters().items() if _package(adapter).startswith("batchbridge_")]
     more = len(plugins.adapters()) - len(ours)
@@ -207,13 +207,6 @@ def _leaves(of: object) -> Iterator[str]:
 def _package(thing: object) -> str:
     kind = thing if isinstance(thing, type) else type(thing)
     return kind.__module__.partition(".")[0]
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _texts(of: object) -> Iterator[str]:

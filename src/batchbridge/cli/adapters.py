@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._output import say
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def _rows() -> list[dict[str, Any]]:
     from batchbridge.contract import plugins
+    from batchbridge.distributions import installed
 
     return [
         {
@@ -23,7 +25,7 @@ def _rows() -> list[dict[str, Any]]:
             "tables_to": adapter.newest_version or None,
             "enforces": adapter.enforced_versions or None,
             "distribution": adapter.distribution,
-            "installed": _installed_version(adapter.distribution),
+            "installed": adapter.distribution and installed(adapter.distribution),
             "code": _code_of(adapter),
             "provided_by": plugins.provider(name),
         }
@@ -40,17 +42,6 @@ def _code_of(adapter: Adapter) -> str | None:
         return None
     found = proven.evidence_here(code.used())
     return f"{found.grade}: {found.label}" if found.label else found.text()
-
-
-def _installed_version(distribution: str | None) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    if distribution is None:
-        return None
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 @click.command("adapters", short_help="List adapters and plugin problems.")
@@ -76,5 +67,5 @@ def command(as_json: bool) -> int:
     else:
         click.echo("no adapters are installed")
     for problem in problems:
-        click.echo(text.clean(f"{problem.code} {problem.severity}  {text.one_line(problem.message)}"))
+        say(f"{problem.code} {problem.severity}  {problem.message}")
     return code

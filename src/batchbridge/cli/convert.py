@@ -9,7 +9,7 @@ import click
 
 from batchbridge.cli._input import InputCommand, input_options, named_framework, source_and_reading
 from batchbridge.cli._output import keep, overwrite_option, writing
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
 
 if TYPE_CHECKING:
     from batchbridge import Adapter, Reading
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from batchbridge.comparing.edit_file import Into
 
 SCRIPTS = (".sh", ".bash")
-EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")

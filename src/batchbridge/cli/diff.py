@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchbridge.cli._input import reading_from
-from batchbridge.cli._pages import html_option, write_page
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
-
-if TYPE_CHECKING:
-    from batchbridge.comparing.comparison import Comparison
+from batchbridge.cli._output import html_option, write_page
+from batchbridge.cli.main import EXIT_CODES
 
 _SIZE = click.IntRange(min=1)
-EXIT_CODES = {"equivalent": FINE, "invalid": INVALID, "not equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
 
 
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
@@ -74,7 +70,9 @@ def command(
         readings.append(reading)
     found = compare(readings[0], readings[1])
     if html_file is not None:
-        write_page(html_file, lambda: _page(names, found))
+        from batchbridge.render import html
+
+        write_page(html_file, lambda: html.comparison(names, found))
     if as_json:
         from batchbridge.cli._json import print_json
 
@@ -84,9 +82,3 @@ def command(
 
     click.echo(between.comparison(names, found))
     return EXIT_CODES[found.verdict]
-
-
-def _page(names: tuple[str, str], found: Comparison) -> str:
-    from batchbridge.render import html
-
-    return html.comparison(names, found)

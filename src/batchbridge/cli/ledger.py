@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from batchbridge.cli._output import keep
-from batchbridge.cli._pages import html_option, write_page
+from batchbridge.cli._output import html_option, keep, overwrite_option, say, write_page
 from batchbridge.cli._progress import labelled
-from batchbridge.cli.certificate import certificate, refuse, verify
-from batchbridge.cli.main import FINE, NOT_EQUIVALENT
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
-
-if TYPE_CHECKING:
-    from batchbridge.ledger.summary import Summary
 
 _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
+LARGEST_BYTES = 1 << 26
+"""Of a certificate; one of 1024 parts has about 100 kB."""
 
 
 class LedgerGroup(click.Group):
@@ -40,10 +38,6 @@ def command() -> None:
     """Show the ledger of a run, the first difference of two runs, or write a run's as a table."""
 
 
-command.add_command(certificate)
-command.add_command(verify)
-
-
 @command.command("show", short_help="Show a run's optimizer steps.")
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
@@ -57,7 +51,6 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     of the steps.
     """
     from batchbridge.ledger import read_headers, read_steps
-    from batchbridge.render.text import clean
 
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
@@ -68,11 +61,11 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
         return _whole(folder, html_file)
     steps = read_steps(folder, start=first)
     if told := _code(read_headers(folder)):
-        click.echo(clean(told))
+        say(told)
     for record in _up_to(first, steps):
-        click.echo(clean(_line(record)))
+        say(_line(record))
     if steps.incomplete:
-        click.echo(clean(f"incomplete: {steps.incomplete}"))
+        say(f"incomplete: {steps.incomplete}")
     return FINE
 
 
@@ -89,15 +82,11 @@ def _whole(folder: str, html_file: str | None) -> int:
 
     found = summarise(Ledger(folder), labelled("steps read"))
     if html_file is not None:
-        write_page(html_file, lambda: _page(found))
+        from batchbridge.render import html
+
+        write_page(html_file, lambda: html.ledger(found))
     click.echo(render.summary(found))
     return FINE
-
-
-def _page(found: Summary) -> str:
-    from batchbridge.render import html
-
-    return html.ledger(found)
 
 
 def _show_json(folder: str, only: int | None) -> int:
@@ -153,7 +142,6 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
     """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
     from batchbridge.ledger import export
     from batchbridge.ledger.reading import Ledger
-    from batchbridge.render.text import clean
 
     if (csv_file is None) == (parquet_file is None):
         raise click.UsageError("give --csv FILE or --parquet FILE")
@@ -173,10 +161,103 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
         raise click.UsageError("--parquet needs pyarrow: pip install 'batchbridge[parquet]'") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character
         raise click.UsageError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
-    click.echo(clean(f"{file}: {rows:,} completions of {ledger.stop_step - ledger.first_step:,} optimizer steps"))
+    say(f"{file}: {rows:,} completions of {ledger.stop_step - ledger.first_step:,} optimizer steps")
     if ledger.incomplete:
-        click.echo(clean(f"incomplete: {ledger.incomplete}"))
+        say(f"incomplete: {ledger.incomplete}")
     return FINE
+
+
+@command.command("certificate", short_help="Say what a run trained.")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=str))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@overwrite_option
+@click.option("--model-card", is_flag=True, help="A section for a model card, in Markdown, in place of JSON.")
+def certificate(folder: str, output: Path | None, overwrite: bool, model_card: bool) -> int:
+    """Say what the run recorded in the folder RUN trained: spec, versions, steps, and whether each was verified.
+
+    It holds digests of the ledger's records; `batchbridge ledger verify` compares the two. It is not signed.
+    """
+    from batchbridge.ledger.certificates import certificate as certified
+    from batchbridge.render.json import dumps
+    from batchbridge.render.model_card import section
+    from batchbridge.render.text import clean
+
+    if output is not None:
+        keep("-o", output, overwrite)
+    document = certified(folder)
+    text = section(document) if model_card else dumps(document)
+    if output is None:
+        click.echo(clean(text))
+        return FINE
+    from batchbridge.comparing.edit_file import save
+
+    try:
+        save(text + "\n", output)
+    except OSError as error:
+        return refuse(error, "ledger certificate")
+    return FINE
+
+
+@command.command("verify", short_help="Hold a certificate against a ledger.")
+@click.argument("file", metavar="CERTIFICATE", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=str))
+def verify(file: Path, folder: str | None) -> int:
+    """Compare a CERTIFICATE with the ledger in the folder RUN, by default the certificate's own folder.
+
+    Each claim, and each record of the ledger, that does not agree is named; exit code 3 if any, 4 where there is no
+    ledger to compare with.
+    """
+    from batchbridge.ledger.certificates import verify as verified
+    from batchbridge.render.model_card import verification
+    from batchbridge.render.text import one_line
+
+    try:
+        document = read(file)
+    except (OSError, ValueError, RecursionError) as error:
+        return refuse(f"{file} is no certificate: {one_line(error)}", "ledger verify")
+    if folder is None and any(file.parent.glob("rank-*.jsonl")):
+        folder = str(file.parent)
+    found = verified(document, folder)
+    for difference in found.differences:
+        say(difference)
+    if found.count > len(found.differences):
+        say(f"and {found.count - len(found.differences)} more")
+    if not found.holds:
+        against = f"the ledger {folder}" if found.ledger else "itself"
+        say(f"{file} does not agree with {against}: {found.count} differences")
+        return NOT_EQUIVALENT
+    if not found.ledger:
+        say(f"{file} agrees with itself; name the run's folder to compare it with a ledger")
+        return UNDECIDED
+    say(f"{file} agrees with the ledger {folder}")
+    steps = document["steps"]
+    say(f"optimizer steps {steps['first']} to {steps['stop'] - 1}: {verification(document)}")
+    click.echo("Who made the two is not shown: nothing is signed.")
+    return FINE
+
+
+def read(file: Path) -> Any:
+    """The JSON of a file. Raises `ValueError` where it is none, has a key twice, or is larger than a certificate."""
+    size = file.stat().st_size
+    if size > LARGEST_BYTES:
+        raise ValueError(f"{size} bytes, of at most {LARGEST_BYTES}")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key stands there twice")
+        return found
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    return json.loads(file.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+
+
+def refuse(error: object, command: str = "ledger") -> int:
+    """Says on standard error why `command` cannot go on, and returns its exit code."""
+    say(f"{command}: {error}", err=True)
+    return INVALID
 
 
 def _code(headers: list[dict[str, Any]]) -> str | None:

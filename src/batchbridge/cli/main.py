@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batchbridge import __version__
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
+EXIT_CODES = {
+    **dict.fromkeys(("valid", "equivalent", "complete", "kept"), FINE),
+    **dict.fromkeys(("not equivalent", "lossy", "not kept"), NOT_EQUIVALENT),
+    "invalid": INVALID,
+    "undecided": UNDECIDED,
+}
+"""Of every verdict that a command may come to."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """As a shell reports a process that died of SIGINT or SIGPIPE."""
 
@@ -132,15 +141,6 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if not wanted or ctx.resilient_parsing:
-        return
-    from batchbridge import __version__
-
-    click.echo(f"batchbridge {__version__}")
-    ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -151,14 +151,7 @@ Examples:
 
 Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.""",
 )
-@click.option(
-    *("-V", "--version"),
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version.",
-)
+@click.version_option(__version__, "-V", "--version", message="batchbridge %(version)s", help="Show the version.")
 def cli() -> None:
     """One meaning of batch size for TRL, verl, EasyR1, OpenRLHF and Open-Instruct."""
 

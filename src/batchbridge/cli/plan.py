@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
+from batchbridge.cli._input import InputCommand, input_options, reading_from
 from batchbridge.cli._output import replace_own
 from batchbridge.cli._progress import progress
-from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading

@@ -10,12 +10,10 @@ import click
 from batchbridge.cli._input import InputCommand, devices, input_options, reading_from
 from batchbridge.cli._output import keep, writing
 from batchbridge.cli._tables import table_for_stdout
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
 
 if TYPE_CHECKING:
     from batchbridge.comparing.scale import Scaling
-
-EXIT_CODES = {"kept": FINE, "not kept": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
 @click.command("scale", cls=InputCommand, short_help="Find the same run on another number of devices.")

@@ -71,7 +71,7 @@ def output_schema() -> dict[str, Any]:
         "allOf": branches,
         "$defs": {
             **table["definitions"],
-            "Spec": {name: part for name, part in spec.items() if name[0] != "$"},
+            "Spec": spec,
             **inner,
         },
     }

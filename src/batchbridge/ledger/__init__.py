@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.ledger.records import (
     COLUMNS,
-    FLOATS,
-    KEY,
     OPTIONAL_COLUMNS,
     SCALARS,
-    SCHEMA,
     TIMES,
     Header,
     StepRecord,
@@ -29,11 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
-    "FLOATS",
-    "KEY",
     "OPTIONAL_COLUMNS",
     "SCALARS",
-    "SCHEMA",
     "TIMES",
     "Header",
     "StepRecord",

@@ -100,37 +100,6 @@ def _spelled(value: Any) -> Any:
 # ---- making
 
 
-@dataclass
-class _Counts:
-    """What is added up over the steps."""
-
-    completions: int = 0
-    response_tokens: int = 0
-    least: int | None = None
-    most: int = 0
-    skipped: int = 0
-    ranges: list[list[int]] = field(default_factory=list)
-    verified: int = 0
-    unseen: int = 0
-    recomputed: int = 0
-    drift: float | None = None
-    drift_step: int | None = None
-    departures: list[dict[str, Any]] = field(default_factory=list)
-    departed: int = 0
-
-    def skip(self, step: int) -> None:
-        self.skipped += 1
-        if self.ranges and self.ranges[-1][1] == step - 1:
-            self.ranges[-1][1] = step
-        elif len(self.ranges) < RANGES:
-            self.ranges.append([step, step])
-
-    def depart(self, step: int, why: str) -> None:
-        self.departed += 1
-        if len(self.departures) < DEPARTURES:
-            self.departures.append({"step": step, "what": why})
-
-
 class _Start:
     """One start of the run: what its headers say, and the plan that its steps are held against."""
 
@@ -172,19 +141,46 @@ class _Start:
         return self.plan is not None and not isinstance(self.plan, CandidatePlan) and is_small(self.plan)
 
 
+@dataclass
 class _Making:
-    """The certificate of one ledger."""
+    """The certificate of one ledger, and what is added up over its steps."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._last: _Start | None = None
+    ledger: Ledger
+    starts: dict[str, _Start] = field(init=False)
+    last: _Start | None = None
+    sizes: set[int] = field(default_factory=set)
+    completions: int = 0
+    response_tokens: int = 0
+    skipped: int = 0
+    ranges: list[list[int]] = field(default_factory=list)
+    verified: int = 0
+    unseen: int = 0
+    recomputed: int = 0
+    drift: float | None = None
+    drift_step: int | None = None
+    departures: list[dict[str, Any]] = field(default_factory=list)
+    departed: int = 0
+
+    def __post_init__(self) -> None:
         headers = defaultdict[str, list[Mapping[str, Any]]](list)  # in the order of rank 0's file
-        for header in (header for file in ledger.files for header in file.headers):
+        for header in (header for file in self.ledger.files for header in file.headers):
             headers[_name(start_of(header))].append(header)
-        self._starts = {name: _Start(found) for name, found in headers.items()}
+        self.starts = {name: _Start(found) for name, found in headers.items()}
+
+    def skip(self, step: int) -> None:
+        self.skipped += 1
+        if self.ranges and self.ranges[-1][1] == step - 1:
+            self.ranges[-1][1] = step
+        elif len(self.ranges) < RANGES:
+            self.ranges.append([step, step])
+
+    def depart(self, step: int, why: str) -> None:
+        self.departed += 1
+        if len(self.departures) < DEPARTURES:
+            self.departures.append({"step": step, "what": why})
 
     def claims(self) -> dict[str, Any]:
-        ledger, counts = self._ledger, _Counts()
+        ledger = self.ledger
         total = ledger.stop_step - ledger.first_step
         size = 1 << (-(-total // PARTS) - 1).bit_length()  # steps of a part
         parts: list[dict[str, Any]] = []
@@ -199,70 +195,69 @@ class _Making:
             part.update(digest.digest())
             count += len(records)
             world_sizes.add(len(records))
-            self._look(lines, records, counts)
+            self._look(lines, records)
             if (lines.step - ledger.first_step + 1) % size == 0 or lines.step + 1 == ledger.stop_step:
                 first = parts[-1]["stop"] if parts else ledger.first_step
                 parts.append({"first": first, "stop": lines.step + 1, "digest": part.hexdigest()})
                 whole.update(part.digest())
                 part = _digest()
-        starts = self._starts.values()
+        starts = self.starts.values()
         return {
             "specs": {one.header["spec_digest"]: None if one.spec is None else one.spec.to_dict() for one in starts},
             "starts": [start.claims() for start in starts],
             "steps": {
                 "first": ledger.first_step,
                 "stop": ledger.stop_step,
-                "planned": None if self._last is None else self._last.total,
-                "skipped": counts.skipped,
-                "skipped_ranges": counts.ranges,
+                "planned": None if self.last is None else self.last.total,
+                "skipped": self.skipped,
+                "skipped_ranges": self.ranges,
                 "incomplete": ledger.incomplete,
             },
             "world_sizes": sorted(world_sizes),
-            "completions": counts.completions,
-            "completions_per_step": [counts.least, counts.most],
-            "response_tokens": counts.response_tokens,
+            "completions": self.completions,
+            "completions_per_step": [min(self.sizes), max(self.sizes)],
+            "response_tokens": self.response_tokens,
             "verification": {
-                "every_step": counts.verified == total,
-                "steps": counts.verified,
-                "membership_recomputed": counts.recomputed,
-                "without_a_weight": counts.unseen,
-                "largest_drift": _spelled(counts.drift),
-                "largest_drift_step": counts.drift_step,
-                "departures": counts.departed,
-                "first_departures": counts.departures,
+                "every_step": self.verified == total,
+                "steps": self.verified,
+                "membership_recomputed": self.recomputed,
+                "without_a_weight": self.unseen,
+                "largest_drift": _spelled(self.drift),
+                "largest_drift_step": self.drift_step,
+                "departures": self.departed,
+                "first_departures": self.departures,
             },
             "records": {"count": count, "digest": whole.hexdigest(), "parts": parts},
         }
 
-    def _look(self, lines: StepLines, records: Sequence[Mapping[str, Any]], counts: _Counts) -> None:
+    def _look(self, lines: StepLines, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds one step, and holds it against the plan of its start."""
-        step, start = lines.step, self._starts[_name(lines.sources[0][1].start)]
-        self._last = start
+        step, start = lines.step, self.starts[_name(lines.sources[0][1].start)]
+        self.last = start
         rows = [row for record in records for row in _rows(record)]
         term = None if start.spec is None else start.spec.loss.policy
         numbers = StepNumbers.of(step, term, rows)
-        counts.completions += numbers.completions
-        counts.response_tokens += numbers.response_tokens
-        counts.least = numbers.completions if counts.least is None else min(counts.least, numbers.completions)
-        counts.most = max(counts.most, numbers.completions)
+        self.completions += numbers.completions
+        self.response_tokens += numbers.response_tokens
+        self.sizes.add(numbers.completions)
         if any(record["skipped"] is True for record in records):
-            counts.skip(step)
+            self.skip(step)
         if numbers.drift is None:
-            counts.unseen += 1
-        elif counts.drift is None or numbers.drift > counts.drift:
-            counts.drift, counts.drift_step = numbers.drift, step
+            self.unseen += 1
+        elif self.drift is None or numbers.drift > self.drift:
+            self.drift, self.drift_step = numbers.drift, step
         if start.problem is not None:
-            return counts.depart(step, start.problem)
+            return self.depart(step, start.problem)
         if start.total is not None and step >= start.total:
-            return counts.depart(step, "the plan ends before it")
+            return self.depart(step, "the plan ends before it")
         if start.recomputes():
-            counts.recomputed += 1
+            self.recomputed += 1
             assert start.plan is not None, "recomputes looks at this"
             if not as_planned(records, start.plan.step(step).members):
-                return counts.depart(step, "it trains other completions than the plan says")
+                return self.depart(step, "it trains other completions than the plan says")
         if numbers.drift is not None and numbers.drift > WIDEST_TOLERANCE:
-            return counts.depart(step, "a completion weighs otherwise than the plan says")
-        counts.verified += 1
+            return self.depart(step, "a completion weighs otherwise than the plan says")
+        self.verified += 1
         return None
 
 

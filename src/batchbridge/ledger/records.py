@@ -13,7 +13,6 @@ import contextlib
 import json
 import math
 import os
-import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -255,14 +254,12 @@ def _packed(values: Any, code: str) -> bytes | memoryview:
             return view
         sequence = view.tolist()
     try:
-        return struct.pack(f"<{len(sequence)}{code}", *sequence)
-    except (struct.error, OverflowError) as error:
-        if code == "f" and all(isinstance(value, (float, int)) for value in sequence):
-            packed = array("f", sequence)  # beyond float32: infinity, as a cast does
-            if sys.byteorder != "little":
-                packed.byteswap()
-            return packed.tobytes()
+        packed = array(code, sequence)  # floats beyond float32 are infinite, as a cast makes them
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"no sequence of {'int32 token ids' if code == 'i' else 'floats'}: {error}") from None
+    if sys.byteorder != "little":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _digest(data: bytes | memoryview) -> str:

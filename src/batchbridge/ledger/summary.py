@@ -6,7 +6,7 @@ The ledger is streamed once. Memory does not grow with the run: of a long one, n
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -152,7 +152,7 @@ class Summary:
     timed: int = 0
     ratios: float = 0.0
     no_plan: str | None = None
-    ranks: dict[int, Rank] = field(default_factory=dict)
+    ranks: defaultdict[int, Rank] = field(default_factory=lambda: defaultdict(Rank))
     bins: list[Bin] = field(default_factory=list)
 
     @property
@@ -192,13 +192,11 @@ def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
     found.masked += sum(not count for count in tokens)
     found.skipped += bool(step["skipped"])
     for rank, count in zip(step["rank"], tokens, strict=True):
-        of_rank = found.ranks.setdefault(rank, Rank())
-        of_rank.completions += 1
-        of_rank.response_tokens += count
+        found.ranks[rank].completions += 1
+        found.ranks[rank].response_tokens += count
     for rank, seconds in enumerate(step["compute_seconds"] or ()):
         if seconds is not None:
-            of_rank = found.ranks.setdefault(rank, Rank())
-            of_rank.seconds = (of_rank.seconds or 0.0) + seconds
+            found.ranks[rank].seconds = (found.ranks[rank].seconds or 0.0) + seconds
     if (straggler := slowest_rank(step)) is not None:
         found.ranks[straggler[0]].slowest += 1
         found.timed += 1

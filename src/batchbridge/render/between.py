@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,10 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
         lines += [line for rank, one in enumerate(found.differences, 1) for line in _difference(f"{rank}", one)]
     if found.cannot_tell:
         lines += ["", "Cannot tell", *(line for one in found.cannot_tell for line in _difference("?", one))]
-    if found.no_difference:
-        lines += ["", "No difference in meaning"]
-        for difference in found.no_difference:
-            lines.append(f"  {difference.field}: {_values(difference)}")
-            lines.append(f"     {one_line(difference.reason)}")
-    if found.derived:
-        lines += ["", "Numbers that follow"]
-        lines += [f"  {name}: {number(a)} | {number(b)} {unit}" for name, unit, a, b in found.derived]
+    same = ((f"{one.field}: {_values(one)}", f"   {one_line(one.reason)}") for one in found.no_difference)
+    lines += _listed("No difference in meaning", chain.from_iterable(same))
+    numbers = (f"{name}: {number(a)} | {number(b)} {unit}" for name, unit, a, b in found.derived)
+    lines += _listed("Numbers that follow", numbers)
     for side, keys in zip("AB", found.not_compared, strict=True):
         if keys:
             lines += [f"settings outside the schema, not compared, {side}:"]
@@ -49,6 +46,12 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     for side, points in zip("AB", found.left_open, strict=True):
         lines += [f"not fixed by the configuration, {side}: {one_line(point)}" for point in points]
     return clean("\n".join(lines))
+
+
+def _listed(title: str, lines: Iterable[str]) -> list[str]:
+    """A title with lines below it; nothing where there is no line."""
+    below = [f"  {line}" for line in lines]
+    return ["", title, *below] if below else []
 
 
 def verdict(found: Comparison) -> str:
@@ -133,19 +136,18 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
     lines += _to_do(found, how)
     for status, title in _STATUS_TITLES.items():
         fields = [field for field in found.fields if _group(field, found) == status]
-        if not fields or (status in _WITH_VERBOSE and not how.verbose):
-            continue
-        lines += ["", title.format(framework=found.framework)]
         if status == "filled" and not how.verbose:
-            lines += [f"  {line}" for line in wrapped(f"{field.field} = {_value(field.target)}" for field in fields)]
+            told = wrapped(f"{field.field} = {_value(field.target)}" for field in fields)
         else:
-            lines += [line for field in fields for line in _field(field)]
-    if found.written is None and found.refused:
-        lines += ["", f"{one_line(found.framework)} cannot express it"]
-        lines += [f"  {one_line(problem.reason)}" for problem in found.refused]
-    if found.natively:
-        lines += ["", f"What {target} does on its own with the result (wrap repairs it where it may)"]
-        lines += [f"  {one_line(line)}" for line in found.natively]
+            told = [line for field in fields for line in _field(field)]
+        if status not in _WITH_VERBOSE or how.verbose:
+            lines += _listed(title.format(framework=found.framework), told)
+    if found.written is None:
+        lines += _listed(
+            f"{one_line(found.framework)} cannot express it", (one_line(one.reason) for one in found.refused)
+        )
+    title = f"What {target} does on its own with the result (wrap repairs it where it may)"
+    lines += _listed(title, map(one_line, found.natively))
     lines += _all_fields(found) if how.verbose else _counts(found)
     lines += _next(name, found, how)
     return clean("\n".join(lines))
@@ -200,19 +202,13 @@ def _hanging(text: str) -> list[str]:
 def _all_fields(found: Conversion) -> Iterator[str]:
     """What -v lists: exact fields, settings outside the schema that were written, and those that were not."""
     exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
-    if exact:
-        yield from ("", "Exact")
-        yield from (f"  {line}" for line in wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
+    yield from _listed("Exact", wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
     mapped = [report for report in found.outside if report.status == "mapped"]
-    if mapped:
-        yield from ("", "Carried over: settings outside the schema")
-        yield from (
-            f"  {one_line(one.keys[0])} -> {one_line(one.target_key)} = {plain_text(one.target)}" for one in mapped
-        )
+    written = (f"{one_line(one.keys[0])} -> {one_line(one.target_key)} = {plain_text(one.target)}" for one in mapped)
+    yield from _listed("Carried over: settings outside the schema", written)
     if found.left_behind and found.written is not None:
-        yield from ("", "Left behind: nothing was made of these keys")
-        items = (f"{key} = {plain_text(value)}" for key, value in found.left_behind.items())
-        yield from (f"  {line}" for line in wrapped(map(one_line, items)))
+        items = (one_line(f"{key} = {plain_text(value)}") for key, value in found.left_behind.items())
+        yield from _listed("Left behind: nothing was made of these keys", wrapped(items))
 
 
 def _counts(found: Conversion) -> Iterator[str]:
@@ -258,16 +254,10 @@ def _says_its_devices(written: Written, back: Reading) -> bool:
 def edits(found: Into, done: str) -> str:
     """What changed in an edited file, key by key, and what was done with it."""
     if found.problems:
-        lines = [
-            f"{one_line(str(found.path))} is not edited",
-            *(f"  {one_line(problem)}" for problem in found.problems),
-        ]
-        return clean("\n".join(lines))
+        return clean("\n".join(_listed(f"{one_line(found.path)} is not edited", map(one_line, found.problems))[1:]))
     lines = [f"{one_line(done)}: {count(len(found.changes), 'key')} changed, {found.kept} kept"]
     lines += [f"  {line}" for change in found.changes for line in _change(change)]
-    if found.against:
-        lines += ["", "The file's own settings stand against the conversion in"]
-        lines += [f"  {one_line(line)}" for line in found.against]
+    lines += _listed("The file's own settings stand against the conversion in", map(one_line, found.against))
     return clean("\n".join(lines))
 
 
@@ -302,9 +292,9 @@ def _shown(value: Any) -> str:
 def _field(field: FieldReport) -> Iterator[str]:
     unit = "" if field.unit in NO_UNITS else f" {field.unit}"
     factor = "" if field.factor is None else f" (factor {field.factor:.4g})"
-    yield f"  {field.field}: {_value(field.source)} -> {_value(field.target)}{unit}{factor}"
+    yield f"{field.field}: {_value(field.source)} -> {_value(field.target)}{unit}{factor}"
     if field.reason:
-        yield f"     {one_line(field.reason)}"
+        yield f"   {one_line(field.reason)}"
 
 
 def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versioned: bool = True) -> str:

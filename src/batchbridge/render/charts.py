@@ -12,7 +12,6 @@ from html import escape
 from typing import Any
 
 import vl_convert
-from markupsafe import Markup
 
 from batchbridge.ledger.summary import Range
 
@@ -28,30 +27,29 @@ _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 
 
-def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> Markup:
+def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> str:
     """A chart of (first step, last step, range), with `title` for its accessible name."""
-    values = [
-        {"step": (first + last) / 2, "least": one.least, "mean": one.mean, "most": one.most}
-        for first, last, one in points
-    ]
+    values = [{"step": (first + last) / 2, **one._asdict()} for first, last, one in points]
+    ranges = [one for _, _, one in points]
+    least, most = min(one.least for one in ranges), max(one.most for one in ranges)
     x = {
         "field": "step",
         "type": "quantitative",
         "title": "optimizer step",
         "axis": {"grid": False, "tickCount": 5, **_WHOLE},
     }
-    scale: dict[str, Any] = {"zero": _near_zero(points), "nice": True}
-    if all(one.least == one.most == 0 for _, _, one in points):
-        scale["domain"] = [0, 1]
-    whole = all(one.least == int(one.least) and one.most == int(one.most) for _, _, one in points)
-    axis = {"tickCount": 4, **(_WHOLE if whole and max(one.most for _, _, one in points) < 10 else {})}
+    # An axis from 0 leaves the values room to differ where their spread is at least a tenth of the largest.
+    near_zero = most <= 0 or most - least >= most / 10 or most == least
+    scale: dict[str, Any] = {"zero": near_zero, "nice": True, **({"domain": [0, 1]} if least == most == 0 else {})}
+    whole = all(one.least == int(one.least) and one.most == int(one.most) for one in ranges)
+    axis = {"tickCount": 4, **(_WHOLE if whole and most < 10 else {})}
     y: dict[str, Any] = {"type": "quantitative", "title": None, "scale": scale, "axis": axis}
     mark = {"type": "line", "color": "var(--accent)", "strokeWidth": 1.6}
     if len(values) == 1:
         mark = {"type": "point", "color": "var(--accent)", "filled": True, "size": 60}
     band = {"type": "area", "color": "var(--accent)", "opacity": 0.18}
     layers = [{"mark": mark, "encoding": {"x": x, "y": {**y, "field": "mean"}}}]
-    if any(one.least != one.most for _, _, one in points):
+    if any(one.least != one.most for one in ranges):
         both = {"x": x, "y": {**y, "field": "least"}, "y2": {"field": "most"}}
         layers.insert(0, {"mark": band, "encoding": both})
     spec = {
@@ -69,16 +67,10 @@ def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) 
     # One picture with one name: what is inside it stands in the table.
     name = escape(f"{title}, {unit}, over optimizer steps {points[0][0]} to {points[-1][1]}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_box(svg)}"><title>{name}</title>'
-    return Markup(_ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1))
+    return _ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1)
 
 
 def _box(svg: str) -> str:
     found = _ROOT.search(svg)
     assert found is not None, "vl-convert draws an SVG with a viewBox"
     return found[1]
-
-
-def _near_zero(points: Sequence[tuple[int, int, Range]]) -> bool:
-    """Whether an axis from 0 leaves the values room to differ: their spread is at least a tenth of the largest."""
-    least, most = min(one.least for _, _, one in points), max(one.most for _, _, one in points)
-    return most <= 0 or most - least >= most / 10 or most == least

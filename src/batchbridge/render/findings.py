@@ -70,10 +70,8 @@ def lines(name: str, reading: Reading, *, verbose: bool) -> Iterator[str]:
 
 
 def _compact(name: str, reading: Reading, finding: Finding, *, first: bool) -> Iterator[str]:
-    yield _head(name, finding, _short(finding, finding.message))
-    keys = [_key(name, finding, where, cut=True) for where in finding.where if _worth_a_word(reading, finding, where)]
-    if keys:
-        yield f"  at: {', '.join(keys)}"
+    places = [where for where in finding.where if _worth_a_word(reading, finding, where)]
+    yield from _told(name, finding, places, _short(finding, finding.message), cut=True)
     if first and (native := _native(reading, finding)):
         yield f"  {_short(finding, native)}"
     if finding.fixes:
@@ -83,10 +81,8 @@ def _compact(name: str, reading: Reading, finding: Finding, *, first: bool) -> I
 
 
 def _whole(name: str, reading: Reading, finding: Finding) -> Iterator[str]:
-    yield _head(name, finding, finding.message)
-    keys = [_key(name, finding, where, cut=False) for where in finding.where if where.key is not None]
-    if keys:
-        yield f"  at: {', '.join(keys)}"
+    places = [where for where in finding.where if where.key is not None]
+    yield from _told(name, finding, places, finding.message, cut=False)
     if native := _native(reading, finding):
         yield f"  {native}"
     if finding.fixes:
@@ -95,10 +91,12 @@ def _whole(name: str, reading: Reading, finding: Finding) -> Iterator[str]:
         yield f"  source: {one_line(finding.source)}"
 
 
-def _head(name: str, finding: Finding, message: str) -> str:
-    """`warning :25  what is wrong    BB-VERL-042`."""
+def _told(name: str, finding: Finding, places: Sequence[Where], message: str, *, cut: bool) -> Iterator[str]:
+    """`warning :25  what is wrong    BB-VERL-042`, and below it the settings. cut: their values are."""
     place = place_of(name, _first(finding))
-    return f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
+    yield f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
+    if places:
+        yield f"  at: {', '.join(_key(name, finding, where, cut=cut) for where in places)}"
 
 
 def _native(reading: Reading, finding: Finding) -> str | None:

@@ -16,14 +16,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from batchbridge.render import between, findings, lanes, text
 from batchbridge.render.ledger import figure
 from batchbridge.render.text import clean, number, one_line
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from batchbridge.comparing.comparison import Comparison
     from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
@@ -69,7 +68,7 @@ def explanation(
         verdict=reading.verdict if judged is None else judged.verdict,
         judged=judged,
         devices=devices,
-        meaning=text.meaning(reading),
+        meaning=list(text.meaning(reading)),
         lanes=None if spec is None else _lanes(spec, reading.derived),
         plan=None if spec is None else _plan(spec, reading.dataset_size),
         enforcement=None if spec is None else enforcement,
@@ -84,7 +83,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
             "name": side,
             "file": name,
             "reading": reading,
-            "meaning": text.meaning(reading),
+            "meaning": list(text.meaning(reading)),
             "findings": [one for one in reading.findings if one.undecided or one.severity == "error"],
             "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived),
         }
@@ -139,20 +138,31 @@ def _page(template: str, **values: Any) -> str:
     style = (PAGES / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     # The only style that a browser takes: nothing that slipped into a page could bring its own.
-    fixed = {"style": Markup(style), "style_hash": f"sha256-{digest}", "version": metadata.version("batchbridge")}
+    fixed = {"style": style, "style_hash": f"sha256-{digest}", "version": metadata.version("batchbridge")}
     return str(_environment().get_template(template).render({**values, **fixed})) + "\n"
 
 
 @cache
 def _environment() -> Environment:
-    """What templates are read and compiled by, once in a process."""
+    """What templates are read and compiled by, once in a process. `safe` is said of our own style and pictures only:
+    everything in these is escaped already."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def printable(value: object) -> object:
+        """What a template prints: without control characters, and never too long."""
+        if isinstance(value, Markup):
+            return value
+        shown = str(value)
+        return clean(shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}...")
+
     made = Environment(
         loader=FileSystemLoader(PAGES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_printable,
+        finalize=printable,
     )
     made.filters |= {
         "behaviour": text.behaviour,
@@ -173,14 +183,6 @@ def _environment() -> Environment:
     }
     made.globals |= {"PHASES": text.PHASES, "NO_UNITS": text.NO_UNITS, "FOLLOWED": text.FOLLOWED}
     return made
-
-
-def _printable(value: object) -> object:
-    """What a template prints: without control characters, and never too long."""
-    if isinstance(value, Markup):
-        return value
-    shown = str(value)
-    return clean(shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}...")
 
 
 def _value(value: object) -> str:
@@ -224,16 +226,12 @@ def _figures(derived: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), number(value)) for name, value, _ in text.numbers(derived) if name in _FIGURES]
 
 
-def _lanes(spec: Spec, derived: Mapping[str, Any]) -> dict[str, Markup]:
-    drawn = lanes.lanes_of(spec, derived)
-    # Everything in a picture of our own is escaped already.
-    return {
-        "wide": Markup(lanes.lanes_picture(drawn)),
-        "narrow": Markup(lanes.lanes_picture(drawn, lanes.NARROW)),
-    }
+def _lanes(spec: Spec, derived: Mapping[str, Any]) -> dict[str, str]:
+    drawn = tuple(lanes.lanes_of(spec, derived))
+    return {"wide": lanes.lanes_picture(drawn), "narrow": lanes.lanes_picture(drawn, lanes.NARROW)}
 
 
-def _plan(spec: Spec, dataset_size: int | None) -> dict[str, Markup] | None:
+def _plan(spec: Spec, dataset_size: int | None) -> dict[str, str] | None:
     """Every completion of the first rollouts, where there is a plan and it is small enough to be looked at."""
     from batchbridge.errors import PlanError
     from batchbridge.meaning.candidates import plan_of
@@ -247,10 +245,8 @@ def _plan(spec: Spec, dataset_size: int | None) -> dict[str, Markup] | None:
             return None
     except PlanError:
         return None
-    return {
-        "wide": Markup(plan_picture(plan, widest=lanes.WIDE)),
-        "narrow": Markup(plan_picture(plan, widest=lanes.NARROW + 20)),
-    }
+    widths = {"wide": lanes.WIDE, "narrow": lanes.NARROW + 20}
+    return {name: plan_picture(plan, widest=widest) for name, widest in widths.items()}
 
 
 def _chart(of: Figure, points: Sequence[tuple[int, int, Range]]) -> dict[str, Any]:

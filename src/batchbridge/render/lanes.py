@@ -40,12 +40,8 @@ class Lane:
     """Whether it shows one box of the lane above it; else all of them."""
 
 
-def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> tuple[Lane, ...]:
+def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
     """The lanes of a specification, as far as it says their sizes."""
-    return tuple(_lanes(spec, derived))
-
-
-def _lanes(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
     rollout, step = spec.rollout, spec.optimizer_step
     prompts, group, size = rollout.prompts_per_rollout, rollout.completions_per_prompt, step.completions_per_step
     if prompts is None:

@@ -1,4 +1,4 @@
-"""The meaning of a run in pictures: plan, weights and clock as SVG, one file each, readable without a script.
+"""A plan as a picture, and what pictures are drawn with: SVG, one file each, readable without a script.
 
 Colours say which optimizer step, and below it which device; every colour has its number beside it, so that nothing
 hangs on seeing them.
@@ -12,8 +12,6 @@ from xml.etree import ElementTree
 
 from batchbridge.meaning.micro_batches import partition
 from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import LossTerm
-from batchbridge.meaning.weights import Row, token_weights
 
 PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#d6a5c9", "#ff9d98", "#83bcb6", "#d8b5a5", "#d5d5d5")
 DEVICES = ("#f7f3e8", "#cfd8dc", "#e8dff5", "#d8e8d0")
@@ -86,9 +84,7 @@ class Picture:
     def svg(self) -> str:
         """The whole file."""
         width, height = self._width + 10, self.y + 4
-        self._root.set("viewBox", f"0 0 {width:g} {height:g}")
-        self._root.set("width", f"{width:g}")
-        self._root.set("height", f"{height:g}")
+        self._root.attrib |= {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
         self._root.set("font-family", "Helvetica, Arial, sans-serif")
         ground = ElementTree.Element("rect", {"width": "100%", "height": "100%", "fill": "#ffffff", "class": "ground"})
         self._root.insert(1, ground)
@@ -192,59 +188,6 @@ def _devices(plan: Plan, steps: Mapping[_Place, int]) -> dict[_Place, tuple[int,
     return found
 
 
-def weights_picture(lengths: Sequence[int], terms: Mapping[str, LossTerm], micro_batch: int) -> str:
-    """One optimizer step's completions, `lengths` tokens each, under several `terms` (by caption): the darker a token,
-    the more it weighs. A line parts micro-batches of `micro_batch` completions."""
-    picture = Picture("What each token of an optimizer step weighs")
-    rows = [Row(tokens=count, group=index, micro_batch=index // micro_batch) for index, count in enumerate(lengths)]
-    weights = {caption: token_weights(term, rows) for caption, term in terms.items()}
-    for caption, found in weights.items():
-        most = max(found)
-        picture.heading(caption)
-        for index, (count, weight) in enumerate(zip(lengths, found, strict=True)):
-            if index and index % micro_batch == 0:
-                picture.line([(8, picture.y - 2), (LEFT + max(lengths) * (CELL + 1) + 90, picture.y - 2)], PALE)
-                picture.y += 3
-            picture.text(8, picture.y + CELL - 3, f"completion {index}: {count} tokens", size=11)
-            share = float(weight / most) if most else 0.0
-            for token in range(count):
-                picture.box(LEFT + token * (CELL + 1), picture.y, CELL, CELL, _grey(share), f"weight {weight}")
-            end = LEFT + max(lengths) * (CELL + 1) + GAP
-            picture.text(end, picture.y + CELL - 3, f"{weight} each" if count else "nothing", size=11)
-            picture.y += CELL + 3
-        picture.y += LINE - 4
-    return picture.svg()
-
-
-def clock_picture(plans: Mapping[str, Plan], warmup: int, rollouts: int = 4) -> str:
-    """When the learning rate moves, under several `plans` (by caption) with a warm-up of `warmup` ticks: a mark for
-    each optimizer step, a line for the learning rate that it applies."""
-    picture = Picture("When the learning rate moves")
-    space, height = 46, 60
-    for caption, plan in plans.items():
-        picture.heading(caption)
-        inside = dict.fromkeys(range(min(rollouts, plan.total_rollouts)), 0)
-        points, ticks, base = [], 0, picture.y + height
-        for step in plan.steps():
-            if step.rollouts[-1] not in inside:
-                break
-            inside[step.rollouts[-1]] += 1
-            rate, left = min(ticks / warmup, 1.0), float(LEFT + step.index * space)
-            points += [(left, base - rate * (height - 16)), (left + space, base - rate * (height - 16))]
-            picture.box(left + space / 2 - 4, base - 4, 8, 8, PALETTE[step.rollouts[-1] % len(PALETTE)])
-            picture.text(left + space / 2, base + 18, f"step {step.index}", size=10, anchor="middle")
-            ticks += step.lr_tick
-        picture.line(points)
-        picture.text(8, base - height / 2, "learning rate", size=12)
-        left = float(LEFT)
-        for rollout, steps in inside.items():
-            picture.box(left + 2, base + 26, steps * space - 4, CELL, PALETTE[rollout % len(PALETTE)])
-            picture.text(left + steps * space / 2, base + 26 + CELL - 3, f"rollout {rollout}", size=10, anchor="middle")
-            left += steps * space
-        picture.y = base + 26 + CELL + LINE + 6
-    return picture.svg()
-
-
 def _steps_of(plan: Plan, rollouts: set[int]) -> dict[tuple[int, int, int], int]:
     """(rollout, pass, position) -> optimizer step, of these rollouts."""
     found: dict[tuple[int, int, int], int] = {}
@@ -262,9 +205,3 @@ def _class(fill: str) -> str:
     names = {INK: "dark", PALE: "pale", UNTRAINED: "untrained"}
     names |= {colour: f"c{place}" for place, colour in enumerate(PALETTE)}
     return (names | {colour: f"d{place}" for place, colour in enumerate(DEVICES)}).get(fill, "shade")
-
-
-def _grey(share: float) -> str:
-    """White for nothing, dark blue for the most."""
-    start, end = (255, 255, 255), (44, 82, 130)
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))

@@ -48,16 +48,11 @@ def check(
     devices: tuple[int, ...] = (),
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
-    said = [
-        *_releases(name, judged),
-        summary(name, reading, verbose=verbose),
-        *(f"  {line}" for line in _pinned(reading, verbose)),
-        *(f"  {line}" for line in _batches(reading)),
-        *(f"  {line}" for line in _devices(devices)),
-        *(f"  {line}" for line in _followed(reading, enforcement, verbose)),
-        *(f"  {line}" for line in shown.lines(name, reading, verbose=verbose)),
-    ]
-    return _printable(said)
+    followed = _followed(reading, enforcement, verbose)
+    below = (*_pinned(reading, verbose), *_batches(reading), *_devices(devices), *followed)
+    findings = shown.lines(name, reading, verbose=verbose)
+    section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
+    return _printable([*_releases(name, judged), section])
 
 
 def explain(
@@ -71,14 +66,11 @@ def explain(
     devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    head = [*_releases(name, judged), summary(name, reading, verbose=verbose)]
-    head += [
-        f"  {line}"
-        for line in (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
-    ]
-    sections = ["\n".join(head)]
+    below = (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
+    head = _section(summary(name, reading, verbose=verbose), below)
+    sections = ["\n".join([*_releases(name, judged), head])]
     if reading.spec is not None:
-        sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
+        sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
         sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
@@ -221,12 +213,11 @@ def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
-def meaning(reading: Reading) -> list[str]:
+def meaning(reading: Reading) -> Iterator[str]:
     """The meaning of a reading in words, a sentence a line; nothing without a specification."""
-    return [] if reading.spec is None else list(_meaning(reading, reading.spec, reading.derived))
-
-
-def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
+    spec, derived = reading.spec, reading.derived
+    if spec is None:
+        return
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
