@@ -171,41 +171,34 @@ def _compose(text: str) -> tuple[_Item | None, list[_Item]]:
 
     anchors: dict[str | None, _Item] = {}
     aliases: list[_Item] = []
-    open_: list[_Item] = []
-    done: list[list[_Item]] = [[]]
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    events = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+
+    def node(event: Any) -> _Item:
+        """The node that begins with an event; the events of what it holds are taken."""
         if isinstance(event, yaml.AliasEvent):
-            item = _Item("alias", *_span(event), target=anchors.get(event.anchor))
-            aliases.append(item)
-            done[-1].append(item)
-        elif isinstance(event, yaml.ScalarEvent):
-            plain = event.style is None and event.tag is None
-            item = _Item(
-                "scalar",
-                *_span(event),
-                anchor=event.anchor,
-                value=event.value,
-                null=plain and event.value in ("", "~", "null", "Null", "NULL"),
-                block_text=event.style in ("|", ">"),
-            )
+            aliases.append(_Item("alias", *_span(event), target=anchors.get(event.anchor)))
+            return aliases[-1]
+        if isinstance(event, yaml.ScalarEvent):
+            item = _Item("scalar", *_span(event), anchor=event.anchor, value=event.value)
+            item.null = event.style is None and event.tag is None and event.value in ("", "~", "null", "Null", "NULL")
+            item.block_text = event.style in ("|", ">")
             # A block text ends before its line's end, so that the line stays.
             item.end = item.start + len(text[item.start : item.end].rstrip("\r\n \t"))
             anchors[item.anchor] = item  # of None: asked for by nobody
-            done[-1].append(item)
-        elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            kind: Any = "mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence"
-            item = _Item(kind, *_span(event), flow=bool(event.flow_style), anchor=event.anchor)
-            anchors[item.anchor] = item  # of None: asked for by nobody
-            open_.append(item)
-            done.append([])
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            item, inner = open_.pop(), done.pop()
-            item.items = inner
-            item.end = _span(event)[1] if item.flow else inner[-1].end if inner else item.end
-            if inner and not item.flow:
-                item.column = inner[0].column  # behind an anchor: where the first key stands
-            done[-1].append(item)
-    root = done[0][0] if done[0] else None
+            return item
+        kind: Any = "mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence"
+        item = _Item(kind, *_span(event), flow=bool(event.flow_style), anchor=event.anchor)
+        anchors[item.anchor] = item
+        while not isinstance(event := next(events), yaml.CollectionEndEvent):
+            item.items.append(node(event))
+        if item.flow:
+            item.end = _span(event)[1]
+        elif item.items:
+            item.end = item.items[-1].end
+            item.column = item.items[0].column  # behind an anchor: where the first key stands
+        return item
+
+    root = next((node(event) for event in events if isinstance(event, yaml.NodeEvent)), None)
     return (root if root is not None and root.kind == "mapping" else None), aliases
 
 

@@ -225,16 +225,4 @@ def origins(
     told: Mapping[str, Told], native: Mapping[str, Any], places: Mapping[str, Where], default: str
 ) -> dict[str, Provenance]:
     """Where each canonical value came from. default: what says a key that nobody gave."""
-    return {
-        path: entry.derived()
-        if entry.key is None
-        else Provenance.of(
-            entry.key,
-            native.get(entry.key),
-            places.get(entry.key),
-            default=default,
-            note=entry.note,
-            others=entry.others,
-        )
-        for path, entry in told.items()
-    }
+    return {path: entry.origin(native, places, default) for path, entry in told.items()}

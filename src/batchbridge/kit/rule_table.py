@@ -144,16 +144,9 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
     for row in table:
         changes = row.get("fix", {})
         fix = (Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes),) if changes else ()
-        yield Rule(
-            f"{code}-{row['code']:03}",
-            "warning" if row["phase"] == "never" else "error",
-            row["phase"],
-            partial(_recorded, row["when"], row["message"]),
-            tuple(row["when"]),
-            row["native"],
-            row["source"],
-            partial(_always, fix),
-        )
+        make = Make("warning" if row["phase"] == "never" else "error", row["phase"])
+        test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fix)
+        yield make(f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways)
 
 
 def meets(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -177,21 +170,12 @@ def findings(
     table: Iterable[Rule[F]], facts: F, version: str, where: Callable[[tuple[str, ...]], tuple[Where, ...]]
 ) -> list[Finding]:
     """The rows of `table` that `facts` break under `version`, in its order; `where` gives the places of their keys."""
-    return [
-        Finding(
-            rule.code,
-            rule.severity,
-            rule.phase,
-            message,
-            where=where(rule.keys),
-            fixes=rule.fixes(facts),
-            native=rule.native(facts) if callable(rule.native) else rule.native,
-            source=rule.source,
-            undecided=rule.undecided,
-        )
-        for rule, message in _broken(table, facts, version)
-        if not rule.standing
-    ]
+    found = []
+    for rule, message in _broken((rule for rule in table if not rule.standing), facts, version):
+        native = rule.native(facts) if callable(rule.native) else rule.native
+        said = rule.code, rule.severity, rule.phase, message, where(rule.keys), rule.fixes(facts), native, rule.source
+        found.append(Finding(*said, undecided=rule.undecided))
+    return found
 
 
 def checked(

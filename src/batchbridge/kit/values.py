@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Provenance
 from batchbridge.meaning.critic import Critic
+from batchbridge.meaning.findings import Where
 from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
 
@@ -27,6 +28,13 @@ class Told(NamedTuple):
     def note(self) -> str:
         """The formula as it stands behind a place; empty where there is none."""
         return f" (derived: {self.formula})" if self.formula else ""
+
+    def origin(self, native: Mapping[str, Any], places: Mapping[str, Where], default: str) -> Provenance:
+        """Where the value came from; see `batchbridge.kit.frame.origins`."""
+        key, note = self.key, self.note
+        if key is None:
+            return self.derived()
+        return Provenance.of(key, native.get(key), places.get(key), default=default, note=note, others=self.others)
 
     def derived(self) -> Provenance:
         """The origin of a value that no single key said."""
