@@ -211,7 +211,7 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
         # trl clamps cispo's ratio at epsilon_high itself, not at 1 + epsilon_high.
         told["clip_high"] = Told(shifted(high, -1), high_key, f"{high_key} {high} - 1")
     if corrected:
-        told["sampler_correction"] = Told(_correction(native), "vllm_importance_sampling_mode")
+        told["sampler_correction"] = Told(_correction(native), MODE)
     return {f"objective.{name}": entry for name, entry in told.items()}
 
 
@@ -250,9 +250,16 @@ def shifted(number: float, by: int) -> float:
     return float(Decimal(repr(number)) + by)
 
 
+CLIP_MIN, CLIP_MAX, CAP = (f"vllm_importance_sampling_{name}" for name in ("clip_min", "clip_max", "cap"))
+MODE = "vllm_importance_sampling_mode"
+
+
+def correction_bounds(native: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The bounds of vLLM's correction, None where one is unset. The deprecated cap wins over the upper bound."""
+    return native[CLIP_MIN], native[CLIP_MAX] if native[CAP] is None else native[CAP]
+
+
 def _correction(native: Mapping[str, Any]) -> str:
-    """`token_truncate [low, high]`; - where a bound is unset. The deprecated cap wins over the upper bound."""
-    cap = native["vllm_importance_sampling_cap"]
-    high = native["vllm_importance_sampling_clip_max"] if cap is None else cap
-    bounds = ["-" if b is None else repr(float(b)) for b in (native["vllm_importance_sampling_clip_min"], high)]
-    return f"{native['vllm_importance_sampling_mode']} [{', '.join(bounds)}]"
+    """`token_truncate [low, high]`; - where a bound is unset."""
+    bounds = ["-" if bound is None else repr(float(bound)) for bound in correction_bounds(native)]
+    return f"{native[MODE]} [{', '.join(bounds)}]"

@@ -94,8 +94,7 @@ def _candidates(recipe: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[int, int] | None:
-    """(num_processes, line), from the line that says it: an accelerate file is flat there, and nothing else is "
-    "needed."""
+    """(num_processes, line), from the line that says it: an accelerate file is flat there, and no more is needed."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
             return None

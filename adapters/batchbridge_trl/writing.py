@@ -12,7 +12,7 @@ from batchbridge.kit import LARGEST, LossTerm
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_trl.meaning import GIVEN, loss_types, said_alone, shifted
+from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, GIVEN, MODE, loss_types, said_alone, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH
 from batchbridge_trl.tables import settings_of
@@ -41,16 +41,12 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     for path, value in said.items():
         if isinstance(value, int) and too_large(value):
             problems.add(f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path)
-    if holds("<1.6", version) and CORRECTION_CAP[0] in values:
-        values[CORRECTION_CAP[1]] = values.pop(CORRECTION_CAP[0])
+    if holds("<1.6", version) and CLIP_MAX in values:
+        values[CAP] = values.pop(CLIP_MAX)
     if spec.carried.router_loss_coefficient is None and holds(">=1.7,<1.14", version):
         values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
     rows = settings_of(TRAINER_GROUPS, version)
     return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
-
-
-CORRECTION_CAP = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
-"""The upper bound's key from 1.6 on, and before."""
 
 
 @lru_cache(maxsize=64)
@@ -212,8 +208,8 @@ def _write_correction(correction: str, values: dict[str, Any], problems: Problem
             "objective.sampler_correction",
         )
         return
-    values |= {"use_vllm": True, "vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode}
-    values |= {"vllm_importance_sampling_clip_min": low, "vllm_importance_sampling_clip_max": high}
+    values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
+    values |= {MODE: mode, CLIP_MIN: low, CLIP_MAX: high}
 
 
 def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:

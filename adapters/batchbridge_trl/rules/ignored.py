@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchbridge.kit.rule_table import NOTE, SILENT, Rules, says
-from batchbridge_trl.meaning import UNCARRIED
+from batchbridge_trl.meaning import CAP, UNCARRIED
 from batchbridge_trl.rules.facts import ALL, LOSS, POST_INIT, Facts
 from batchbridge_trl.rules.fixes import setting
 from batchbridge_trl.settings import TRL_GROUPS
@@ -29,12 +29,12 @@ def _low_delta(facts: Facts) -> str | None:
     return f"delta = {native['delta']} is below 1 + {high}, so it also bounds the ratio of positive advantages"
 
 
-@RULES.add(NOTE, "BB-TRL-074", "vllm_importance_sampling_cap")
+@RULES.add(NOTE, "BB-TRL-074", CAP)
 @says("FutureWarning", f"trl 1.6.0 to 1.16.0 {POST_INIT}", ">=1.6")
 def _deprecated_cap(facts: Facts) -> str | None:
-    if (cap := facts.native["vllm_importance_sampling_cap"]) is None:
+    if (cap := facts.native[CAP]) is None:
         return None
-    return f"vllm_importance_sampling_cap = {cap} is deprecated and wins over the upper bound"
+    return f"{CAP} = {cap} is deprecated and wins over the upper bound"
 
 
 @RULES.add(NOTE, "BB-TRL-075", *UNCARRIED)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, MODE, correction_bounds
 from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_GENERATIONS, EVAL_MICRO, POST_INIT, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.settings import holds
@@ -254,45 +255,21 @@ def _delta_with_liger(facts: Facts) -> str | None:
     return f"delta = {delta}: Liger's kernel has no second clipping" if facts.liger and delta is not None else None
 
 
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-023",
-    "vllm_importance_sampling_clip_min",
-    "vllm_importance_sampling_clip_max",
-    "vllm_importance_sampling_cap",
-    fixes=setting("vllm_importance_sampling_clip_min", None),
-)
-@says(
-    "ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
-    f"trl 1.6.0 to 1.16.0 {POST_INIT}",
-    ">=1.6",
-)
+@RULES.add(IN_CONFIG, "BB-TRL-023", CLIP_MIN, CLIP_MAX, CAP, fixes=setting(CLIP_MIN, None))
+@says(f"ValueError: {CLIP_MIN} must be less than {CLIP_MAX}", f"trl 1.6.0 to 1.16.0 {POST_INIT}", ">=1.6")
 def _correction_bounds(facts: Facts) -> str | None:
-    native = facts.native
-    cap = native["vllm_importance_sampling_cap"]
-    low, high = native["vllm_importance_sampling_clip_min"], native["vllm_importance_sampling_clip_max"]
-    high = high if cap is None else cap
-    if low is None or high is None or low < high:
-        return None
-    return f"vllm_importance_sampling_clip_min = {low} must be below the upper bound {high}"
+    low, high = correction_bounds(facts.native)
+    crossed = low is not None and high is not None and low >= high
+    return f"{CLIP_MIN} = {low} must be below the upper bound {high}" if crossed else None
 
 
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-025",
-    "vllm_importance_sampling_mode",
-    "vllm_importance_sampling_clip_min",
-    "vllm_importance_sampling_clip_max",
-    fixes=setting("vllm_importance_sampling_clip_max", 3.0),
-)
+@RULES.add(IN_CONFIG, "BB-TRL-025", MODE, CLIP_MIN, CLIP_MAX, fixes=setting(CLIP_MAX, 3.0))
 @says(
-    "ValueError: At least one of vllm_importance_sampling_clip_min or ..._clip_max must be set",
+    f"ValueError: At least one of {CLIP_MIN} or ..._clip_max must be set",
     f"trl 1.6.0 to 1.16.0 {POST_INIT}",
     ">=1.6",
 )
 def _truncation_without_bounds(facts: Facts) -> str | None:
-    native, mode = facts.native, facts.native["vllm_importance_sampling_mode"]
-    bounds = [native[f"vllm_importance_sampling_{name}"] for name in ("cap", "clip_min", "clip_max")]
-    if not native["vllm_importance_sampling_correction"] or mode not in ("token_truncate", "sequence_truncate"):
-        return None
-    return None if any(bound is not None for bound in bounds) else f"{mode} needs a lower or an upper bound"
+    mode, bounds = facts.native[MODE], correction_bounds(facts.native)
+    truncates = facts.native["vllm_importance_sampling_correction"] and mode in ("token_truncate", "sequence_truncate")
+    return f"{mode} needs a lower or an upper bound" if truncates and bounds == (None, None) else None
