@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test, fix, instead, setting
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
+from batchbridge_verl.rules.ways_out import fix, instead, setting
 from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in

@@ -7,19 +7,8 @@ from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import (
-    DEVICES,
-    ENGINE_WORKERS,
-    WORLD,
-    either,
-    fix,
-    mini_fixes,
-    near,
-    product,
-    shared,
-    whole_shares,
-    whole_steps,
-)
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, product
+from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import precision_key, schedule_key
-from batchbridge_verl.rules.row import one_of, setting
+from batchbridge_verl.rules.row import one_of
+from batchbridge_verl.rules.ways_out import setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators, optimizer_key

@@ -13,22 +13,8 @@ from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules.row import (
-    AGGREGATION,
-    DEVICES,
-    WORLD,
-    Rule,
-    Test,
-    either,
-    fix,
-    instead,
-    mini_fixes,
-    near,
-    one_of,
-    product,
-    setting,
-    shared,
-)
+from batchbridge_verl.rules.row import AGGREGATION, DEVICES, Rule, Test, one_of, product
+from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
