@@ -221,11 +221,8 @@ def _kl(run: Run) -> dict[str, Told]:
     for place, (switch, factor, name) in KL_KEYS.items():
         if run[switch]:
             estimator = kl_name(run[name])
-            told = {
-                "kl_placement": Told(place, switch),
-                "kl_coefficient": Told(run[factor], factor),
-                "kl_estimator": Told(estimator, name),
-            }
+            told = {"kl_placement": Told(place, switch), "kl_coefficient": Told(run[factor], factor)}
+            told["kl_estimator"] = Told(estimator, name)
             if estimator.startswith("k3"):
                 told["kl_clamp"] = Told(terms.KL_CLAMP, None, "fixed in core_algos.kl_penalty")
             return told

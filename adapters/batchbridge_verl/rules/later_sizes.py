@@ -32,9 +32,7 @@ def _nothing_per_replica(run: Run) -> str | None:
 def _micro_fits(run: Run) -> str | None:
     if not run.plain or run.micro is None or run.micro < 1 or not run.share:
         return None
-    if run.asked_per_step % (run.replicas or 1) and not run.legacy:
-        return None
-    if run.share % run.micro == 0:
+    if run.share % run.micro == 0 or (not run.legacy and run.asked_per_step % (run.replicas or 1)):
         return None
     return (
         f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "

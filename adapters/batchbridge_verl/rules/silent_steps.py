@@ -19,9 +19,7 @@ _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
 
 
 def _step_floored(run: Run) -> str | None:
-    if not run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
-        return None
-    if not run.share:
+    if not run.legacy or not run.plain or not run.replicas or not run.share or run.asked_per_step % run.replicas == 0:
         return None
     return (
         f"{product(run, MINI)} = {run.asked_per_step} completions are floored to {run.share} on each of {run.replicas} "
