@@ -10,8 +10,9 @@ import dataclasses
 
 from batchbridge.kit.rule_table import IN_CONFIG
 from batchbridge_verl.rules import VALIDATED
-from batchbridge_verl.rules.row import Rule, setting
+from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.rules.validated import CRITIC_PADDING, PADDING
+from batchbridge_verl.rules.ways_out import setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds
 

@@ -87,10 +87,8 @@ def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[
     default = made["fsdp"]
     if len(engines) == 1:
         return default
-    chosen = choice(
-        ((condition, {"$ref": f"#/definitions/{engine}"}) for condition, engine in _chosen(engines)),
-        {"$ref": "#/definitions/fsdp"},
-    )
+    options = [(condition, {"$ref": f"#/definitions/{engine}"}) for condition, engine in _chosen(engines)]
+    chosen = choice(options, {"$ref": "#/definitions/fsdp"})
     return {"type": "object", **chosen, "definitions": made}
 
 
@@ -114,11 +112,8 @@ def _chosen(engines: tuple[str, ...]) -> Iterator[tuple[Schema, str]]:
 
 def _of_engine(version: str, engine: str, decides: Callable[[str], str | None]) -> Schema:
     known, words, leaves = tables.defaults_of(version, engine), words_of(version), {}
-    appended = {
-        key: row.default
-        for key, row in tables.BY_KEY.items()
-        if key not in known and tables.reads(key, version, engine, known)
-    }
+    others = [row for row in tables.BY_KEY.values() if row.key not in known]
+    appended = {row.key: row.default for row in others if tables.reads(row.key, version, engine, known)}
     for key, default in {**known, **appended}.items():
         unit, meaning = MEANINGS.get(key, ("", ""))
         row = tables.BY_KEY.get(key, Key(key, anything))

@@ -221,11 +221,8 @@ def _kl(run: Run) -> dict[str, Told]:
     for place, (switch, factor, name) in KL_KEYS.items():
         if run[switch]:
             estimator = kl_name(run[name])
-            told = {
-                "kl_placement": Told(place, switch),
-                "kl_coefficient": Told(run[factor], factor),
-                "kl_estimator": Told(estimator, name),
-            }
+            told = {"kl_placement": Told(place, switch), "kl_coefficient": Told(run[factor], factor)}
+            told["kl_estimator"] = Told(estimator, name)
             if estimator.startswith("k3"):
                 told["kl_clamp"] = Told(terms.KL_CLAMP, None, "fixed in core_algos.kl_penalty")
             return told
@@ -270,10 +267,10 @@ def clip_grad_key(run: Run) -> str:
     return f"{_OPTIM}clip_grad" if run[deprecated] is None else deprecated
 
 
-def _argument(run: Run, name: str, override: str) -> str:
-    """The key of an argument of the optimizer: override_optimizer_config's own name for it where that is given."""
-    key = f"{_OPTIM}override_optimizer_config.{override}"
-    return f"{_OPTIM}{name}" if run[key] is None else key
+def _argument(run: Run, name: str) -> str:
+    """The key of an argument of the optimizer: FSDP's is that of override_optimizer_config where that is given."""
+    override = f"{_OPTIM}override_optimizer_config.{name}"
+    return f"{_OPTIM}{name}" if run.engine != "fsdp" or run[override] is None else override
 
 
 def _optimizer(run: Run) -> dict[str, Told]:
@@ -286,16 +283,16 @@ def _optimizer(run: Run) -> dict[str, Told]:
         optimizer = Told(name, None, f"{implementation} and optimizer", (implementation, key))
     else:
         optimizer = Told(terms.OPTIMIZERS[run.engine].get(run[key], run[key]), key)
-    told, plain = {"optimizer": optimizer}, run.engine != "fsdp"
+    told = {"optimizer": optimizer}
     for canonical, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
-        source = f"{_OPTIM}{name}" if plain else _argument(run, name, name)
+        source = _argument(run, name)
         told[canonical] = Told(run[source], source)
     if run.engine == "megatron":
         for at, value in enumerate(terms.BETAS, 1):
             told[f"beta{at}"] = _overridden(run, f"adam_beta{at}", value)
         return told | {"optimizer_epsilon": _overridden(run, "adam_eps", terms.EPSILON)}
-    source = f"{_OPTIM}betas" if plain else _argument(run, "betas", "betas")
-    betas, eps = run[source], f"{_OPTIM}eps"
+    source, eps = _argument(run, "betas"), f"{_OPTIM}eps"
+    betas = run[source]
     two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
     told |= {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, source, (source,)) for at in range(2)}
     own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", terms.EPSILON)

@@ -8,18 +8,15 @@ from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers,
 
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
 """What `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
-PARQUET = "parquet files in verl's form"
+HUB, PARQUET = "a model's folder or name on the Hugging Face Hub", "parquet files in verl's form"
+VALIDATION = "parquet files to validate on: verl always asks for some"
 _rewards = partial(SharedSetting, "rewards", "the rewards", as_text, never, needed="a Python file with compute_score")
 
 
 SHARED: Mapping[str, SharedSetting] = {
-    "actor_rollout_ref.model.path": SharedSetting(
-        "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
-    ),
+    "actor_rollout_ref.model.path": SharedSetting("model", "the model", as_text, needed=HUB),
     "data.train_files": SharedSetting("train_data", "the prompts", never, never, needed=PARQUET),
-    "data.val_files": SharedSetting(
-        "validation_data", "", never, never, needed="parquet files to validate on: verl always asks for some"
-    ),
+    "data.val_files": SharedSetting("validation_data", "", never, never, needed=VALIDATION),
     "reward.custom_reward_function.path": _rewards(versions=">=0.7.1"),
     "custom_reward_function.path": _rewards(versions="<0.7.1"),
     "trainer.logger": loggers(LOGGERS),

@@ -26,16 +26,9 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     to = _target(spec, version)
     alone = written_by(tables.ALONE, spec, problems)
     values = {key: value for key, value in alone.items() if value is not None}
-    for part in (
-        _write_sizes,
-        _write_order,
-        _write_staleness,
-        _write_loss,
-        _write_objective,
-        write_carried,
-        write_critic,
-    ):
-        part(spec, to, values, problems)
+    of_loss = (_write_loss, _write_objective)
+    for write in (_write_sizes, _write_order, _write_staleness, *of_loss, write_carried, write_critic):
+        write(spec, to, values, problems)
     known, written = tables.defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):

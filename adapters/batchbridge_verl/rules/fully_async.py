@@ -9,7 +9,8 @@ from typing import Any
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, OPEN
 from batchbridge_verl.ahead import HYBRID, LOG_PROBS, STALE, SYNCHRONISED
-from batchbridge_verl.rules.row import Rule, fix
+from batchbridge_verl.rules.row import Rule
+from batchbridge_verl.rules.ways_out import fix
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
 from batchbridge_verl.settings import ROLLOUT, holds
 

@@ -7,12 +7,14 @@ from collections.abc import Collection
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test, fix, instead, setting
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
+from batchbridge_verl.rules.ways_out import fix, instead, setting
 from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in
 
+_OF_ENGINE_WORKERS = STARTING._replace(versions=ENGINE_WORKERS)
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 _MODE_KEY = "trainer.v1.trainer_mode"
 _LOG_PROB, _LOG_PROB_PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
@@ -234,32 +236,29 @@ LATER = (
         "verl 0.6.0 to 0.9.1 rollout.yaml",
         setting(f"{ROLLOUT}name", "vllm"),
     ),
-    STARTING(
+    _OF_ENGINE_WORKERS(
         "BB-VERL-048",
         _two_kinds_of_batches,
         (DYNAMIC, f"{ROLLOUT}log_prob_use_dynamic_bsz"),
         "AssertionError: actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz",
         "verl 0.9.1 engine_workers.py:616",
         lambda run: setting(f"{ROLLOUT}log_prob_use_dynamic_bsz", run[DYNAMIC])(run),
-        ENGINE_WORKERS,
     ),
-    STARTING(
+    _OF_ENGINE_WORKERS(
         "BB-VERL-050",
         _deprecated(GLOBAL_MICRO, MICRO),
         (GLOBAL_MICRO, MICRO),
         "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
         "verl 0.9.1 engine_workers.py:637",
         instead(MICRO, GLOBAL_MICRO),
-        ENGINE_WORKERS,
     ),
-    STARTING(
+    _OF_ENGINE_WORKERS(
         "BB-VERL-050",
         _deprecated(_LOG_PROB, _LOG_PROB_PER_GPU),
         (_LOG_PROB, _LOG_PROB_PER_GPU),
         "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
         "verl 0.9.1 engine_workers.py:636",
         lambda run: (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),),
-        ENGINE_WORKERS,
     ),
     GENERATING._replace(undecided=True)(
         "BB-VERL-026",

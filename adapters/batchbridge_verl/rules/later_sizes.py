@@ -7,19 +7,8 @@ from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import (
-    DEVICES,
-    ENGINE_WORKERS,
-    WORLD,
-    either,
-    fix,
-    mini_fixes,
-    near,
-    product,
-    shared,
-    whole_shares,
-    whole_steps,
-)
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, product
+from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 
@@ -43,9 +32,7 @@ def _nothing_per_replica(run: Run) -> str | None:
 def _micro_fits(run: Run) -> str | None:
     if not run.plain or run.micro is None or run.micro < 1 or not run.share:
         return None
-    if run.asked_per_step % (run.replicas or 1) and not run.legacy:
-        return None
-    if run.share % run.micro == 0:
+    if run.share % run.micro == 0 or (not run.legacy and run.asked_per_step % (run.replicas or 1)):
         return None
     return (
         f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import precision_key, schedule_key
-from batchbridge_verl.rules.row import one_of, setting
+from batchbridge_verl.rules.row import one_of
+from batchbridge_verl.rules.ways_out import setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators, optimizer_key
@@ -77,10 +78,6 @@ def _kl_estimator(run: Run) -> str | None:
 _IN_REWARD = "algorithm.use_kl_in_reward"
 
 
-def _correction(run: Run) -> str | None:
-    return next(_wrong_corrections(run), None)
-
-
 def _wrong_corrections(run: Run) -> Iterator[str]:
     level, bound = run[f"{_CORRECTION}rollout_is"], run[f"{_CORRECTION}rollout_is_threshold"]
     if level is not None:
@@ -128,10 +125,6 @@ def _is_range(value: object) -> bool:
 
 
 _BUILD = "verl 0.6.1 to 0.9.1 workers/config/optimizer.py build_optimizer"
-
-_CORRECTIONS = tuple(
-    f"{_CORRECTION}{name}" for name in ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
-)
 
 
 def _other_estimator(run: Run) -> tuple[Fix, ...]:
@@ -184,8 +177,8 @@ NAMES = (
     ),
     UPDATING(
         "BB-VERL-085",
-        _correction,
-        _CORRECTIONS,
+        lambda run: next(_wrong_corrections(run), None),
+        tuple(f"{_CORRECTION}rollout_{name}" for name in ("is", "is_threshold", "rs", "rs_threshold")),
         "ValueError: Invalid rollout_is: ...; or of rollout_rs, or of a threshold",
         "verl 0.6.1 to 0.9.1 trainer/ppo/rollout_corr_helper.py",
         _without_correction,

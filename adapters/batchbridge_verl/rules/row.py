@@ -1,14 +1,11 @@
-"""What a row of verl's rules is, and the ways out that the tables share."""
+"""What a row of verl's rules is, and what several rows look at."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
-from batchbridge import Fix
-from batchbridge.kit import Variable, neighbours, rule_table
-from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, Run
+from batchbridge.kit import rule_table
+from batchbridge_verl.run import GPUS, GROUP, NODES, Run
 from batchbridge_verl.settings import ACTOR
 
 AGGREGATION = f"{ACTOR}loss_agg_mode"
@@ -20,49 +17,8 @@ ENGINE_WORKERS = ">=0.7.1"
 """Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `Run.legacy` tells."""
 
 Test = Callable[[Run], str | None]
-Fixes = Callable[[Run], tuple[Fix, ...]]
 
 Rule = rule_table.Rule[Run]
-
-WORLD = "devices"
-"""Nodes x GPUs, where a way out changes them."""
-
-
-def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
-    """The nearest legal values of `keys`, one at a time where that suffices."""
-    present = {PROMPTS: run[PROMPTS], GROUP: run[GROUP], MINI: run[MINI], MICRO: run.micro or 1, WORLD: run.world}
-    sizes = [Variable(key, max(present[key], 1)) for key in keys]
-    return tuple(fix(change) for change in neighbours(sizes, lambda changed: legal({**present, **changed})))
-
-
-def fix(change: Mapping[str, Any]) -> Fix:
-    """Settings to change, `WORLD` standing for nodes and GPUs."""
-    text = ", ".join(f"{key} = {'null' if value is None else value}" for key, value in change.items())
-    changes = {key: value for key, value in change.items() if key != WORLD}
-    if WORLD in change:
-        changes |= devices(change[WORLD])
-    return Fix(text.replace(f"{WORLD} =", "trainer.nnodes x n_gpus_per_node ="), changes)
-
-
-def devices(world: int) -> dict[str, int]:
-    """Nodes and GPUs per node (at most 8, as many as divide)."""
-    gpus = next(size for size in range(min(world, 8), 0, -1) if world % size == 0)
-    return {NODES: world // gpus, GPUS: gpus}
-
-
-def setting(key: str, value: Any) -> Fixes:
-    """One setting, whatever the run."""
-    return lambda run: (Fix(f"{key}={'null' if value is None else value}", {key: value}),)
-
-
-def either(*changes: tuple[str, Any]) -> Fixes:
-    """One of several settings, whatever the run."""
-    return lambda run: tuple(way for key, value in changes for way in setting(key, value)(run))
-
-
-def instead(size: str, deprecated: str) -> Fixes:
-    """The size that is read, in the place of the deprecated one."""
-    return lambda run: (Fix(f"{size} = 1 instead", {size: 1, deprecated: None}),)
 
 
 def product(run: Run, prompts: str) -> str:
@@ -73,37 +29,3 @@ def product(run: Run, prompts: str) -> str:
 def one_of(key: str, value: object, names: Collection[str]) -> str | None:
     """The message of a setting with another value than these; None where it has one of them."""
     return None if value in names else f"{key} = {value}: must be one of {', '.join(names)}"
-
-
-def shared(run: Run) -> int:
-    """Devices of one replica."""
-    return max(math.prod(run.parallel), 1)
-
-
-def mini_fixes(role: str) -> Fixes:
-    """As many prompts in a rollout as in a mini-batch, of the actor or the critic."""
-    mini = f"{role}ppo_mini_batch_size"
-    return lambda run: tuple(fix({to: run[as_]}) for to, as_ in ((mini, PROMPTS), (PROMPTS, mini)) if run[as_] > 0)
-
-
-def whole_steps(run: Run) -> tuple[Fix, ...]:
-    """Sizes with which a rollout is whole mini-batches, and a mini-batch whole replicas."""
-    per_replica = shared(run)
-
-    def legal(v: Mapping[str, int]) -> bool:
-        return v[PROMPTS] % v[MINI] == 0 and v[MINI] * v[GROUP] * per_replica % v[WORLD] == 0
-
-    return near(run, (MINI, PROMPTS), legal)
-
-
-def whole_shares(run: Run) -> tuple[Fix, ...]:
-    """Sizes with which a mini-batch is shared out evenly to replicas, and to their micro-batches."""
-    per_replica = shared(run)
-
-    def legal(v: Mapping[str, int]) -> bool:
-        if v[WORLD] % per_replica or v[MINI] * v[GROUP] % (v[WORLD] // per_replica):
-            return False
-        rows = v[MINI] * v[GROUP] * per_replica // v[WORLD]
-        return run[DYNAMIC] or run.micro is None or rows % v[MICRO] == 0
-
-    return near(run, (MINI, GROUP, WORLD), legal)

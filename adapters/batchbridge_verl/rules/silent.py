@@ -7,7 +7,8 @@ from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG
 from batchbridge_verl.meaning import clip_grad_key
-from batchbridge_verl.rules.row import AGGREGATION, ESTIMATOR, MODE, either, fix, setting
+from batchbridge_verl.rules.row import AGGREGATION, ESTIMATOR, MODE
+from batchbridge_verl.rules.ways_out import either, fix, setting
 from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, Run
 from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES

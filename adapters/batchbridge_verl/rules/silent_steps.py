@@ -6,8 +6,9 @@ import math
 
 from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING
 from batchbridge_verl.rules.later_sizes import remainder
-from batchbridge_verl.rules.row import DEVICES, WORKERS, fix, product, setting, whole_shares, whole_steps
+from batchbridge_verl.rules.row import DEVICES, WORKERS, product
 from batchbridge_verl.rules.silent import OF_V1
+from batchbridge_verl.rules.ways_out import fix, setting, whole_shares, whole_steps
 from batchbridge_verl.run import EPOCHS, GROUP, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
 
@@ -18,9 +19,7 @@ _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
 
 
 def _step_floored(run: Run) -> str | None:
-    if not run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
-        return None
-    if not run.share:
+    if not run.legacy or not run.plain or not run.replicas or not run.share or run.asked_per_step % run.replicas == 0:
         return None
     return (
         f"{product(run, MINI)} = {run.asked_per_step} completions are floored to {run.share} on each of {run.replicas} "

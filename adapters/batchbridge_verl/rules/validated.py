@@ -13,22 +13,8 @@ from functools import partial
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules.row import (
-    AGGREGATION,
-    DEVICES,
-    WORLD,
-    Rule,
-    Test,
-    either,
-    fix,
-    instead,
-    mini_fixes,
-    near,
-    one_of,
-    product,
-    setting,
-    shared,
-)
+from batchbridge_verl.rules.row import AGGREGATION, DEVICES, Rule, Test, one_of, product
+from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
@@ -390,7 +376,6 @@ OF_VALIDATION = _SINCE_060(
 
 _CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
 _CRITIC_GLOBAL, _CRITIC_DYNAMIC = f"{CRITIC}ppo_micro_batch_size", f"{CRITIC}use_dynamic_bsz"
-_CRITIC_ULYSSES = f"{CRITIC}{_ULYSSES}"
 
 
 def _critic_micros(run: Run) -> str | None:
@@ -451,7 +436,7 @@ OF_CRITIC = (
     IN_CONFIG(
         "BB-VERL-061",
         partial(_padding_with_ulysses, CRITIC, CRITIC_PADDING),
-        (_CRITIC_ULYSSES, CRITIC_PADDING),
+        (f"{CRITIC}{_ULYSSES}", CRITIC_PADDING),
         "ValueError: When using sequence parallelism for critic, you must enable `use_remove_padding`.",
         "verl 0.6.0 to 0.7.1 workers/config/critic.py FSDPCriticConfig; 0.4.0 to 0.5.0 _validate_config",
         setting(CRITIC_PADDING, True),
