@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from batchbridge.cli import _shareable
+from batchbridge.cli import report
 from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 from batchbridge.meaning.findings import Finding, Where
@@ -106,7 +106,7 @@ def test_settings_that_no_table_has_are_counted(run: Run) -> None:
     assert "\n... and 1 settings that are left out: " in out
     assert "quux" not in out
     assert "\nBB-TRL-003  error, noticed: config" in out
-    assert f"\n  {_shareable.UNSAID}\n" in out
+    assert f"\n  {report.UNSAID}\n" in out
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -174,7 +174,7 @@ def test_no_text_of_a_configuration_is_shown_wherever_it_stands(
     """The token is random: what of it stands in a report, stands in a report of nothing, too, or in our own code.
     Numbers are no secrets: the sizes of known settings are what a report is for."""
     assume(re.search(r"[^\d\s_.,:+eE'\"-]", token))
-    assume(token not in _shareable.known_of(reading_of(framework)).texts)  # hypothesis draws texts of our code, too
+    assume(token not in report.known_of(reading_of(framework)).texts)  # hypothesis draws texts of our code, too
     known = known_keys(framework)
     value = data.draw(st.sampled_from([token, [token], {token: token}, f"grpo {token}", {"a": {"b": token}}]))
     values = {known[at % len(known)]: value, known[(at * 7) % len(known)]: token, token: value}
@@ -185,7 +185,7 @@ def test_no_text_of_a_configuration_is_shown_wherever_it_stands(
     plain = capsys.readouterr().out
     main(["report", "--framework", framework, "--framework-version", VERSION[framework], "--world-size", "8", *said])
     out = capsys.readouterr().out
-    ours = {plain, *_shareable.known_of(reading_of(framework)).words}
+    ours = {plain, *report.known_of(reading_of(framework)).words}
     found = [part for part in leaks(out, token) if not any(part in text for text in ours)]
     assert found == [], out
 
@@ -206,7 +206,7 @@ def test_every_adapter_has_keys_that_are_shown() -> None:
     assert all(len(known_keys(framework)) > 40 for framework in VERSION)
 
 
-KNOWN = _shareable.Known(
+KNOWN = report.Known(
     frozenset({"num_generations", "hub_token"}), frozenset({"grpo", "a b"}), frozenset({"is", "no", "setting", "grpo"})
 )
 
@@ -277,7 +277,7 @@ def test_a_message_is_shown_where_every_word_is_known(
     ],
 )
 def test_a_version_s_local_part_names_a_build_or_is_left_out(version: str, shown: str) -> None:
-    assert _shareable.plain_version(version) == shown
+    assert report.plain_version(version) == shown
 
 
 def test_a_text_that_a_setting_cannot_have_is_a_text_and_its_message_is_left_out(run: Run) -> None:

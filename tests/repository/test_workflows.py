@@ -191,7 +191,7 @@ def test_the_wrong_verdict_form_asks_for_a_report_that_the_command_prints() -> N
     form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/wrong_verdict.yml").read_text(encoding="utf-8"))
     (asked,) = [one for one in form["body"] if one.get("id") == "report"]
     assert "`batchbridge report FILE`" in asked["attributes"]["description"]
-    shared = (ROOT / "src/batchbridge/cli/_shareable.py").read_text(encoding="utf-8")
+    shared = (ROOT / "src/batchbridge/cli/report.py").read_text(encoding="utf-8")
     assert f'"{asked["attributes"]["placeholder"]}",' in shared
 
 
