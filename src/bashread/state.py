@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -215,8 +214,8 @@ class Shell:
         functions = dict(self.functions)
         leaving: Exit | Return | LoopLeft | None = None
         for body in bodies:
-            self.restore(copy.copy(start))
-            self.variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
+            variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
+            self.restore((variables, dict(start[1]), start[2]))
             try:
                 body()
             except (Exit, Return) as left:

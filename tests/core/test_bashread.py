@@ -258,6 +258,11 @@ HOSTILE = {
 }
 
 
+def test_a_function_of_one_branch_is_none_in_the_other() -> None:
+    script = read_script("if [ -f x ]; then f() { show one; }; else f other; fi; f after")
+    assert [command.argv for command in script.commands] == [("f", "other"), ("show", "one")]
+
+
 LOOPS = (
     "for i in {1..%s}; do :; done",
     "i=0; while ((i++ < %s)); do :; done",

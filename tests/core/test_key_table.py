@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where
 from batchbridge.kit import Context
+from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import origins
 from batchbridge.kit.key_table import (
     Codes,
@@ -426,3 +428,8 @@ def test_text_is_a_number_where_omegaconf_says_so() -> None:
         "betas": [0.9, 1e-3],
         "name": "run-1",
     }
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e22, 2.0, 0.1, float("inf"), -float("inf")])
+def test_a_float_is_a_float_in_yaml_too(value: float) -> None:
+    assert yaml.safe_load(nested_yaml({"a.b": value})) == {"a": {"b": value}}
