@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from batchbridge.kit.rule_table import BUILDING, NOTE, Rule, Rules, defects, findings, says
+from batchbridge.kit.rule_table import (
+    BUILDING,
+    NOTE,
+    Rule,
+    Rules,
+    defects,
+    findings,
+    nearest_fixes,
+    says,
+    setting_fixes,
+)
 from batchbridge.meaning.findings import Fix, Phase, Where
 
 Sizes = dict[str, int]
@@ -115,3 +125,18 @@ def test_a_standing_row_is_a_defect_and_no_finding() -> None:
 )
 def test_a_defect_is_what_the_framework_never_reports_and_trains_otherwise(row: Rule[Sizes], is_defect: bool) -> None:
     assert bool(defects([row], {"prompts": 3}, "1.0")) == is_defect
+
+
+def test_ways_out_say_what_they_change() -> None:
+    assert setting_fixes() == ()
+    assert setting_fixes({"a": 1, "b": None}, {"c": 2}) == (
+        Fix("a = 1, b = None", {"a": 1, "b": None}),
+        Fix("c = 2", {"c": 2}),
+    )
+
+
+def test_the_nearest_ways_out_change_the_named_settings_and_keep_the_others() -> None:
+    native = {"step": 6, "rollout": 16, "other": "kept"}
+    found = nearest_fixes(native, ("step",), lambda now: now["rollout"] % now["step"] == 0 and now["other"] == "kept")
+    assert found == (Fix("step = 4", {"step": 4}), Fix("step = 8", {"step": 8}))
+    assert nearest_fixes(native, ("step",), lambda now: False) == ()

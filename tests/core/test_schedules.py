@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.kit.schedules import schedule_parts, schedule_text, transformers_name
+from batchbridge.kit.schedules import schedule_parts, schedule_text, share_of_peak, transformers_name
 
 FLOOR = 'cosine_with_min_lr {"min_lr_rate": 0.1}'
 
@@ -46,6 +46,12 @@ def test_arguments_that_are_no_mapping_are_refused(text: str) -> None:
 @pytest.mark.parametrize("name", ["cosine_with_min_lr", "linear", "constant_with_warmup"])
 def test_no_argument_makes_a_text_raise(name: str, strange: object) -> None:
     assert schedule_text(name, strange, learning_rate=0.0).startswith(name.removesuffix("_with_warmup"))
+
+
+def test_a_rate_is_the_share_of_the_peak_that_people_write() -> None:
+    assert 3e-7 / 3e-6 != 0.1
+    assert share_of_peak(3e-7, 3e-6) == 0.1
+    assert share_of_peak(3e-7, 0.0) == 0.0  # a peak of 0 has no shares
 
 
 def test_a_constant_rate_warms_up_under_another_name_in_transformers() -> None:

@@ -7,7 +7,7 @@ phase "config" is the error that a user would see. Nothing here knows what the t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from batchbridge.contract.reading import Defect
 from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import holds
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.rules.nearest_numbers import Variable, neighbours
 
 F = TypeVar("F")
 
@@ -142,10 +143,9 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
     reported never is a warning, all else an error. code: the beginning of the codes.
     """
     for row in table:
-        changes = row.get("fix", {})
-        fix = (Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes),) if changes else ()
+        fixes = setting_fixes(row["fix"]) if row.get("fix") else ()
         make = Make("warning" if row["phase"] == "never" else "error", row["phase"])
-        test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fix)
+        test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fixes)
         yield make(f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways)
 
 
@@ -162,8 +162,21 @@ def _recorded(when: Mapping[str, Any], message: str, settings: Mapping[str, Any]
     return f"{', '.join(f'{key} = {settings[key]}' for key in when)}: {message}" if meets(when, settings) else None
 
 
-def _always(fix: tuple[Fix, ...], facts: Mapping[str, Any]) -> tuple[Fix, ...]:
-    return fix
+def _always(fixes: tuple[Fix, ...], facts: Mapping[str, Any]) -> tuple[Fix, ...]:
+    return fixes
+
+
+def setting_fixes(*changes: Mapping[str, Any]) -> tuple[Fix, ...]:
+    """Ways out, each of which changes the settings of one mapping."""
+    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in change.items()), change) for change in changes)
+
+
+def nearest_fixes(
+    native: Mapping[str, Any], keys: Sequence[str], legal: Callable[[Mapping[str, Any]], bool]
+) -> tuple[Fix, ...]:
+    """Ways out that change `keys` to the nearest legal integers; `legal` is asked about `native` with them changed."""
+    sizes = [Variable(key, native[key]) for key in keys]
+    return setting_fixes(*neighbours(sizes, lambda changed: legal({**native, **changed})))
 
 
 def findings(

@@ -8,7 +8,7 @@ after whatever warm-up there is. A floor is a share of the peak: `cosine_with_mi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 WITHOUT_WARMUP = ("constant", "greedy", "reduce_lr_on_plateau")
 """transformers' names whose warm-up settings do nothing. Source: transformers 5.23.0 optimization.get_scheduler."""
@@ -47,7 +47,7 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
     if name == "cosine_with_min_lr":
         floor = said.get("min_lr")
         if _number(floor) and _number(learning_rate) and learning_rate and "min_lr_rate" not in said:
-            said["min_lr_rate"] = float(f"{said.pop('min_lr') / learning_rate:.{_DIGITS}g}")
+            said["min_lr_rate"] = share_of_peak(said.pop("min_lr"), learning_rate)
         if _number(said.get("min_lr_rate")):
             said["min_lr_rate"] = float(said["min_lr_rate"])
         if said.get("min_lr_rate") == 0 and "min_lr" not in said:
@@ -73,10 +73,15 @@ def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
+def share_of_peak(rate: float, peak: float) -> float:
+    """A learning rate as a share of the peak, in as many digits as every adapter gives it; 0 of a peak of 0."""
+    return float(f"{rate / peak:.{_DIGITS}g}") if peak else 0.0
+
+
 def transformers_name(name: str, *, warms_up: bool) -> str:
     """What `lr_scheduler_type` has to be for the schedule `name` where the run warms up, or does not."""
     return "constant_with_warmup" if name == "constant" and warms_up else name
 
 
-def _number(value: object) -> bool:
+def _number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -41,6 +41,11 @@ class Told(NamedTuple):
         return Provenance(self.others, self.value, "derived", f"derived: {self.formula}")
 
 
+def by(value: Any, formula: str, *keys: str) -> Told:
+    """A canonical value that a formula gives; `keys`: the native keys in it."""
+    return Told(value, None, formula, keys)
+
+
 def spec_of(told: Mapping[str, Told]) -> Spec:
     """The spec of `told`, by canonical field (`rollout.prompts_per_rollout`); what is not told is the schema's default.
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge import Behaviour, Fix, Reading, Source
-from batchbridge.kit import Context, NativeStep, Row, Variable, neighbours, token_weights
+from batchbridge.kit import Context, NativeStep, Row, token_weights
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import natural, one_of, real
-from batchbridge.kit.rule_table import BUILDING, SILENT, Rule
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rule, nearest_fixes
 from batchbridge.kit.table_adapter import TableAdapter
 
 AVERAGES = {"token": "token_mean", "sequence": "sequence_mean"}
@@ -61,9 +61,8 @@ def _uneven_shares(native: Mapping[str, Any]) -> str | None:
 
 
 def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
-    sizes = [Variable(name, native[name]) for name in ("step", "prompts", "samples", "workers")]
-    found = neighbours(sizes, lambda now: _uneven_steps(now) is None and _uneven_shares(now) is None)
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
+    sizes = ("step", "prompts", "samples", "workers")
+    return nearest_fixes(native, sizes, lambda now: _uneven_steps(now) is None and _uneven_shares(now) is None)[:3]
 
 
 def _cut(native: Mapping[str, Any]) -> str | None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge import Behaviour, Fix, Reading, Source, Spec
-from batchbridge.kit import Context, LossTerm, NativeRow, NativeStep, Row, Variable, neighbours, token_weights
+from batchbridge.kit import Context, LossTerm, NativeRow, NativeStep, Row, token_weights
 from batchbridge.kit.key_table import Codes, Key, Unsayable
 from batchbridge.kit.kinds import natural, one_of, real, whole
-from batchbridge.kit.rule_table import Rule
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rule, nearest_fixes
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 
 KEYS = (
     Key("groups", natural, 4, "rollout.prompts_per_rollout", unit="prompts per batch"),
@@ -60,9 +60,7 @@ def _uneven(native: Mapping[str, Any]) -> str | None:
 
 
 def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
-    sizes = [Variable(name, native[name]) for name in ("updates", "groups", "samples")]
-    found = neighbours(sizes, lambda now: now["groups"] * now["samples"] % now["updates"] == 0)
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
+    return nearest_fixes(native, ("updates", "groups", "samples"), lambda now: _uneven(now) is None)[:3]
 
 
 def _cut(native: Mapping[str, Any]) -> str | None:
@@ -73,20 +71,16 @@ def _cut(native: Mapping[str, Any]) -> str | None:
 
 
 RULES: tuple[Rule[Mapping[str, Any]], ...] = (
-    Rule(
+    BUILDING(
         "BB-POCKET-010",
-        "error",
-        "construction",
         _uneven,
         ("groups", "samples", "updates"),
         native="ValueError: a batch does not split into equal updates",
         source="pocketgrpo 1.0 PocketTrainer.__init__",
         fixes=_even,
     ),
-    Rule(
+    SILENT(
         "BB-POCKET-011",
-        "warning",
-        "never",
         _cut,
         ("micro",),
         native="trains it",
@@ -116,7 +110,7 @@ class PocketAdapter(TableAdapter):
         size = native["groups"] * native["samples"] // native["updates"]
         formula = "groups x samples / updates (completions)"
         return {
-            "optimizer_step.completions_per_step": Told(size, None, formula, ("groups", "samples", "updates")),
+            "optimizer_step.completions_per_step": by(size, formula, "groups", "samples", "updates"),
         }
 
     def restate(self, spec: Spec) -> Mapping[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from operator import add, mul, truediv
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from batchbridge import Behaviour, Finding, Source, Spec, Where
 from batchbridge.kit import set_on_top
@@ -17,19 +19,14 @@ from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, shown
+from batchbridge_nemo_rl import settings
 from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
-from batchbridge_nemo_rl.settings import FACTS, KEYS, STRICT, TOGETHER
 from batchbridge_nemo_rl.writing import hydra_value, not_training, restate
 
 BASE = "grpo_math_1B.yaml"
 PROGRAM = "run_grpo"
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "max": max,
-    "add": lambda a, b: a + b,
-}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {"mul": mul, "div": truediv, "max": max, "add": add}
 """Source: utils/config.py register_omegaconf_resolvers."""
 
 
@@ -40,18 +37,13 @@ class NemoAdapter(TableAdapter):
     distribution = "nemo-rl"
     versions = ">=0.7"
     newest_version = "0.7.0"
-    keys = KEYS
-    together = TOGETHER
-    constants: ClassVar[Mapping[str, Any]] = {  # Source: grpo.setup, shard_by_batch_size, DTensorPolicyWorker.train
-        "order.last_rollout": "drop",
-        "order.last_optimizer_step": "error",
-        "horizon.lr_tick": "rollout",
-        "objective.entropy_coefficient": 0.0,
-    }
-    follows = FACTS["follows"]
+    keys = settings.KEYS
+    together = settings.TOGETHER
+    constants = settings.FACTS["constants"]
+    follows = settings.FACTS["follows"]
     codes = Codes.of("BB-NEMO")
     rules = RULES
-    strict = STRICT
+    strict = settings.STRICT
     interpolates = True
 
     def detect(self, source: Source) -> float:
@@ -80,72 +72,62 @@ class NemoAdapter(TableAdapter):
 
         Settings of free groups without a row are left out. Source: utils/config.py, examples/run_grpo.py.
         """
-        problems: list[Finding] = []
-        composed = self._command(source, problems) if source.argv else self._composed(source)
-        said = dict(settings_in(composed.values, rows))
-        nothing = [
-            key for key, value in said.items() if value is None and any(row.startswith(f"{key}.") for row in rows)
-        ]
-        for key in nothing:  # a group that is off: grpo.async_grpo: null
-            del said[key]
+        source = self._command(source) if source.argv else self._composed(source)
+        # A group that is off: grpo.async_grpo: null.
+        groups = {key[:at] for key in rows for at, mark in enumerate(key) if mark == "."}
+        said = {key: value for key, value in settings_in(source.values, rows) if value is not None or key not in groups}
         defaults = {key: row.default for key, row in rows.items()}
-        defaults |= {"policy.model_name": "", "policy.logprob_batch_size": "${policy.train_micro_batch_size}"}
-        resolver = Resolver({**defaults, **said}, composed.env, composed.unknown, FUNCTIONS)
-        known = {}
-        for key, value in said.items():
-            if key not in rows and not key.startswith(STRICT):
-                continue
-            known[key] = value
-            if isinstance(value, str) and "${" in value and key not in composed.unknown:
-                try:
-                    known[key] = resolver.get(key)
-                except (Unresolved, KeyError) as error:
-                    place = Where(key, shown(value), composed.files.get(key), composed.lines.get(key))
-                    text = f"{key} = {shown(value)}: {error}"
-                    problems.append(Finding(self.codes.wrong_value, "error", "config", text, (place,)))
-                    del known[key]
-        values = {key: typed(value) for key, value in known.items()}
-        strange = {key: value for key, value in composed.values.items() if not isinstance(key, str)}
-        return replace(composed, values={**values, **strange}, problems=(*composed.problems, *problems))
+        defaults |= {"policy.model_name": "", settings.FORWARD: f"${{{settings.MICRO}}}"}
+        resolver = Resolver({**defaults, **said}, source.env, source.unknown, FUNCTIONS)
+        values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
+        problems = list(source.problems)
+        for key in [key for key in said if key in rows or key.startswith(settings.STRICT)]:
+            try:
+                values[key] = typed(said[key] if key in source.unknown else resolver.get(key))
+            except Unresolved as error:
+                place = Where(key, shown(said[key]), source.files.get(key), source.lines.get(key))
+                problems.append(self._wrong(f"{key} = {place.value}: {error}", place))
+        return replace(source, values=values, problems=tuple(problems))
 
     def _composed(self, source: Source) -> ComposedSource:
         return compose(source, "defaults", self.codes.wrong_value, replaces="_override_", bases={BASE: {}})
 
-    def _command(self, source: Source, problems: list[Finding]) -> ComposedSource:
-        """The file that --config names, looked for in the script's folder and those above it, with the overrides."""
-        words, file = list(source.argv), None
-        for place, word in enumerate(words):
-            if word.partition("=")[0] == "--config":
-                file = word.partition("=")[2] or (words[place + 1] if place + 1 < len(words) else None)
-        base = ComposedSource(values={}, path=source.path, env=source.env)
-        if file is not None:
+    def _wrong(self, text: str, place: Where) -> Finding:
+        return Finding(self.codes.wrong_value, "error", "config", text, (place,))
+
+    def _command(self, source: Source) -> ComposedSource:
+        """The file that --config names, looked for in the script's folder and those above it, with the overrides.
+
+        Source: utils/config.py parse_hydra_overrides, which takes every word that is not --config.
+        """
+        said: list[tuple[str, Any]] = []
+        file, path, wrong = "", None, []
+        program = next((place for place, word in enumerate(source.argv) if Path(word).stem.startswith(PROGRAM)), -1)
+        for place, (before, word) in enumerate(pairwise(("", *source.argv))):
+            if before == "--config" or word.startswith("--config="):
+                file = word.removeprefix("--config=")
+            elif place > program and "=" in word and not word.startswith("--config"):
+                try:
+                    override = parse_override(word)
+                    said += settings_in({override.key: override.value})
+                except NotRead as error:
+                    wrong.append(self._wrong(str(error), Where(word.partition("=")[0][:60], word[:60])))
+        if file:
             start = Path() if source.path is None else source.path.parent
             found = [folder / file for folder in (start, *start.absolute().parents) if (folder / file).is_file()]
-            stem: Any = str(found[0]) if found else ("" if Path(file).name == BASE else file)
-            if stem:
-                folder = Path(stem)
-                inner = compose(
-                    Source(values={"defaults": folder.name}, path=folder),
-                    "defaults",
-                    self.codes.wrong_value,
-                    replaces="_override_",
-                    bases={BASE: {}},
-                )
-                base = replace(base, values=inner.values, lines=inner.lines, files=inner.files, problems=inner.problems)
-        values, lines, files = dict(settings_in(base.values)), dict(base.lines), dict(base.files)
-        changed = set_on_top(source.values, words)
-        for key, value in (*_overrides(words, problems, self.codes.wrong_value), *changed.items()):
-            for old in [old for old in values if old == key or old.startswith(f"{key}.")]:
-                del values[old]
-            values[key] = value
-            spelled = next((name for name in (key, f"+{key}", f"++{key}") if name in source.lines), None)
-            lines.pop(key, None)
-            if spelled is not None:
-                lines[key], files[key] = source.lines[spelled], str(source.path)
+            path = found[0] if found else None if Path(file).name == BASE else Path(file)
         unknown = {key.lstrip("+~"): names for key, names in source.unknown.items()}
-        problems[:0] = base.problems
+        inherits = {"defaults": path.name} if path else {}
+        base = self._composed(replace(source, values=inherits, path=path, lines={}, unknown=unknown))
+        values, lines, files = dict(settings_in(base.values)), dict(base.lines), dict(base.files)
+        for key, value in (*said, *set_on_top(source.values, source.argv).items()):
+            values = {old: kept for old, kept in values.items() if not f"{old}.".startswith(f"{key}.")} | {key: value}
+            lines.pop(key, None)
+            for spelled in (f"++{key}", f"+{key}", key):
+                if spelled in source.lines:
+                    lines[key], files[key] = source.lines[spelled], str(source.path)
         return replace(
-            base, values=values, lines=lines, files=files, argv=source.argv, problems=source.problems, unknown=unknown
+            base, values=values, lines=lines, files=files, path=source.path, problems=(*base.problems, *wrong)
         )
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,20 +164,3 @@ class NemoAdapter(TableAdapter):
             "yaml": f"defaults: {BASE}\n" + nested_yaml(values),
             "command": " \\\n  ".join(["uv run examples/run_grpo.py", *words]) + "\n",
         }
-
-
-def _overrides(words: list[str], problems: list[Finding], code: str) -> Iterator[tuple[str, Any]]:
-    """Source: utils/config.py parse_hydra_overrides, which takes every word that is not --config."""
-    start = next((place for place, word in enumerate(words) if Path(word).stem.startswith(PROGRAM)), -1)
-    for place, word in enumerate(words[start + 1 :], start + 1):
-        if word.startswith("--config") or (place and words[place - 1] == "--config") or "=" not in word:
-            continue
-        try:
-            said = parse_override(word)
-        except NotRead as error:
-            problems.append(
-                Finding(code, "error", "config", str(error), (Where(word.partition("=")[0][:60], word[:60]),))
-            )
-            continue
-        leaves = dict(settings_in({said.key: said.value})) if isinstance(said.value, dict) else {said.key: said.value}
-        yield from leaves.items()

@@ -4,23 +4,19 @@ together."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit import Variable, neighbours
-from batchbridge.kit.rule_table import Rule, recorded_rules
-from batchbridge_nemo_rl.meaning import is_megatron, parallel
+from batchbridge.kit.rule_table import IN_CONFIG, nearest_fixes, recorded_rules, setting_fixes
+from batchbridge_nemo_rl.meaning import Native, engine
+from batchbridge_nemo_rl.settings import FORWARD, MICRO, TIS
 from batchbridge_nemo_rl.writing import COLOCATED, REWARD, has_reward_model, not_training, policy_nodes
 
-Native = Mapping[str, Any]
 PROMPTS, GROUP, STEP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "policy.train_global_batch_size"
-MICRO, FORWARD = "policy.train_micro_batch_size", "policy.logprob_batch_size"
-ENGINES = ("policy.megatron_cfg.enabled", "policy.dtensor_cfg.enabled")
 CLUSTER = ("cluster.num_nodes", "cluster.gpus_per_node")
-FORCED, RATIO = "loss_fn.force_on_policy_ratio", "loss_fn.truncated_importance_sampling_ratio"
+FORCED, RATIO = "loss_fn.force_on_policy_ratio", f"{TIS}ratio"
+LOADER, DISTILLED = "data.num_prompts_per_dataloader", "on_policy_distillation.enabled"
 
 
 def _world(native: Native) -> int:
@@ -28,19 +24,23 @@ def _world(native: Native) -> int:
 
 
 def _replica(native: Native) -> int:
-    return prod(native[key] for key in parallel(native).values())
+    return prod(native[key] for path, key in engine(native).items() if path.startswith("topology."))
+
+
+def _ranks(native: Native) -> int:
+    """Data-parallel ranks; 1 where there are not enough devices for one, which a rule of its own says."""
+    return max(_world(native) // _replica(native), 1)
 
 
 def _forced(native: Native) -> str | None:
-    rollout = native[PROMPTS] * native[GROUP]
-    if not native[FORCED] or rollout == native[STEP]:
-        return None
-    return f"a step of {native[STEP]} completions, a rollout of {rollout}: a forced ratio needs one step a rollout"
+    step, rollout = native[STEP], native[PROMPTS] * native[GROUP]
+    text = f"a step of {step} completions, a rollout of {rollout}: a forced ratio needs one step a rollout"
+    return text if native[FORCED] and rollout != step else None
 
 
 def _bounds(native: Native) -> str | None:
     low, high = native[f"{RATIO}_min"], native[RATIO]
-    if native["loss_fn.truncated_importance_sampling_type"] is None:
+    if native[f"{TIS}type"] is None:
         return None
     if high is None or high <= 0:
         return "truncated_importance_sampling_ratio must be positive"
@@ -53,10 +53,9 @@ def _dual(native: Native) -> str | None:
 
 
 def _loaders(native: Native) -> str | None:
-    size = native["data.num_prompts_per_dataloader"]
-    if not native["data.use_multiple_dataloader"] or (size and native[PROMPTS] % size == 0):
-        return None
-    return f"{native[PROMPTS]} prompts a step are no multiple of {size} a loader"
+    prompts, size = native[PROMPTS], native[LOADER]
+    text = f"{prompts} prompts a step are no multiple of {size} a loader"
+    return text if native["data.use_multiple_dataloader"] and (not size or prompts % size) else None
 
 
 def _apart(native: Native) -> str | None:
@@ -74,17 +73,15 @@ def _apart(native: Native) -> str | None:
 
 
 def _accuracy(native: Native) -> str | None:
-    tensor = native[parallel(native)["tensor"]]
-    if tensor < 4 or native[FORCED] or native[MICRO] == native[FORWARD]:
-        return None
-    return f"with tensor parallel {tensor} {FORWARD} = {native[FORWARD]} must be {MICRO} = {native[MICRO]}"
+    tensor, micro, forward = native[engine(native)["topology.tensor_parallel"]], native[MICRO], native[FORWARD]
+    text = f"with tensor parallel {tensor} {FORWARD} = {forward} must be {MICRO} = {micro}"
+    return text if tensor >= 4 and micro != forward and not native[FORCED] else None
 
 
 def _divides(native: Native) -> str | None:
-    if native["on_policy_distillation.enabled"]:
-        return None
     world, replica = _world(native), _replica(native)
-    return f"{world} devices are no multiple of the {replica} of a replica" if world < 1 or world % replica else None
+    text = f"{world} devices are no multiple of the {replica} of a replica"
+    return text if (world < 1 or world % replica) and not native[DISTILLED] else None
 
 
 def _steps(native: Native) -> str | None:
@@ -92,68 +89,44 @@ def _steps(native: Native) -> str | None:
     return f"a rollout of {rollout} completions is no multiple of {STEP} = {step}" if rollout % step else None
 
 
-def _ranks(native: Native) -> str | None:
-    ranks = _world(native) // _replica(native)
-    if ranks < 1 or native[STEP] % ranks == 0 or native["on_policy_distillation.enabled"]:
-        return None
-    return f"{STEP} = {native[STEP]} is no multiple of {ranks} data-parallel ranks"
+def _shares(native: Native) -> str | None:
+    step, ranks = native[STEP], _ranks(native)
+    text = f"{STEP} = {step} is no multiple of {ranks} data-parallel ranks"
+    return text if step % ranks and not native[DISTILLED] else None
 
 
 def _micro(native: Native) -> str | None:
-    ranks = max(_world(native) // _replica(native), 1)
+    share, micro = native[STEP] // _ranks(native), native[MICRO]
     cut = native["policy.dynamic_batching.enabled"] or native["policy.sequence_packing.enabled"]
-    if cut or native[STEP] // ranks % native[MICRO] == 0:
-        return None
-    return f"a rank's {native[STEP] // ranks} completions of a step are no multiple of {MICRO} = {native[MICRO]}"
+    text = f"a rank's {share} completions of a step are no multiple of {MICRO} = {micro}"
+    return text if share % micro and not cut else None
 
 
 def _even(native: Native) -> tuple[Fix, ...]:
-    ranks = max(_world(native) // _replica(native), 1)
-    sizes = [Variable(STEP, native[STEP]), Variable(PROMPTS, native[PROMPTS])]
-    found = neighbours(
-        sizes,
-        lambda now: (
-            now[PROMPTS] * native[GROUP] % now[STEP] == 0
-            and not _ranks({**native, **now})
-            and not _micro({**native, **now})
-            and not _forced({**native, **now})
-            and now[STEP] % ranks == 0
-        ),
-    )
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
+    def legal(now: Native) -> bool:
+        return now[STEP] % _ranks(now) == 0 and not any(test(now) for test in (_steps, _micro, _forced))
+
+    return nearest_fixes(native, (STEP, PROMPTS), legal)[:3]
 
 
 def _same(native: Native) -> tuple[Fix, ...]:
-    return (Fix(f"{FORWARD} = {native[MICRO]}", {FORWARD: native[MICRO]}),)
+    return setting_fixes({FORWARD: native[MICRO]})
 
 
-def _row(
-    number: int,
-    test: Callable[[Native], str | None],
-    keys: tuple[str, ...],
-    symbol: str,
-    fixes: Any = None,
-    native: str = "AssertionError",
-) -> Rule[Native]:
-    more = {"fixes": fixes} if fixes else {}
-    return Rule(f"BB-NEMO-{number:03}", "error", "config", test, keys, native, f"NeMo-RL v0.7.0 {symbol}", **more)
-
-
-ALL = (PROMPTS, GROUP, STEP)
+ASSERTS, GRPO = "AssertionError", "NeMo-RL v0.7.0 grpo.setup"
+LOSS, POLICY, DATA = (f"NeMo-RL v0.7.0 {name}" for name in ("ClippedPGLossFn", "Policy.__init__", "BatchedDataDict"))
+ALL, APART = (PROMPTS, GROUP, STEP), tuple(f"{COLOCATED}resources.{end}" for end in ("gpus_per_node", "num_nodes"))
 _ROWS = (
-    _row(11, _loaders, ("data.num_prompts_per_dataloader", PROMPTS), "grpo.setup"),
-    _row(16, _bounds, (RATIO, f"{RATIO}_min"), "ClippedPGLossFn.__init__"),
-    _row(18, _forced, (*ALL, FORCED), "grpo.setup", _even),
-    _row(
-        20, _apart, (*CLUSTER, f"{COLOCATED}resources.gpus_per_node", f"{COLOCATED}resources.num_nodes"), "grpo.setup"
-    ),
-    _row(22, _accuracy, (MICRO, FORWARD), "Policy.__init__", _same),
-    _row(23, _divides, CLUSTER, "Policy.__init__", native="ValueError"),
-    _row(26, _steps, ALL, "BatchedDataDict.shard_by_batch_size", _even),
-    _row(27, _ranks, (STEP, *CLUSTER), "BatchedDataDict.shard_by_batch_size", _even),
-    _row(28, _micro, (STEP, MICRO, *CLUSTER), "BatchedDataDict.make_microbatch_iterator", _even),
-    _row(29, _dual, ("loss_fn.ratio_clip_c",), "ClippedPGLossFn.__call__"),
+    IN_CONFIG("BB-NEMO-011", _loaders, (LOADER, PROMPTS), ASSERTS, GRPO),
+    IN_CONFIG("BB-NEMO-016", _bounds, (RATIO, f"{RATIO}_min"), ASSERTS, f"{LOSS}.__init__"),
+    IN_CONFIG("BB-NEMO-018", _forced, (*ALL, FORCED), ASSERTS, GRPO, _even),
+    IN_CONFIG("BB-NEMO-020", _apart, (*CLUSTER, *APART), ASSERTS, GRPO),
+    IN_CONFIG("BB-NEMO-022", _accuracy, (MICRO, FORWARD), ASSERTS, POLICY, _same),
+    IN_CONFIG("BB-NEMO-023", _divides, CLUSTER, "ValueError", POLICY),
+    IN_CONFIG("BB-NEMO-026", _steps, ALL, ASSERTS, f"{DATA}.shard_by_batch_size", _even),
+    IN_CONFIG("BB-NEMO-027", _shares, (STEP, *CLUSTER), ASSERTS, f"{DATA}.shard_by_batch_size", _even),
+    IN_CONFIG("BB-NEMO-028", _micro, (STEP, MICRO, *CLUSTER), ASSERTS, f"{DATA}.make_microbatch_iterator", _even),
+    IN_CONFIG("BB-NEMO-029", _dual, ("loss_fn.ratio_clip_c",), ASSERTS, f"{LOSS}.__call__"),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-NEMO"),
 )
 RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))
-__all__ = ["ENGINES", "RULES", "is_megatron"]

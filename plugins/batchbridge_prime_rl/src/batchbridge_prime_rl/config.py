@@ -14,21 +14,9 @@ from batchbridge.kit.file_schema import changed
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told
+from batchbridge_prime_rl import settings
 from batchbridge_prime_rl.meaning import derive
 from batchbridge_prime_rl.rules import RULES
-from batchbridge_prime_rl.settings import (
-    BATCH,
-    DEPLOYED,
-    FACTS,
-    KEYS,
-    NAMES,
-    NODES,
-    PER_NODE,
-    SECTIONS,
-    SHARED,
-    TOKENS,
-    TRAINING,
-)
 from batchbridge_prime_rl.writing import restate
 
 
@@ -39,10 +27,10 @@ class PrimeRLAdapter(TableAdapter):
     distribution = "prime-rl"
     versions = ">=0.8"
     newest_version = "0.8.0"
-    keys = KEYS
-    constants = FACTS["constants"]
+    keys = settings.KEYS
+    constants = settings.FACTS["constants"]
     follows: ClassVar[Mapping[str, Sequence[str]]] = {
-        **{part: (key,) for key, parts in SHARED.items() for part in parts},
+        **{part: (key,) for key, parts in settings.SHARED.items() for part in parts},
         "orchestrator.pad_to_multiple_of": ("trainer.model.cp",),
     }
     codes = Codes.of("BB-PRIME")
@@ -53,7 +41,7 @@ class PrimeRLAdapter(TableAdapter):
         if "@" in source.argv and source.argv[0].rpartition("/")[2] == "rl":
             return 1.0
         said = [key for key, _ in settings_in(source.values)]
-        ours = [key for key in said if key in NAMES or key in SECTIONS or key.startswith(_WHOLE)]
+        ours = [key for key in said if key in settings.NAMES or key in settings.SECTIONS or key.startswith(_WHOLE)]
         return 0.95 * len(ours) / len(said) if any(key.startswith("orchestrator") for key in ours) else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
@@ -80,12 +68,12 @@ class PrimeRLAdapter(TableAdapter):
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Source: OrchestratorConfig.resolve_batching, MuonConfig."""
         filled: dict[str, Any] = {}
-        if native[BATCH] is None and native[TOKENS] is None:
-            filled[BATCH] = 128
+        if native[settings.BATCH] is None and native[settings.TOKENS] is None:
+            filled[settings.BATCH] = 128
         filled["trainer.optim.betas2"] = 0.95 if native["trainer.optim.type"] == "muon" else 0.999
-        devices = native[TRAINING]
-        if native[DEPLOYED] == "multi_node" and native[NODES]:
-            devices = filled[TRAINING] = native[NODES] * native[PER_NODE]
+        devices = native[settings.TRAINING]
+        if native[settings.DEPLOYED] == "multi_node" and native[settings.NODES]:
+            devices = filled[settings.TRAINING] = native[settings.NODES] * native[settings.PER_NODE]
         filled["orchestrator.num_train_workers"] = max(devices // native["trainer.model.cp"], 1)
         return filled
 
@@ -112,7 +100,7 @@ class PrimeRLAdapter(TableAdapter):
         return {"toml": nested_toml(values)}
 
 
-_WHOLE = tuple(f"{key}." for key in NAMES)
+_WHOLE = tuple(f"{key}." for key in settings.NAMES)
 
 
 def _plain(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
@@ -121,9 +109,9 @@ def _plain(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
     for key, value in values.items():
         path = f"{prefix}{key}"
         value = None if value == "None" else value
-        if path in SECTIONS and isinstance(value, Mapping):
+        if path in settings.SECTIONS and isinstance(value, Mapping):
             value = _plain(value, f"{path}.")
-        if path not in SECTIONS or value not in ({}, None, True, False):
+        if path not in settings.SECTIONS or value not in ({}, None, True, False):
             found[key] = value
     return found
 
@@ -149,7 +137,7 @@ def _commanded(source: Source) -> Source:
         name = key.replace("-", "_")
         off = name.startswith("no_") or ".no_" in name
         name = name.replace("no_", "", 1) if off else name
-        values[name] = None if off and name in SECTIONS else not off if value is True else value
+        values[name] = None if off and name in settings.SECTIONS else not off if value is True else value
         lines.pop(name, None)
     unknown = {key.replace("-", "_"): names for key, names in source.unknown.items()}
     found = replace(source, values=values, lines=lines, path=path, argv=(), unknown=unknown)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge.kit.kinds import Kind, WrongValue, anything, natural, optional, real, whole
-from batchbridge.kit.schedules import schedule_text
-from batchbridge.kit.values import Told, shown
+from batchbridge.kit.schedules import schedule_text, share_of_peak
+from batchbridge.kit.values import Told, by, shown
 from batchbridge_prime_rl import settings as keys
 
 GATE = {"type": "advantage_range"}
@@ -85,27 +85,23 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         raise ValueError(f"{keys.EXTRA}: top_k = {shown(top)}: expected a whole number")
     cp, length = native["trainer.model.cp"], native[keys.LENGTHS[0]]
     told = {
-        "rollout.prompts_per_rollout": _by(None, "groups stream in as they finish", keys.GROUP),
+        "rollout.prompts_per_rollout": by(None, "groups stream in as they finish", keys.GROUP),
         "rollout.completions_per_prompt": Told(native[keys.GROUP], keys.GROUP),
-        "rollout.sample_unit": _by("trajectory", "a trace of the environment, of one turn or several", keys.SOURCES),
-        "rollout.group_filter": _by(gated(native), "a gate at each source", keys.SOURCES),
+        "rollout.sample_unit": by("trajectory", "a trace of the environment, of one turn or several", keys.SOURCES),
+        "rollout.group_filter": by(gated(native), "a gate at each source", keys.SOURCES),
         "horizon.optimizer_steps": Told(ENDLESS if native[keys.STEPS] is None else native[keys.STEPS], keys.STEPS),
-        "micro_batch.tokens_per_device": _by(max(length // cp, 1), "seq_len / cp", keys.LENGTHS[0], "trainer.model.cp"),
+        "micro_batch.tokens_per_device": by(max(length // cp, 1), "seq_len / cp", keys.LENGTHS[0], "trainer.model.cp"),
         "carried.max_total_tokens": Told(length, keys.LENGTHS[0]),
-        "carried.top_k": _by(top, "of extra_body, or -1", keys.EXTRA),
+        "carried.top_k": by(top, "of extra_body, or -1", keys.EXTRA),
         "carried.max_gradient_norm": Told(bound(native), keys.NORM),
-        "open_terms": _by(tuple(sorted(open_terms(native))), "by name", keys.SOURCES, keys.ALGORITHM, *OPENED.values()),
+        "open_terms": by(tuple(sorted(open_terms(native))), "by name", keys.SOURCES, keys.ALGORITHM, *OPENED.values()),
     }
     if native[keys.DEPLOYED] == "multi_node":
-        told["topology.world_size"] = _by(native[keys.TRAINING], "nodes x devices", keys.NODES, keys.PER_NODE)
+        told["topology.world_size"] = by(native[keys.TRAINING], "nodes x devices", keys.NODES, keys.PER_NODE)
     if age := native[keys.AGE]:
         said = {"mode": "bounded", "unit": "weight_versions", "maximum": age}
-        told |= {f"staleness.{field}": _by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
+        told |= {f"staleness.{field}": by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
     return told | _objective(native) | _optimizer(native)
-
-
-def _by(value: Any, formula: str, *others: str) -> Told:
-    return Told(value, None, formula, others)
 
 
 def gated(native: Mapping[str, Any]) -> str:
@@ -148,7 +144,7 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
     parts = [f"{keys.SCHEDULER}.{name}" for name in ("type", "warmup_steps", "decay_steps", "min_lr")]
     name, warmup, decay, least = (native[key] for key in parts)
     rate = native["trainer.optim.lr"]
-    floor = float(f"{least / rate:.12g}") if rate and least else 0.0
+    floor = share_of_peak(least, rate)
     arguments: dict[str, Any] = {"warmup_start_rate": floor or COLD} if name != "constant" and warmup else {}
     if name == "cosine":
         arguments["min_lr_rate"] = floor
@@ -156,9 +152,7 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
         arguments |= {"decay_steps": decay, "min_lr_rate": floor or COLD}
     words = {"cosine": "cosine_with_min_lr", "linear": "linear_at_the_end" if decay else "constant"}
     text = schedule_text(words.get(name, "constant"), arguments)
-    if text == "constant" and arguments:
-        text = f"constant {json.dumps(arguments)}"
-    told["carried.lr_schedule"] = _by(text, "in torch's schedulers", *parts, "trainer.optim.lr")
+    told["carried.lr_schedule"] = by(text, "in torch's schedulers", *parts, "trainer.optim.lr")
     told["carried.warmup_steps"] = Told(0.0 if name == "constant" else float(warmup), parts[1], None, (parts[0],))
     return told
 

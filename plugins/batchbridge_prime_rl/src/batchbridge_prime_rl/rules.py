@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit import Variable, neighbours
-from batchbridge.kit.rule_table import Rule, recorded_rules
+from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules
 from batchbridge_prime_rl import settings as keys
 
 Native = Mapping[str, Any]
@@ -44,9 +43,7 @@ def _batch(native: Native) -> str | None:
 
 
 def _nearest(native: Native) -> tuple[Fix, ...]:
-    sizes = [Variable(keys.BATCH, native[keys.BATCH]), Variable(keys.GROUP, native[keys.GROUP])]
-    found = neighbours(sizes, lambda now: now[keys.BATCH] % now[keys.GROUP] == 0)
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in now.items()), now) for now in found)
+    return nearest_fixes(native, (keys.BATCH, keys.GROUP), lambda now: now[keys.BATCH] % now[keys.GROUP] == 0)
 
 
 def _group(native: Native) -> str | None:

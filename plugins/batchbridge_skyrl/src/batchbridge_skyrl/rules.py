@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit import Phase, Variable, neighbours
-from batchbridge.kit.rule_table import Rule, recorded_rules
+from batchbridge.kit import Phase
+from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules
 from batchbridge_skyrl.meaning import is_async
 from batchbridge_skyrl.settings import FULLY_ASYNC, KNOWN, Run, full
 
@@ -67,9 +67,8 @@ def _tail(run: Run) -> str | None:
 
 
 def _nearest(native: Mapping[str, Any]) -> tuple[Fix, ...]:
-    sizes = [Variable(full(end), native[full(end)]) for end in (STEP, MICRO, "train_batch_size")]
-    found = neighbours(sizes, lambda now: not any(test(Run({**native, **now})) for test in (_policy, _tail)))
-    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
+    sizes = [full(end) for end in (STEP, MICRO, "train_batch_size")]
+    return nearest_fixes(native, sizes, lambda now: not any(test(Run(now)) for test in (_policy, _tail)))[:3]
 
 
 def _betas(run: Run) -> str | None:
