@@ -1,22 +1,19 @@
 """EasyR1's own rules, and what it does silently: tables, each row with phase, source and ways out.
 
-`refused`: what it notices sooner or later; `silent`: what nothing reports (phase `never`). Codes are stable; a number
-is never used again. 001 to 009 belong to reading: see `config`.
+`refused_sizes` and `refused`: what it notices sooner or later; `silent`: what nothing reports (phase `never`). Codes
+are stable; a number is never used again. 001 to 009 belong to reading: see `config`.
 """
 
 from __future__ import annotations
 
 from batchbridge import Finding, Reading
 from batchbridge.kit import Defect, rule_table
-from batchbridge_easyr1.rules.refused import REFUSED
-from batchbridge_easyr1.rules.refused_sizes import REFUSED_SIZES
-from batchbridge_easyr1.rules.row import Rule
-from batchbridge_easyr1.rules.silent import UNREPORTED
+from batchbridge_easyr1.rules import refused, refused_sizes, silent
 from batchbridge_easyr1.run import Run
 
-__all__ = ["RULES", "Rule", "check", "defects"]
+__all__ = ["RULES", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*REFUSED_SIZES, *REFUSED, *UNREPORTED)
+RULES = (*refused_sizes.RULES, *refused.RULES, *silent.RULES)
 
 
 def check(reading: Reading) -> list[Finding]:

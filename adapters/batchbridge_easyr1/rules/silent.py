@@ -5,31 +5,40 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
-from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG, Rules, says
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO, estimators_of
-from batchbridge_easyr1.rules.row import Rule, known, rollout_fixes, setting, step_fixes
+from batchbridge_easyr1.rules.fixes import fix_of, known, rollout_fixes, setting, step_fixes
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import SET_BY_EASYR1
 
-
-def _erased(run: Run) -> str | None:
-    if run[names.BOUND] > 0:
-        return None
-    return f"{run.said(names.BOUND)} multiplies every gradient by 0: nothing is trained; it does not mean off"
+RULES = Rules[Run]()
 
 
+@RULES.add(SILENT, "BB-EZR1-022", names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=step_fixes)
+@says("global_batch_size x n // replicas", "EasyR1 fsdp_workers.py:146 (measured with a mocked world)")
 def _floored(run: Run) -> str | None:
     asked = run[names.BATCH] * run[names.GROUP] if run.plain else 0
     if not asked or not run.share or run.completions_per_step == asked:
         return None
     return (
         f"{run.said(names.BATCH)} (prompts) x {run.said(names.GROUP)} = {asked} completions are floored for each of "
-        f"{run.replicas} replicas, which trains on {run.share}: an optimizer step has "
-        f"{run.completions_per_step}"
+        f"{run.replicas} replicas, which trains on {run.share}: an optimizer step has {run.completions_per_step}"
     )
 
 
+def _scope_fixes(run: Run) -> tuple[Fix, ...]:
+    return (fix_of({names.MODE: "token" if run.token_weighted else "seq"}),)
+
+
+@RULES.add(SILENT, "BB-EZR1-023", names.MICRO)
+@says("loss / micro-batches", "EasyR1 0.3.0 dp_actor.py", "<0.3.1")
+@RULES.add(SILENT, "BB-EZR1-023", names.MODE, names.MICRO, fixes=_scope_fixes)
+@says(
+    "loss x tokens of the micro-batch x devices / tokens of the mini-batch; before 0.3.2 loss / micro-batches",
+    "EasyR1 dp_actor.py:287, changed by #417 in 0.3.2",
+    ">=0.3.1",
+)
 def _wrong_scope(run: Run) -> str | None:
     if not run.depends_on_split:
         return None
@@ -45,6 +54,8 @@ def _wrong_scope(run: Run) -> str | None:
     )
 
 
+@RULES.add(SILENT, "BB-EZR1-025", names.PROMPTS, fixes=rollout_fixes)
+@says("training_steps = 0: fit() validates and saves", "EasyR1 trainer/ray_trainer.py:238 (measured)", ">=0.3.1")
 def _no_rollout(run: Run) -> str | None:
     count, size = run.prompts_in_dataset, run.prompts_at_once
     if count is None or not run.plain or size < 1 or count < size or run["trainer.max_steps"] is not None:
@@ -57,6 +68,8 @@ def _no_rollout(run: Run) -> str | None:
     )
 
 
+@RULES.add(SILENT, "BB-EZR1-026", names.MINI_ROLLOUT, names.PROMPTS)
+@says("the batch is cut to rollout_batch_size x n", "EasyR1 trainer/ray_trainer.py:543")
 def _surplus(run: Run) -> str | None:
     size = run[names.MINI_ROLLOUT]
     if size is None or size < 1 or run[names.PROMPTS] % size == 0:
@@ -66,16 +79,22 @@ def _surplus(run: Run) -> str | None:
     )
 
 
+@RULES.add(SILENT, "BB-EZR1-028", names.LOSS_TYPE, fixes=setting(names.LOSS_TYPE, "default"))
+@says("any other loss_type is the default one", "EasyR1 core_algos.compute_policy_loss (run)", ">=0.3.3.dev0")
 def _unknown_loss(run: Run) -> str | None:
-    message = known(names.LOSS_TYPE, tuple(LOSS_TYPES))(run)
+    message = known(names.LOSS_TYPE, LOSS_TYPES)(run)
     return None if message is None else f"{message}; this trains as default does"
 
 
+@RULES.add(OPEN, "BB-EZR1-030", names.ESTIMATOR)
+@says("it runs", "EasyR1 core_algos")
 def _inexpressible(run: Run) -> str | None:
     reason = INEXPRESSIBLE.get(run[names.ESTIMATOR]) if run[names.ESTIMATOR] in estimators_of(run.version) else None
     return f"{run.said(names.ESTIMATOR)} has no canonical form: {reason}" if reason else None
 
 
+@RULES.add(NOTE, "BB-EZR1-031", names.PROMPTS, names.BATCH, names.PASSES)
+@says("lr_scheduler.step() once per update_actor", "EasyR1 fsdp_workers.py:584")
 def _slow_clock(run: Run) -> str | None:
     if not run.plain or run.completions_per_step < 1 or run.steps_per_rollout <= 1:
         return None
@@ -85,17 +104,42 @@ def _slow_clock(run: Run) -> str | None:
     )
 
 
+@RULES.add(NOTE, "BB-EZR1-051", names.WARMUP_STEPS, names.WARMUP_SHARE)
+@says(
+    "min(1, tick / max(1, warm-up))",
+    "EasyR1 torch_functional.get_constant_schedule_with_warmup (recorded: runs_0.3.2.json)",
+    STARTS_AT_ZERO,
+)
 def _idle_start(run: Run) -> str | None:
     if run[names.WARMUP_STEPS] or (run[names.WARMUP_STEPS] is None and run[names.WARMUP_SHARE]):
         return None
     return "without a warm-up the learning rate of the first rollout is 0: it trains nothing"
 
 
+def _overwritten_fixes(run: Run) -> tuple[Fix, ...]:
+    return (Fix("remove them", dict.fromkeys(sorted(SET_BY_EASYR1 & run.given))),)
+
+
+@RULES.add(SILENT, "BB-EZR1-033", fixes=_overwritten_fixes)
+@says(
+    "post_init and the workers write these",
+    "EasyR1 trainer/config.py PPOConfig.post_init, workers/config.py WorkerConfig.post_init",
+)
 def _overwritten(run: Run) -> str | None:
     keys = sorted(SET_BY_EASYR1 & run.given)
     return f"{', '.join(keys)}: EasyR1 sets this itself, whatever is given" if keys else None
 
 
+def _whole_rollout_fixes(run: Run) -> tuple[Fix, ...]:
+    return (Fix(f"remove {names.MINI_ROLLOUT}", {names.MINI_ROLLOUT: None}),)
+
+
+@RULES.add(SILENT, "BB-EZR1-049", names.MINI_ROLLOUT, names.PROMPTS, fixes=_whole_rollout_fixes)
+@says(
+    "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
+    "EasyR1 trainer/ray_trainer.py:238 (run)",
+    ">=0.3.1",
+)
 def _fewer_rollouts(run: Run) -> str | None:
     steps, count = run.training_steps, run.prompts_in_dataset
     if run["trainer.max_steps"] is not None or not steps or count is None:
@@ -106,12 +150,28 @@ def _fewer_rollouts(run: Run) -> str | None:
     return f"batches of {run.said(names.MINI_ROLLOUT)} leave {steps} rollouts of the {whole} that the dataset has"
 
 
+@RULES.add(WRONG, "BB-EZR1-050", names.BOUND, fixes=setting(names.BOUND, UNREACHED))
+@says("torch's clip_grad_norm_ multiplies by bound / norm", "EasyR1 workers/actor/dp_actor.py:159")
+def _erased(run: Run) -> str | None:
+    if run[names.BOUND] > 0:
+        return None
+    return f"{run.said(names.BOUND)} multiplies every gradient by 0: nothing is trained; it does not mean off"
+
+
+@RULES.add(OPEN, "BB-EZR1-041", "algorithm.kl_type", fixes=setting("algorithm.kl_type", "fixed"))
+@says("AdaptiveKLController moves it towards kl_target", "EasyR1 core_algos.AdaptiveKLController")
 def _adaptive(run: Run) -> str | None:
     if not run.has_kl or run["algorithm.kl_type"] != "adaptive" or run["algorithm.use_kl_loss"]:
         return None
     return "algorithm.kl_type = adaptive: the KL coefficient moves during the run, and the canonical one does not"
 
 
+@RULES.add(NOTE, "BB-EZR1-044", "algorithm.online_filtering")
+@says(
+    "RuntimeError: No sample is kept after filtering. Please check your data.",
+    "EasyR1 trainer/ray_trainer.py:537, :238",
+    ">=0.3.1",
+)
 def _filter_in_one_batch(run: Run) -> str | None:
     if not run["algorithm.online_filtering"]:
         return None
@@ -122,6 +182,8 @@ def _filter_in_one_batch(run: Run) -> str | None:
     )
 
 
+@RULES.add(STANDING, "BB-EZR1-045", f"{names.DATA}filter_overlong_prompts")
+@says("RLHFDataset filters, or truncates on the right", "EasyR1 trainer/data_loader.py, utils/dataset.py")
 def _overlong(run: Run) -> str | None:
     if run.prompts_in_dataset is None:
         return None
@@ -130,6 +192,11 @@ def _overlong(run: Run) -> str | None:
     return "prompts that are too long are cut off on the right"
 
 
+@RULES.add(STANDING, "BB-EZR1-046", names.PROMPTS, names.BATCH, names.NODES, names.GPUS)
+@says(
+    "get_seqlen_balanced_partitions(..., k_partitions=world_size, equal_size=True)",
+    "EasyR1 trainer/ray_trainer.py _balance_batch (measured on 1, 2 and 4 devices)",
+)
 def _composition(run: Run) -> str | None:
     if not run.plain or run.world < 2 or run.completions_per_step < 1 or run.steps_per_rollout <= run[names.PASSES]:
         return None
@@ -137,128 +204,3 @@ def _composition(run: Run) -> str | None:
         f"a rollout is balanced by length over {run.world} devices, always, and each cuts its part in order: which "
         "completions meet in an optimizer step depends on their lengths and on the number of devices"
     )
-
-
-UNREPORTED: tuple[Rule, ...] = (
-    SILENT(
-        "BB-EZR1-022",
-        _floored,
-        (names.BATCH, names.GROUP, names.NODES, names.GPUS),
-        "global_batch_size x n // replicas",
-        "EasyR1 fsdp_workers.py:146 (measured with a mocked world)",
-        step_fixes,
-    ),
-    SILENT(
-        "BB-EZR1-023",
-        _wrong_scope,
-        (names.MODE, names.MICRO),
-        "loss x tokens of the micro-batch x devices / tokens of the mini-batch; before 0.3.2 loss / micro-batches",
-        "EasyR1 dp_actor.py:287, changed by #417 in 0.3.2",
-        lambda run: setting(names.MODE, "token" if run.token_weighted else "seq")(run),
-        ">=0.3.1",
-    ),
-    SILENT(
-        "BB-EZR1-023",
-        _wrong_scope,
-        (names.MICRO,),
-        "loss / micro-batches",
-        "EasyR1 0.3.0 dp_actor.py",
-        versions="<0.3.1",
-    ),
-    SILENT(
-        "BB-EZR1-025",
-        _no_rollout,
-        (names.PROMPTS,),
-        "training_steps = 0: fit() validates and saves",
-        "EasyR1 trainer/ray_trainer.py:238 (measured)",
-        rollout_fixes,
-        ">=0.3.1",
-    ),
-    SILENT(
-        "BB-EZR1-026",
-        _surplus,
-        (names.MINI_ROLLOUT, names.PROMPTS),
-        "the batch is cut to rollout_batch_size x n",
-        "EasyR1 trainer/ray_trainer.py:543",
-    ),
-    SILENT(
-        "BB-EZR1-028",
-        _unknown_loss,
-        (names.LOSS_TYPE,),
-        "any other loss_type is the default one",
-        "EasyR1 core_algos.compute_policy_loss (run)",
-        setting(names.LOSS_TYPE, "default"),
-        ">=0.3.3.dev0",
-    ),
-    OPEN("BB-EZR1-030", _inexpressible, (names.ESTIMATOR,), "it runs", "EasyR1 core_algos"),
-    NOTE(
-        "BB-EZR1-031",
-        _slow_clock,
-        (names.PROMPTS, names.BATCH, names.PASSES),
-        "lr_scheduler.step() once per update_actor",
-        "EasyR1 fsdp_workers.py:584",
-    ),
-    NOTE(
-        "BB-EZR1-051",
-        _idle_start,
-        (names.WARMUP_STEPS, names.WARMUP_SHARE),
-        "min(1, tick / max(1, warm-up))",
-        "EasyR1 torch_functional.get_constant_schedule_with_warmup (recorded: runs_0.3.2.json)",
-        versions=STARTS_AT_ZERO,
-    ),
-    SILENT(
-        "BB-EZR1-033",
-        _overwritten,
-        (),
-        "post_init and the workers write these",
-        "EasyR1 trainer/config.py PPOConfig.post_init, workers/config.py WorkerConfig.post_init",
-        lambda run: (Fix("remove them", dict.fromkeys(sorted(SET_BY_EASYR1 & run.given))),),
-    ),
-    SILENT(
-        "BB-EZR1-049",
-        _fewer_rollouts,
-        (names.MINI_ROLLOUT, names.PROMPTS),
-        "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
-        "EasyR1 trainer/ray_trainer.py:238 (run)",
-        lambda run: (Fix(f"remove {names.MINI_ROLLOUT}", {names.MINI_ROLLOUT: None}),),
-        ">=0.3.1",
-    ),
-    WRONG(
-        "BB-EZR1-050",
-        _erased,
-        (names.BOUND,),
-        "torch's clip_grad_norm_ multiplies by bound / norm",
-        "EasyR1 workers/actor/dp_actor.py:159",
-        setting(names.BOUND, UNREACHED),
-    ),
-    OPEN(
-        "BB-EZR1-041",
-        _adaptive,
-        ("algorithm.kl_type",),
-        "AdaptiveKLController moves it towards kl_target",
-        "EasyR1 core_algos.AdaptiveKLController",
-        setting("algorithm.kl_type", "fixed"),
-    ),
-    NOTE(
-        "BB-EZR1-044",
-        _filter_in_one_batch,
-        ("algorithm.online_filtering",),
-        "RuntimeError: No sample is kept after filtering. Please check your data.",
-        "EasyR1 trainer/ray_trainer.py:537, :238",
-        versions=">=0.3.1",
-    ),
-    STANDING(
-        "BB-EZR1-045",
-        _overlong,
-        (f"{names.DATA}filter_overlong_prompts",),
-        "RLHFDataset filters, or truncates on the right",
-        "EasyR1 trainer/data_loader.py, utils/dataset.py",
-    ),
-    STANDING(
-        "BB-EZR1-046",
-        _composition,
-        (names.PROMPTS, names.BATCH, names.NODES, names.GPUS),
-        "get_seqlen_balanced_partitions(..., k_partitions=world_size, equal_size=True)",
-        "EasyR1 trainer/ray_trainer.py _balance_batch (measured on 1, 2 and 4 devices)",
-    ),
-)

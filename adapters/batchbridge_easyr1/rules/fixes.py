@@ -1,0 +1,56 @@
+"""The ways out of EasyR1's rules, and the test that several of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from batchbridge import Fix
+from batchbridge.kit import Variable, neighbours
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLOUT, PROMPTS
+
+Fixes = Callable[[Run], tuple[Fix, ...]]
+
+
+def near(*keys: str) -> Callable[[Callable[[Run, Mapping[str, int]], bool]], Fixes]:
+    """The decorator of what says whether a run could have such sizes (by key): it becomes the ways out, the nearest
+    legal values of `keys`, one at a time where that suffices."""
+
+    def ways_out(legal: Callable[[Run, Mapping[str, int]], bool]) -> Fixes:
+        def fixes(run: Run) -> tuple[Fix, ...]:
+            present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
+            sizes = [Variable(key, max(present[key], 1)) for key in keys]
+            return tuple(map(fix_of, neighbours(sizes, lambda changes: legal(run, {**present, **changes}))))
+
+        return fixes
+
+    return ways_out
+
+
+def fix_of(changes: Mapping[str, Any]) -> Fix:
+    """The way out that sets `changes`."""
+    return Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes)
+
+
+def setting(key: str, value: Any) -> Fixes:
+    """One setting, whatever the run."""
+    return lambda run: (fix_of({key: value}),)
+
+
+@near(PROMPTS)
+def rollout_fixes(run: Run, v: Mapping[str, int]) -> bool:
+    """The nearest rollouts that the dataset fills."""
+    size = v[PROMPTS] if run[MINI_ROLLOUT] is None else run[MINI_ROLLOUT]
+    return (run.prompts_in_dataset or 0) // size * size >= v[PROMPTS] and v[PROMPTS] % v[BATCH] == 0
+
+
+@near(BATCH, GROUP, PROMPTS)
+def step_fixes(run: Run, v: Mapping[str, int]) -> bool:
+    """The nearest steps that the replicas share evenly."""
+    return v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0 and v[PROMPTS] % v[BATCH] == 0
+
+
+def known(key: str, names: Collection[str]) -> Callable[[Run], str | None]:
+    """The test that `key` has one of `names`."""
+    return lambda run: None if run[key] in names else f"{key} = {run[key]}: must be one of {', '.join(names)}"
