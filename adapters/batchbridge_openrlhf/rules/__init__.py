@@ -1,5 +1,5 @@
-"""OpenRLHF's rules and known defects, in three tables: what its parser refuses (`parser`), what it notices later
-(`late`), and what it never notices (`silent`)."""
+"""OpenRLHF's rules and known defects, in tables: what its parser refuses (`parser`), what it notices later (`late` and
+`late_sizes`), and what it never notices (`silent_steps` and `silent`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from collections.abc import Mapping
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_openrlhf.facts import Facts, Rule
-from batchbridge_openrlhf.rules.late import LATE_RULES
-from batchbridge_openrlhf.rules.late_sizes import BELOW_ONE, LATE_SIZES
-from batchbridge_openrlhf.rules.parser import PARSER_RULES
-from batchbridge_openrlhf.rules.silent import SILENT_RULES
-from batchbridge_openrlhf.rules.silent_steps import SILENT_STEPS
+from batchbridge_openrlhf.rules import late, late_sizes, parser, silent, silent_steps
 
-RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_SIZES, *LATE_RULES, *SILENT_STEPS, *SILENT_RULES)
+RULES = (*parser.RULES, *late_sizes.RULES, *late.RULES, *silent_steps.RULES, *silent.RULES)
 """Rows in the order in which OpenRLHF itself would come to them."""
 
 
@@ -30,7 +26,7 @@ def check(reading: Reading) -> list[Finding]:
 
     if facts.decided and facts.sizes.positive:
         return rule_table.checked(reading.framework, RULES, facts, facts.version, where)
-    return rule_table.findings(_testable(facts) if facts.decided else PARSER_RULES, facts, facts.version, where)
+    return rule_table.findings(_testable(facts) if facts.decided else parser.RULES, facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
@@ -40,7 +36,9 @@ def defects(facts: Facts) -> tuple[Defect, ...]:
 
 def _testable(facts: Facts) -> tuple[Rule, ...]:
     """Most rows divide by sizes."""
-    return RULES if facts.sizes.positive else (*PARSER_RULES, BELOW_ONE)
+    if facts.sizes.positive:
+        return RULES
+    return (*parser.RULES, *(row for row in late_sizes.RULES if row.code == late_sizes.BELOW_ONE))
 
 
 def _where(identity: str, facts: Facts, given: Mapping[str, Where]) -> Where:

@@ -6,43 +6,37 @@ from collections.abc import Callable
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
-from batchbridge.kit.rule_table import BUILDING, STARTING
+from batchbridge.kit.rule_table import BUILDING, STARTING, Rules, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import ALL, Facts, Rule, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
+from batchbridge_openrlhf.facts import ALL, Facts, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
 from batchbridge_openrlhf.meaning import precision
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS
 
+_COLOCATED, _RANKS, _PARTS = "train.colocate_all", "vllm.tensor_parallel_size", ("num_nodes", "num_gpus_per_node")
 
-def _below_one(facts: Facts) -> str | None:
-    below = facts.sizes.below_one
-    if not below:
+RULES = Rules[Facts]()
+
+
+def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
+    new = holds(">=0.9.2", facts.version)
+    return fixes_of(facts, "ds.param_dtype", "bf16") if new else fixes_of(facts, "bf16", True)
+
+
+@RULES.add(BUILDING, "BB-ORL-035", names.TENSOR, "ds.param_dtype", "bf16", fixes=_tensor_precision_fixes)
+@says("AssertionError: BF16 is required for tensor parallel training", f"{ALL} DeepspeedStrategy.__init__")
+def _tensor_precision(facts: Facts) -> str | None:
+    if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
         return None
-    return ", ".join(f"{facts.name(identity)} = {value}" for identity, value in below.items()) + ": must be at least 1"
+    return f"{facts.said(names.TENSOR)} needs bf16"
 
 
-def _engines_cover(facts: Facts) -> str | None:
-    engines, ranks = facts[names.ENGINES], facts["vllm.tensor_parallel_size"]
-    if not facts["train.colocate_all"] or facts[names.ASYNC] or not engines or engines < 1:
-        return None
-    if facts.sizes.world == engines * ranks:
-        return None
-    generating = f"{facts.name(names.ENGINES)} {engines} x {facts.name('vllm.tensor_parallel_size')} {ranks}"
-    return (
-        f"{facts.name('train.colocate_all')}: {facts.sizes.world} devices train, and {generating} = {engines * ranks} "
-        "devices generate; they must be the same"
-    )
+def _places(*models: str) -> list[str]:
+    return [f"{model}.{part}" for model in models for part in _PARTS]
 
 
-def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
-    world, ranks = facts.sizes.world, facts["vllm.tensor_parallel_size"]
-    fixes = fixes_of(facts, names.ENGINES, world // ranks) if ranks > 0 and world % ranks == 0 else ()
-    if 0 < (generating := facts[names.ENGINES] * ranks) <= LARGEST:
-        fixes += (fix_of(facts, world_changes(facts, generating)),)
-    return fixes
-
-
-_PARTS = ("num_nodes", "num_gpus_per_node")
+def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
+    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in _PARTS}),)
 
 
 def _same_places(first: str, second: str, facts: Facts) -> str | None:
@@ -54,24 +48,78 @@ def _same_places(first: str, second: str, facts: Facts) -> str | None:
     return f"colocated models need the same devices: {', '.join(broken)}" if broken else None
 
 
+@RULES.add(BUILDING, "BB-ORL-031", *_places("ref", "actor"), fixes=_place_fixes("actor", "ref"))
+@says(
+    "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
+    f"{ALL} cli/train_ppo_ray.py train",
+)
 def _reference_place(facts: Facts) -> str | None:
-    colocated = facts["train.colocate_actor_ref"] or facts["train.colocate_all"]
+    colocated = facts["train.colocate_actor_ref"] or facts[_COLOCATED]
     # A world size that was asked for beside the options stands for all colocated models.
     if not colocated or facts["algo.kl.init_coef"] <= 0 or facts.sizes.asked:
         return None
     return _same_places("actor", "ref", facts)
 
 
+def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
+    world, ranks = facts.sizes.world, facts[_RANKS]
+    fixes = fixes_of(facts, names.ENGINES, world // ranks) if ranks > 0 and world % ranks == 0 else ()
+    if 0 < (generating := facts[names.ENGINES] * ranks) <= LARGEST:
+        fixes += (fix_of(facts, world_changes(facts, generating)),)
+    return fixes
+
+
+@RULES.add(BUILDING, "BB-ORL-030", _COLOCATED, *_places("actor"), names.ENGINES, _RANKS, fixes=_engine_fixes)
+@says(
+    "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
+    "vllm_tensor_parallel_size",
+    f"{ALL} cli/train_ppo_ray.py train",
+)
+def _engines_cover(facts: Facts) -> str | None:
+    engines, ranks = facts[names.ENGINES], facts[_RANKS]
+    if not facts[_COLOCATED] or facts[names.ASYNC] or not engines or engines < 1:
+        return None
+    if facts.sizes.world == engines * ranks:
+        return None
+    generating = f"{facts.name(names.ENGINES)} {engines} x {facts.name(_RANKS)} {ranks}"
+    return (
+        f"{facts.name(_COLOCATED)}: {facts.sizes.world} devices train, and {generating} = {engines * ranks} "
+        "devices generate; they must be the same"
+    )
+
+
+@RULES.add(BUILDING, "BB-ORL-032", *_places("critic", "reward"), fixes=_place_fixes("critic", "reward"))
+@says(
+    "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
+    f"{ALL} cli/train_ppo_ray.py train",
+)
 def _reward_place(facts: Facts) -> str | None:
     if not facts["train.colocate_critic_reward"] or not facts.has_critic:
         return None
     return _same_places("critic", "reward", facts)
 
 
-def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
-    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in _PARTS}),)
+BELOW_ONE = "BB-ORL-010"
+"""The one of these rules that can be asked where a size is below 1."""
+_AT_LEAST_ONE = [identity for identity in FIELDS.values() if identity not in (names.PASSES, names.EPISODES)]
 
 
+@RULES.add(STARTING, BELOW_ONE, *_AT_LEAST_ONE, fixes=below_one_fixes)
+@says(
+    "ZeroDivisionError, or an assertion of DeepSpeed or Ray",
+    f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
+)
+def _below_one(facts: Facts) -> str | None:
+    below = [f"{facts.name(identity)} = {value}" for identity, value in facts.sizes.below_one.items()]
+    return f"{', '.join(below)}: must be at least 1" if below else None
+
+
+@RULES.add(STARTING, "BB-ORL-033", names.NODES, names.DEVICES, names.RING, names.TENSOR, fixes=world_fixes)
+@says(
+    "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
+    "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
+    f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
+)
 def _whole_replicas(facts: Facts) -> str | None:
     s = facts.sizes
     if s.whole_replicas:
@@ -80,6 +128,27 @@ def _whole_replicas(facts: Facts) -> str | None:
     return f"{s.world} devices cannot be shared out to replicas of {replica}"
 
 
+def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest train batches, micro-batches and worlds that DeepSpeed takes, one at a time where that suffices."""
+    s = facts.sizes
+    if s.replicas < 1:
+        return world_fixes(facts)
+    fixes = fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.micro * s.replicas))
+    if s.train % s.replicas == 0:
+        fixes += fixes_of(facts, names.MICRO, *nearest_numbers(s.micro, divides=s.train // s.replicas))
+    if s.train % s.micro == 0:
+        for replicas in nearest_numbers(s.replicas, divides=s.train // s.micro):
+            if s.completions_per_rollout // s.forward_micro >= replicas:
+                fixes += (fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)),)
+    return fixes
+
+
+@RULES.add(STARTING, "BB-ORL-034", names.TRAIN, names.MICRO, names.NODES, names.DEVICES, fixes=_step_fixes)
+@says(
+    "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+    "gradient_acc_step * world_size (after vLLM and the models are loaded)",
+    "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
+)
 def _whole_steps(facts: Facts) -> str | None:
     s = facts.sizes
     if s.dynamic or not s.whole_replicas or s.whole_accumulation:
@@ -108,9 +177,23 @@ def _others(facts: Facts) -> dict[str, int]:
     return found
 
 
+def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
+    if not facts.sizes.whole_accumulation:
+        return ()  # first the policy itself
+    models = [model for model in _others(facts) if model != "ema"]
+    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in _PARTS}),)
+
+
+_MODELS = (*_places("ref"), "critic.num_gpus_per_node", "reward.num_gpus_per_node")
 _SPOKEN = {"ref": "the reference model", "critic": "the critic", "reward": "the reward model", "ema": "the average"}
 
 
+@RULES.add(STARTING, "BB-ORL-052", names.TRAIN, names.MICRO, *_MODELS, fixes=_other_model_fixes)
+@says(
+    "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
+    "critic or a model that is not trained (also with dynamic batches)",
+    f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
+)
 def _other_models(facts: Facts) -> str | None:
     s = facts.sizes
     broken = []
@@ -122,116 +205,4 @@ def _other_models(facts: Facts) -> str | None:
             continue  # it is trained, and of trained models DeepSpeed checks fixed micro-batches only
         elif replicas < 1 or s.train % (s.micro * replicas):
             broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
-    if not broken:
-        return None
-    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}"
-
-
-def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
-    if not facts.sizes.whole_accumulation:
-        return ()  # first the policy itself
-    models = [model for model in _others(facts) if model != "ema"]
-    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in _PARTS}),)
-
-
-def _tensor_precision(facts: Facts) -> str | None:
-    if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
-        return None
-    return f"{facts.said(names.TENSOR)} needs bf16"
-
-
-def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
-    new = holds(">=0.9.2", facts.version)
-    return fixes_of(facts, "ds.param_dtype", "bf16") if new else fixes_of(facts, "bf16", True)
-
-
-def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
-    """The nearest train batches, micro-batches and worlds that DeepSpeed takes, one at a time where that suffices."""
-    s = facts.sizes
-    if s.replicas < 1:
-        return world_fixes(facts)
-    fixes = fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.micro * s.replicas))
-    if s.train % s.replicas == 0:
-        fixes += fixes_of(facts, names.MICRO, *nearest_numbers(s.micro, divides=s.train // s.replicas))
-    if s.train % s.micro == 0:
-        for replicas in nearest_numbers(s.replicas, divides=s.train // s.micro):
-            if s.completions_per_rollout // s.forward_micro >= replicas:
-                fixes += (fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)),)
-    return fixes
-
-
-BELOW_ONE: Rule = STARTING(
-    "BB-ORL-010",
-    _below_one,
-    tuple(identity for identity in FIELDS.values() if identity not in (names.PASSES, names.EPISODES)),
-    "ZeroDivisionError, or an assertion of DeepSpeed or Ray",
-    f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
-    below_one_fixes,
-)
-"""The one of these rows that can be asked where a size is below 1."""
-
-_MODELS = ("ref.num_nodes", *(f"{model}.num_gpus_per_node" for model in ("ref", "critic", "reward")))
-
-LATE_SIZES: tuple[Rule, ...] = (
-    BUILDING(
-        "BB-ORL-035",
-        _tensor_precision,
-        (names.TENSOR, "ds.param_dtype", "bf16"),
-        "AssertionError: BF16 is required for tensor parallel training",
-        f"{ALL} DeepspeedStrategy.__init__",
-        _tensor_precision_fixes,
-    ),
-    BUILDING(
-        "BB-ORL-031",
-        _reference_place,
-        ("ref.num_nodes", "ref.num_gpus_per_node", names.NODES, names.DEVICES),
-        "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
-        f"{ALL} cli/train_ppo_ray.py train",
-        _place_fixes("actor", "ref"),
-    ),
-    BUILDING(
-        "BB-ORL-030",
-        _engines_cover,
-        ("train.colocate_all", names.NODES, names.DEVICES, names.ENGINES, "vllm.tensor_parallel_size"),
-        "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
-        "vllm_tensor_parallel_size",
-        f"{ALL} cli/train_ppo_ray.py train",
-        _engine_fixes,
-    ),
-    BUILDING(
-        "BB-ORL-032",
-        _reward_place,
-        ("critic.num_nodes", "critic.num_gpus_per_node", "reward.num_nodes", "reward.num_gpus_per_node"),
-        "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
-        f"{ALL} cli/train_ppo_ray.py train",
-        _place_fixes("critic", "reward"),
-    ),
-    BELOW_ONE,
-    STARTING(
-        "BB-ORL-033",
-        _whole_replicas,
-        (names.NODES, names.DEVICES, names.RING, names.TENSOR),
-        "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
-        "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
-        f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
-        world_fixes,
-    ),
-    STARTING(
-        "BB-ORL-034",
-        _whole_steps,
-        (names.TRAIN, names.MICRO, names.NODES, names.DEVICES),
-        "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-        "gradient_acc_step * world_size (after vLLM and the models are loaded)",
-        "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
-        _step_fixes,
-    ),
-    STARTING(
-        "BB-ORL-052",
-        _other_models,
-        (names.TRAIN, names.MICRO, *_MODELS),
-        "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
-        "critic or a model that is not trained (also with dynamic batches)",
-        f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
-        _other_model_fixes,
-    ),
-)
+    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}" if broken else None

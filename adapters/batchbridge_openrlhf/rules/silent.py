@@ -6,81 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import NOTE, Make
+from batchbridge.kit.rule_table import NOTE, Make, Rules, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import ALL, PARSER, Facts, Rule, fix_of, fixed, fixes_of, newer
+from batchbridge_openrlhf.facts import ALL, PARSER, Facts, fix_of, fixed, fixes_of, newer
 from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
 from batchbridge_openrlhf.settings import holds
 
+_INTERVALS, _AGENT, _SAMPLES = ("ckpt.save_steps", "eval.steps"), "train.agent_func_path", "data.max_samples"
+_UNCARRIED = {
+    "algo.kl.target": "the KL coefficient moves with the KL",
+    "train.enable_ema": "moving average of the weights",
+    "ds.lora.rank": "LoRA",
+    "ds.load_in_4bit": "quantised weights",
+    "reward.overlong_buffer_len": "penalty for long completions",
+    "reward.stop_properly_penalty_coef": "penalty for truncated completions",
+    "reward.normalize_enable": "reward normalisation",
+    "data.prompt_probs": "mixed datasets",
+    "train.partial_rollout_enable": "weights change inside a completion",
+}
+"""Options that change training and have no canonical field."""
+_SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0"}
 
-def _fewer_prompts(facts: Facts) -> str | None:
-    if facts.prompts is None or facts.prompts <= facts["data.max_samples"]:
-        return None
-    return (
-        f"{facts.said('data.max_samples')}: the other {facts.prompts - facts['data.max_samples']} prompts are not seen "
-        "(of each mixed dataset, and again of their mixture)"
-    )
-
-
-_INTERVALS = ("ckpt.save_steps", "eval.steps")
-
-
-def _intervals(facts: Facts) -> str | None:
-    said = [facts.said(identity) for identity in _INTERVALS if facts[identity] > 0]
-    return f"{' and '.join(said)}: counted in rollouts, not in optimizer steps" if said else None
-
-
-def _pass_rate(facts: Facts) -> str | None:
-    if not facts.sizes.filtered:
-        return None
-    return (
-        f"the logged dynamic_filtering_pass_rate is completions over prompts, up to {facts.sizes.group * 100} % with "
-        f"{facts.name(names.GROUP)} = {facts.sizes.group}"
-    )
+RULES = Rules[Facts]()
 
 
-def _no_token(facts: Facts) -> str | None:
-    s = facts.sizes
-    if not facts["train.agent_func_path"]:
-        return None
-    share = "of dynamic size" if s.dynamic else f"of {s.micro} x {s.replicas} replicas"
-    return (
-        f"{facts.said('train.agent_func_path')} may return completions without a token to train: a micro-batch {share} "
-        "that has no other ends the run, whose metrics are divided by its tokens"
-    )
-
-
-def _idle_first_step(facts: Facts) -> str | None:
-    ratio, name = facts["actor.lr_warmup_ratio"], facts[names.SCHEDULE]
-    if ratio <= 0 or name == "constant":
-        return None
-    return (
-        f"{facts.said('actor.lr_warmup_ratio')}: the first optimizer step has the learning rate 0 and changes nothing"
-    )
-
-
-def _forced_packing(facts: Facts) -> str | None:
-    if facts[names.PACKING] or not facts.packs:
-        return None
-    said = f"{facts.name(names.PACKING)} is turned on, by ring attention or dynamic batches"
-    attention = facts["ds.attn_implementation"]
-    if attention is not None and "flash_attention" not in attention:
-        said += f", and with it {facts.name('ds.attn_implementation')} = flash_attention_2 instead of {attention}"
-    return said
-
-
-def _packing_fixes(facts: Facts) -> tuple[Fix, ...]:
-    new = "ds.attn_implementation" in facts.names
-    flash = {"ds.attn_implementation": "flash_attention_2"} if new else {"flash_attn": True}
-    return (fix_of(facts, {names.PACKING: True, **flash}),)
-
-
-def _token_gspo(facts: Facts) -> str | None:
-    if facts["actor.policy_loss_type"] != "gspo" or sequence_mean(facts.settings, facts.version):
-        return None
-    return "gspo is averaged over tokens, and over sequences from 0.8.9 on"
-
-
+@RULES.add(NOTE, "BB-ORL-060", names.ESTIMATOR, names.CLIP_RANGE)
+@says("no message", f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer")
 def _uncarried(facts: Facts) -> str | None:
     said: list[str] = []
     row = next((r for r in ESTIMATORS if r.name == facts[names.ESTIMATOR] and holds(r.versions, facts.version)), None)
@@ -97,80 +48,91 @@ def _uncarried(facts: Facts) -> str | None:
     return f"the schema has no field for: {'; '.join(said)}" if said else None
 
 
-_UNCARRIED = {
-    "algo.kl.target": "the KL coefficient moves with the KL",
-    "train.enable_ema": "moving average of the weights",
-    "ds.lora.rank": "LoRA",
-    "ds.load_in_4bit": "quantised weights",
-    "reward.overlong_buffer_len": "penalty for long completions",
-    "reward.stop_properly_penalty_coef": "penalty for truncated completions",
-    "reward.normalize_enable": "reward normalisation",
-    "data.prompt_probs": "mixed datasets",
-    "train.partial_rollout_enable": "weights change inside a completion",
-}
-"""Options that change training and have no canonical field."""
-_SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0"}
+@RULES.add(NOTE, "BB-ORL-061", "actor.lr_warmup_ratio", fixes=fixed(actor__lr_warmup_ratio=0.0))
+@says("parameters are unchanged by the first step", "openrlhf 0.11.2 with cosine_with_min_lr, as it runs")
+def _idle_first_step(facts: Facts) -> str | None:
+    if facts["actor.lr_warmup_ratio"] <= 0 or facts[names.SCHEDULE] == "constant":
+        return None
+    return (
+        f"{facts.said('actor.lr_warmup_ratio')}: the first optimizer step has the learning rate 0 and changes nothing"
+    )
 
 
-SILENT_RULES: tuple[Rule, ...] = (
-    NOTE(
-        "BB-ORL-060",
-        _uncarried,
-        (names.ESTIMATOR, names.CLIP_RANGE),
-        "no message",
-        f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer",
-    ),
-    NOTE(
-        "BB-ORL-061",
-        _idle_first_step,
-        ("actor.lr_warmup_ratio",),
-        "parameters are unchanged by the first step",
-        "openrlhf 0.11.2 with cosine_with_min_lr, as it runs",
-        fixed(actor__lr_warmup_ratio=0.0),
-    ),
-    NOTE(
-        "BB-ORL-062",
-        _forced_packing,
-        (names.PACKING, names.RING, names.DYNAMIC),
-        "a printed warning",
-        PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
-        _packing_fixes,
-    ),
-    NOTE(
-        "BB-ORL-063",
-        _fewer_prompts,
-        ("data.max_samples",),
-        "no message",
-        f"{ALL} prepare_datasets",
-        lambda facts: fixes_of(facts, "data.max_samples", facts.prompts),
-    ),
-    NOTE(
-        "BB-ORL-064",
-        _token_gspo,
-        ("actor.policy_loss_type",),
-        "no message",
-        "openrlhf 0.8.8 PolicyLoss",
-        newer("0.8.9"),
-        ">=0.8.8,<0.8.9",
-    ),
-    NOTE(
-        "BB-ORL-065", _intervals, _INTERVALS, "global_step grows by 1 per rollout", f"{ALL} PPOTrainer.fit, train_step"
-    ),
-    NOTE(
-        "BB-ORL-066",
-        _pass_rate,
-        (names.FILTER, names.GROUP),
-        "a rate above 100 % in the log",
-        "openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
-        versions=">=0.9.9",
-    ),
-    Make("note", "optimizer_step")(
-        "BB-ORL-067",
-        _no_token,
-        ("train.agent_func_path", names.MICRO),
-        "ZeroDivisionError at merged_status[k] = value / denom",
-        "openrlhf 0.9.8 to 0.11.2 ActorPPOTrainer.ppo_train",
-        lambda facts: (Fix("return at least one action token for every completion"),),
-        ">=0.9.8",
-    ),
+def _packing_fixes(facts: Facts) -> tuple[Fix, ...]:
+    new = "ds.attn_implementation" in facts.names
+    flash = {"ds.attn_implementation": "flash_attention_2"} if new else {"flash_attn": True}
+    return (fix_of(facts, {names.PACKING: True, **flash}),)
+
+
+@RULES.add(NOTE, "BB-ORL-062", names.PACKING, names.RING, names.DYNAMIC, fixes=_packing_fixes)
+@says("a printed warning", PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"))
+def _forced_packing(facts: Facts) -> str | None:
+    if facts[names.PACKING] or not facts.packs:
+        return None
+    said = f"{facts.name(names.PACKING)} is turned on, by ring attention or dynamic batches"
+    attention = facts["ds.attn_implementation"]
+    if attention is not None and "flash_attention" not in attention:
+        said += f", and with it {facts.name('ds.attn_implementation')} = flash_attention_2 instead of {attention}"
+    return said
+
+
+@RULES.add(NOTE, "BB-ORL-063", _SAMPLES, fixes=lambda facts: fixes_of(facts, _SAMPLES, facts.prompts))
+@says("no message", f"{ALL} prepare_datasets")
+def _fewer_prompts(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.prompts <= facts[_SAMPLES]:
+        return None
+    return (
+        f"{facts.said(_SAMPLES)}: the other {facts.prompts - facts[_SAMPLES]} prompts are not seen "
+        "(of each mixed dataset, and again of their mixture)"
+    )
+
+
+@RULES.add(NOTE, "BB-ORL-064", "actor.policy_loss_type", fixes=newer("0.8.9"))
+@says("no message", "openrlhf 0.8.8 PolicyLoss", ">=0.8.8,<0.8.9")
+def _token_gspo(facts: Facts) -> str | None:
+    if facts["actor.policy_loss_type"] != "gspo" or sequence_mean(facts.settings, facts.version):
+        return None
+    return "gspo is averaged over tokens, and over sequences from 0.8.9 on"
+
+
+@RULES.add(NOTE, "BB-ORL-065", *_INTERVALS)
+@says("global_step grows by 1 per rollout", f"{ALL} PPOTrainer.fit, train_step")
+def _intervals(facts: Facts) -> str | None:
+    said = [facts.said(identity) for identity in _INTERVALS if facts[identity] > 0]
+    return f"{' and '.join(said)}: counted in rollouts, not in optimizer steps" if said else None
+
+
+@RULES.add(NOTE, "BB-ORL-066", names.FILTER, names.GROUP)
+@says(
+    "a rate above 100 % in the log",
+    "openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
+    ">=0.9.9",
 )
+def _pass_rate(facts: Facts) -> str | None:
+    if not facts.sizes.filtered:
+        return None
+    return (
+        f"the logged dynamic_filtering_pass_rate is completions over prompts, up to {facts.sizes.group * 100} % with "
+        f"{facts.name(names.GROUP)} = {facts.sizes.group}"
+    )
+
+
+def _token_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return (Fix("return at least one action token for every completion"),)
+
+
+@RULES.add(Make("note", "optimizer_step"), "BB-ORL-067", _AGENT, names.MICRO, fixes=_token_fixes)
+@says(
+    "ZeroDivisionError at merged_status[k] = value / denom",
+    "openrlhf 0.9.8 to 0.11.2 ActorPPOTrainer.ppo_train",
+    ">=0.9.8",
+)
+def _no_token(facts: Facts) -> str | None:
+    s = facts.sizes
+    if not facts[_AGENT]:
+        return None
+    share = "of dynamic size" if s.dynamic else f"of {s.micro} x {s.replicas} replicas"
+    return (
+        f"{facts.said(_AGENT)} may return completions without a token to train: a micro-batch {share} "
+        "that has no other ends the run, whose metrics are divided by its tokens"
+    )

@@ -6,21 +6,33 @@ import math
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
-from batchbridge.kit.rule_table import SILENT
+from batchbridge.kit.rule_table import SILENT, Rules, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import ALL, Facts, Rule, fixed, fixes_of, gradients_of, newer
+from batchbridge_openrlhf.facts import ALL, Facts, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
 
+_OFFLOAD, _MAX_NEW = "ds.adam_offload", "rollout.max_new_tokens"
 
+RULES = Rules[Facts]()
+
+
+@RULES.add(SILENT, "BB-ORL-042", names.DYNAMIC, names.ZERO, names.BUDGET, _OFFLOAD, fixes=fixed(ds__zero_stage=3))
+@says(
+    "it trains on, and logs the norm of the gradient that is left",
+    "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
+    "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
+    "deepspeed 0.17.2 to 0.19.5",
+    ">=0.8.6",
+)
 def _lost_gradients(facts: Facts) -> str | None:
     deepspeed, outcome = gradients_of(facts)
     if outcome not in ("last", "mixed"):
         return None
     start = f"{facts.name(names.DYNAMIC)} with {facts.said(names.ZERO)}"
-    if facts["ds.adam_offload"]:
-        start += f" and {facts.name('ds.adam_offload')}"
+    if facts[_OFFLOAD]:
+        start += f" and {facts.name(_OFFLOAD)}"
     lost = {
         "last": "only the last micro-batch of an optimizer step is applied, the gradients of the others are lost",
         "mixed": "the gradient of an optimizer step's first micro-batch is lost, and those of earlier steps are added "
@@ -29,16 +41,43 @@ def _lost_gradients(facts: Facts) -> str | None:
     return f"{start}: {lost[outcome]} (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires)"
 
 
+def _order_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return (Fix("compare runs by the prompts that they logged: no option orders them"),)
+
+
+@RULES.add(SILENT, "BB-ORL-043", "train.seed", fixes=_order_fixes)
+@says(
+    "the prompt loader draws its seed from a process that nobody seeds",
+    "openrlhf 0.8.1 to 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer",
+    ">=0.8.1",
+)
 def _unseeded_order(facts: Facts) -> str | None:
     return f"{facts.said('train.seed')} does not order the prompts: every launch sees another order"
 
 
+def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest prompts per rollout and train batches that leave no completion over."""
+    s = facts.sizes
+    share = math.lcm(s.train, s.group) // s.group
+    key = names.ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else names.GENERATION
+    fixes = fixes_of(facts, key, *nearest_numbers(s.prompts_per_rollout, multiple_of=share))
+    granule = s.replicas * (1 if s.dynamic else s.micro)
+    if granule and s.completions_per_rollout % granule == 0:
+        steps = nearest_numbers(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
+        fixes += fixes_of(facts, names.TRAIN, *(step * granule for step in steps))
+    return fixes
+
+
+@RULES.add(SILENT, "BB-ORL-044", names.ROLLOUT, names.GROUP, names.TRAIN, names.GENERATION, fixes=_rollout_fixes)
+@says(
+    "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
+    "openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
+)
 def _left_over(facts: Facts) -> str | None:
     s = facts.sizes
     completions = s.completions_per_rollout
-    if completions % s.train == 0:
+    if not (rest := completions % s.train):
         return None
-    rest = completions % s.train
     start = f"a rollout has {completions} completions: {facts.said(names.TRAIN)} leaves {rest} over"
     if completions < s.train:
         start += "; it makes no step by itself"
@@ -50,6 +89,21 @@ def _left_over(facts: Facts) -> str | None:
     )
 
 
+def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
+    prompts = facts.trained_prompts or 0
+    if prompts < 1:
+        return ()
+    s = facts.sizes
+    whole_steps = nearest_numbers(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
+    return fixes_of(facts, names.ROLLOUT, *(whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)))
+
+
+@RULES.add(SILENT, "BB-ORL-045", names.ROLLOUT, names.GROUP, names.TRAIN, fixes=_dataset_fixes)
+@says(
+    "the short rollout is trained on as far as its micro-batches fill optimizer steps",
+    "openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit, 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
+    ">=0.9.9",
+)
 def _tail(facts: Facts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
@@ -66,6 +120,13 @@ def _tail(facts: Facts) -> str | None:
     return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
 
 
+@RULES.add(SILENT, "BB-ORL-046", names.ROLLOUT, fixes=_dataset_fixes)
+@says(
+    "the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
+    "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
+    "PPOTrainer.fit",
+    DROPPED_TAIL,
+)
 def _tail_dropped(facts: Facts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
@@ -75,15 +136,12 @@ def _tail_dropped(facts: Facts) -> str | None:
     return f"{rest} of {prompts} prompts are dropped in every episode"
 
 
-def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
-    prompts = facts.trained_prompts or 0
-    if prompts < 1:
-        return ()
-    s = facts.sizes
-    whole_steps = nearest_numbers(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
-    return fixes_of(facts, names.ROLLOUT, *(whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)))
-
-
+@RULES.add(SILENT, "BB-ORL-047", names.MICRO, names.TRAIN, names.NODES, names.DEVICES, fixes=newer("0.10.4"))
+@says(
+    "masked_mean or aggregate_loss of each micro-batch",
+    "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
+    "<0.10.4",
+)
 def _split_dependent(facts: Facts) -> str | None:
     s = facts.sizes
     old = holds("<0.10.3", facts.version)
@@ -99,9 +157,19 @@ def _split_dependent(facts: Facts) -> str | None:
     )
 
 
+def _other_rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts)
+
+
+@RULES.add(SILENT, "BB-ORL-048", names.GENERATION, names.ROLLOUT, fixes=_other_rollout_fixes)
+@says(
+    "no message",
+    "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
+    "SamplesGenerator.generate_samples",
+    ">=0.8.1",
+)
 def _other_rollout(facts: Facts) -> str | None:
-    s = facts.sizes
-    generation = s.generation
+    s, generation = facts.sizes, facts.sizes.generation
     if generation is None or generation == s.rollout_prompts:
         return None
     name = f"{facts.name(names.GENERATION)} = {generation}"
@@ -112,6 +180,12 @@ def _other_rollout(facts: Facts) -> str | None:
     return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(names.ROLLOUT)}"
 
 
+@RULES.add(SILENT, "BB-ORL-049", names.FILTER, names.ROLLOUT, fixes=newer("0.11.1"))
+@says(
+    "the run ends, perhaps without an optimizer step",
+    "OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
+    ">=0.8.1,<0.11.1",
+)
 def _filter_discards(facts: Facts) -> str | None:
     if not facts.sizes.filtered:
         return None
@@ -121,6 +195,17 @@ def _filter_discards(facts: Facts) -> str | None:
     )
 
 
+def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    return fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.replicas))
+
+
+@RULES.add(SILENT, "BB-ORL-050", names.TRAIN, names.NODES, names.DEVICES, fixes=_dynamic_step_fixes)
+@says(
+    "DeepSpeed's own check of the train batch is off with dynamic batches",
+    "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
+    ">=0.8.6",
+)
 def _uneven_dynamic(facts: Facts) -> str | None:
     s = facts.sizes
     if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
@@ -131,33 +216,23 @@ def _uneven_dynamic(facts: Facts) -> str | None:
     )
 
 
-def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
-    s = facts.sizes
-    return fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.replicas))
+def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
+    total, completion = facts["data.max_len"], facts[_MAX_NEW]
+    fixes = fixes_of(facts, "data.max_len", 2 * completion) if 2 * completion <= LARGEST else ()
+    return fixes + (fixes_of(facts, _MAX_NEW, total // 2) if total > 1 else ())
 
 
+@RULES.add(SILENT, "BB-ORL-051", _MAX_NEW, "data.max_len", fixes=_room_fixes)
+@says("sequences are cut at data.max_len", "openrlhf 0.9.8 to 0.11.2 SamplesGenerator", ">=0.9.8")
 def _no_room(facts: Facts) -> str | None:
-    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
+    total, completion = facts["data.max_len"], facts[_MAX_NEW]
     if completion is None or completion < total:
         return None
-    return f"{facts.said('rollout.max_new_tokens')} leaves no room for a prompt in {facts.said('data.max_len')}"
+    return f"{facts.said(_MAX_NEW)} leaves no room for a prompt in {facts.said('data.max_len')}"
 
 
-def _schedule_length(facts: Facts) -> str | None:
-    """The schedule is made for the steps that all prompts would fill, rounded down in this order."""
-    prompts, s = facts.trained_prompts, facts.sizes
-    if prompts is None or s.passes < 1 or s.episodes < 1:
-        return None
-    scheduled = prompts * s.group // s.train * s.episodes * s.passes
-    if s.filtered:
-        return (
-            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(names.FILTER)} "
-            "dropped nothing: dropped prompts leave it unfinished"
-        )
-    made = _steps_made(prompts, facts)
-    if made is None or made == scheduled:
-        return None
-    return f"the learning rate's schedule is made for {scheduled} optimizer steps, the run makes {made}"
+def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return _dataset_fixes(facts) if facts.sizes.positive and not facts.sizes.filtered else ()
 
 
 def _steps_made(prompts: int, facts: Facts) -> int | None:
@@ -175,29 +250,40 @@ def _steps_made(prompts: int, facts: Facts) -> int | None:
     return (full * whole + short) * s.episodes // s.accumulation
 
 
-def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
-    return _dataset_fixes(facts) if facts.sizes.positive and not facts.sizes.filtered else ()
+@RULES.add(SILENT, "BB-ORL-053", names.ROLLOUT, names.GROUP, names.TRAIN, "train.max_epochs", fixes=_schedule_fixes)
+@says(
+    "the learning rate ends elsewhere on its schedule",
+    f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
+)
+def _schedule_length(facts: Facts) -> str | None:
+    """The schedule is made for the steps that all prompts would fill, rounded down in this order."""
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or s.passes < 1 or s.episodes < 1:
+        return None
+    scheduled = prompts * s.group // s.train * s.episodes * s.passes
+    if s.filtered:
+        return (
+            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(names.FILTER)} "
+            "dropped nothing: dropped prompts leave it unfinished"
+        )
+    made = _steps_made(prompts, facts)
+    if made is None or made == scheduled:
+        return None
+    return f"the learning rate's schedule is made for {scheduled} optimizer steps, the run makes {made}"
 
 
-def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
-    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
-    fixes = fixes_of(facts, "data.max_len", 2 * completion) if 2 * completion <= LARGEST else ()
-    return fixes + (fixes_of(facts, "rollout.max_new_tokens", total // 2) if total > 1 else ())
-
-
-def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
-    """The nearest prompts per rollout and train batches that leave no completion over."""
+def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
-    share = math.lcm(s.train, s.group) // s.group
-    key = names.ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else names.GENERATION
-    fixes = fixes_of(facts, key, *nearest_numbers(s.prompts_per_rollout, multiple_of=share))
-    granule = s.replicas * (1 if s.dynamic else s.micro)
-    if granule and s.completions_per_rollout % granule == 0:
-        steps = nearest_numbers(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
-        fixes += fixes_of(facts, names.TRAIN, *(step * granule for step in steps))
-    return fixes
+    return newer("0.11.2")(facts) + fixes_of(facts, names.MICRO, s.train // s.replicas)
 
 
+@RULES.add(SILENT, "BB-ORL-069", names.ESTIMATOR, names.TRAIN, names.MICRO, fixes=_critic_fixes)
+@says(
+    "AdamW hides a common factor; clipping by the norm, and the value head beside it, do not",
+    "measured on CPU: openrlhf 0.10.4, 0.11.0 and 0.11.1 CriticPPOTrainer with deepspeed 0.19.1 and 0.19.5, whose "
+    "engine divides at each of a model's outputs, and the critic's hidden states are one",
+    ">=0.10.4,<0.11.2",
+)
 def _critic_divided(facts: Facts) -> str | None:
     s = facts.sizes
     if not facts.has_critic or s.dynamic or not s.positive or not s.whole_accumulation or s.accumulation < 2:
@@ -206,127 +292,3 @@ def _critic_divided(facts: Facts) -> str | None:
         f"the gradients of the critic's layers are divided by the {s.accumulation} micro-batches of an optimizer step "
         "twice, those of its value head once"
     )
-
-
-def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
-    s = facts.sizes
-    return newer("0.11.2")(facts) + fixes_of(facts, names.MICRO, s.train // s.replicas)
-
-
-_LOST = (
-    "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
-    "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
-    "deepspeed 0.17.2 to 0.19.5"
-)
-
-SILENT_STEPS: tuple[Rule, ...] = (
-    SILENT(
-        "BB-ORL-042",
-        _lost_gradients,
-        (names.DYNAMIC, names.ZERO, names.BUDGET, "ds.adam_offload"),
-        "it trains on, and logs the norm of the gradient that is left",
-        _LOST,
-        fixed(ds__zero_stage=3),
-        ">=0.8.6",
-    ),
-    SILENT(
-        "BB-ORL-043",
-        _unseeded_order,
-        ("train.seed",),
-        "the prompt loader draws its seed from a process that nobody seeds",
-        "openrlhf 0.8.1 to 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer",
-        lambda facts: (Fix("compare runs by the prompts that they logged: no option orders them"),),
-        ">=0.8.1",
-    ),
-    SILENT(
-        "BB-ORL-044",
-        _left_over,
-        (names.ROLLOUT, names.GROUP, names.TRAIN, names.GENERATION),
-        "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
-        "openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
-        _rollout_fixes,
-    ),
-    SILENT(
-        "BB-ORL-045",
-        _tail,
-        (names.ROLLOUT, names.GROUP, names.TRAIN),
-        "the short rollout is trained on as far as its micro-batches fill optimizer steps",
-        "openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit, 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
-        _dataset_fixes,
-        ">=0.9.9",
-    ),
-    SILENT(
-        "BB-ORL-046",
-        _tail_dropped,
-        (names.ROLLOUT,),
-        "the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
-        "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
-        "PPOTrainer.fit",
-        _dataset_fixes,
-        DROPPED_TAIL,
-    ),
-    SILENT(
-        "BB-ORL-047",
-        _split_dependent,
-        (names.MICRO, names.TRAIN, names.NODES, names.DEVICES),
-        "masked_mean or aggregate_loss of each micro-batch",
-        "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
-        newer("0.10.4"),
-        "<0.10.4",
-    ),
-    SILENT(
-        "BB-ORL-048",
-        _other_rollout,
-        (names.GENERATION, names.ROLLOUT),
-        "no message",
-        "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
-        "SamplesGenerator.generate_samples",
-        lambda facts: fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts),
-        ">=0.8.1",
-    ),
-    SILENT(
-        "BB-ORL-049",
-        _filter_discards,
-        (names.FILTER, names.ROLLOUT),
-        "the run ends, perhaps without an optimizer step",
-        "OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
-        newer("0.11.1"),
-        ">=0.8.1,<0.11.1",
-    ),
-    SILENT(
-        "BB-ORL-050",
-        _uneven_dynamic,
-        (names.TRAIN, names.NODES, names.DEVICES),
-        "DeepSpeed's own check of the train batch is off with dynamic batches",
-        "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
-        _dynamic_step_fixes,
-        ">=0.8.6",
-    ),
-    SILENT(
-        "BB-ORL-051",
-        _no_room,
-        ("rollout.max_new_tokens", "data.max_len"),
-        "sequences are cut at data.max_len",
-        "openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
-        _room_fixes,
-        ">=0.9.8",
-    ),
-    SILENT(
-        "BB-ORL-053",
-        _schedule_length,
-        (names.ROLLOUT, names.GROUP, names.TRAIN, "train.max_epochs"),
-        "the learning rate ends elsewhere on its schedule",
-        f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
-        _schedule_fixes,
-    ),
-    SILENT(
-        "BB-ORL-069",
-        _critic_divided,
-        (names.ESTIMATOR, names.TRAIN, names.MICRO),
-        "AdamW hides a common factor; clipping by the norm, and the value head beside it, do not",
-        "measured on CPU: openrlhf 0.10.4, 0.11.0 and 0.11.1 CriticPPOTrainer with deepspeed 0.19.1 and 0.19.5, whose "
-        "engine divides at each of a model's outputs, and the critic's hidden states are one",
-        _critic_fixes,
-        ">=0.10.4,<0.11.2",
-    ),
-)

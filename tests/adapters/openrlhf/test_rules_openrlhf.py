@@ -15,8 +15,7 @@ from batchbridge.reading.files import load_source
 from batchbridge_history import openrlhf as history
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required
-from batchbridge_openrlhf.rules import RULES
-from batchbridge_openrlhf.rules.parser import PARSER_RULES
+from batchbridge_openrlhf.rules import RULES, parser
 from batchbridge_openrlhf.settings import RELEASES, options_of
 
 LEGAL = {
@@ -552,5 +551,5 @@ def test_the_first_rule_that_we_name_for_the_parser_is_the_one_that_it_named_its
 def test_the_recorded_command_lines_cover_every_check_of_the_parser():
     assert {row["native"] for row in VERDICTS} == {
         *("accepted", "BB-ORL-003", "BB-ORL-004"),
-        *(rule.code for rule in PARSER_RULES),
+        *(rule.code for rule in parser.RULES),
     }

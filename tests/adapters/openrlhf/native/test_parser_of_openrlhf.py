@@ -9,7 +9,7 @@ from orl_commands import commands
 from orl_outcomes import ACCEPTED, actions_of, named, ours, shape
 from real_openrlhf import program, run
 
-from batchbridge_openrlhf.rules.parser import PARSER_RULES
+from batchbridge_openrlhf.rules import parser
 from batchbridge_openrlhf.settings import options_of
 
 VERSION = "0.11.2"
@@ -33,7 +33,7 @@ def test_the_first_rule_that_the_parser_names_is_ours_for_every_command_line(cou
         if native != (mine := ours(argv, VERSION)):
             disagreements.append((argv, found, mine))
     assert disagreements == []
-    reached = {rule.code for rule in PARSER_RULES} - {"BB-ORL-011"}  # of releases before 0.11
+    reached = {rule.code for rule in parser.RULES} - {"BB-ORL-011"}  # of releases before 0.11
     assert outcomes == {ACCEPTED, "BB-ORL-003", "BB-ORL-004", *reached}
 
 
