@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit import Variable, neighbours
+from batchbridge.kit.rule_table import nearest_fixes, setting_fixes
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLOUT, PROMPTS
 
@@ -19,23 +20,17 @@ def near(*keys: str) -> Callable[[Callable[[Run, Mapping[str, int]], bool]], Fix
 
     def ways_out(legal: Callable[[Run, Mapping[str, int]], bool]) -> Fixes:
         def fixes(run: Run) -> tuple[Fix, ...]:
-            present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
-            sizes = [Variable(key, max(present[key], 1)) for key in keys]
-            return tuple(map(fix_of, neighbours(sizes, lambda changes: legal(run, {**present, **changes}))))
+            sizes = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
+            return nearest_fixes(sizes, keys, partial(legal, run))
 
         return fixes
 
     return ways_out
 
 
-def fix_of(changes: Mapping[str, Any]) -> Fix:
-    """The way out that sets `changes`."""
-    return Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes)
-
-
 def setting(key: str, value: Any) -> Fixes:
     """One setting, whatever the run."""
-    return lambda run: (fix_of({key: value}),)
+    return lambda run: setting_fixes({key: value})
 
 
 @near(PROMPTS)

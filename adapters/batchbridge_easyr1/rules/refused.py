@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING, Rules, says
+from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING, Rules, says, setting_fixes
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import estimators_of
-from batchbridge_easyr1.rules.fixes import fix_of, known, near, rollout_fixes, setting
+from batchbridge_easyr1.rules.fixes import known, near, rollout_fixes, setting
 from batchbridge_easyr1.rules.refused_sizes import DRIVER, generation_chunks
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import AGGREGATIONS, KL_ESTIMATORS, KL_TYPES, OPTIMIZERS, SCHEDULES
@@ -79,7 +79,7 @@ def _no_batch(run: Run) -> str | None:
 
 def _more_tries(run: Run) -> tuple[Fix, ...]:
     size = -(-run[names.PROMPTS] // run[names.MAX_TRIES])
-    return (fix_of({names.MAX_TRIES: -1}), fix_of({names.MINI_ROLLOUT: size}))
+    return setting_fixes({names.MAX_TRIES: -1}, {names.MINI_ROLLOUT: size})
 
 
 @RULES.add(GENERATING, "BB-EZR1-035", names.MINI_ROLLOUT, names.PROMPTS, names.MAX_TRIES, fixes=_more_tries)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING, Rules, says
+from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING, Rules, says, setting_fixes
 from batchbridge_easyr1 import settings as names
-from batchbridge_easyr1.rules.fixes import fix_of, near, setting, step_fixes
+from batchbridge_easyr1.rules.fixes import near, setting, step_fixes
 from batchbridge_easyr1.run import Run
 
 DRIVER = "EasyR1 0.3.0 to 0.3.3.dev0 trainer/ray_trainer.py RayPPOTrainer.__init__"
@@ -94,7 +94,7 @@ def _micro_fits(run: Run) -> str | None:
 
 
 def _offload_fixes(run: Run) -> tuple[Fix, ...]:
-    return (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), fix_of({names.MICRO: run.share}))
+    return (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), *setting_fixes({names.MICRO: run.share}))
 
 
 @RULES.add(STARTING, "BB-EZR1-016", _OFFLOAD, names.MICRO, names.BATCH, fixes=_offload_fixes)
@@ -112,7 +112,7 @@ def _ulysses(run: Run) -> str | None:
 
 
 def _ulysses_fixes(run: Run) -> tuple[Fix, ...]:
-    return (fix_of({run.ulysses_key: 1}),)
+    return setting_fixes({run.ulysses_key: 1})
 
 
 @RULES.add(STARTING, "BB-EZR1-017", "worker.actor.ulysses_size", names.NODES, names.GPUS, fixes=_ulysses_fixes)
@@ -142,7 +142,7 @@ def _tensor_parallel(run: Run) -> str | None:
     return f"{_TENSOR} = {size} does not divide {run.world} devices"
 
 
-@RULES.add(STARTING, "BB-EZR1-019", _TOKENS, fixes=lambda run: (fix_of({_TOKENS: run.longest}),))
+@RULES.add(STARTING, "BB-EZR1-019", _TOKENS, fixes=lambda run: setting_fixes({_TOKENS: run.longest}))
 @says(
     "ValueError: max_num_batched_tokens should be greater than prompt_length + response_length.",
     "EasyR1 vllm_rollout_spmd.py:110",
@@ -156,18 +156,17 @@ def _batched_tokens(run: Run) -> str | None:
 def _chunk_fixes(run: Run) -> tuple[Fix, ...]:
     key = names.MINI_ROLLOUT if run[names.MINI_ROLLOUT] else names.PROMPTS
     below = run[key] // run.world * run.world
-    return tuple(fix_of({key: size}) for size in (below, below + run.world) if size)
+    return setting_fixes(*({key: size} for size in (below, below + run.world) if size))
 
 
 @RULES.add(GENERATING, "BB-EZR1-020", names.PROMPTS, names.NODES, names.GPUS, fixes=_chunk_fixes)
 @says("AssertionError: only support equal chunk. Got size of DataProto ... and chunk ...", "EasyR1 protocol.py:555")
 def generation_chunks(run: Run) -> str | None:
     """Prompts per generation that the devices do not share evenly."""
-    size = run[names.MINI_ROLLOUT] or run[names.PROMPTS]
-    if not run.plain or size % run.world == 0:
-        return None
     key = names.MINI_ROLLOUT if run[names.MINI_ROLLOUT] else names.PROMPTS
-    return f"{key} = {size} prompts per generation are no multiple of {run.world} devices"
+    if not run.plain or run[key] % run.world == 0:
+        return None
+    return f"{run.said(key)} prompts per generation are no multiple of {run.world} devices"
 
 
 @RULES.add(UPDATING, "BB-EZR1-021", names.PROMPTS, names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=step_fixes)

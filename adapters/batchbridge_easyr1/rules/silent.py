@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
-from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG, Rules, says
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG, Rules, says, setting_fixes
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO, estimators_of
-from batchbridge_easyr1.rules.fixes import fix_of, known, rollout_fixes, setting, step_fixes
+from batchbridge_easyr1.rules.fixes import known, rollout_fixes, setting, step_fixes
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import SET_BY_EASYR1
 
@@ -28,7 +28,7 @@ def _floored(run: Run) -> str | None:
 
 
 def _scope_fixes(run: Run) -> tuple[Fix, ...]:
-    return (fix_of({names.MODE: "token" if run.token_weighted else "seq"}),)
+    return setting_fixes({names.MODE: "token" if run.token_weighted else "seq"})
 
 
 @RULES.add(SILENT, "BB-EZR1-023", names.MICRO)
@@ -166,17 +166,17 @@ def _adaptive(run: Run) -> str | None:
     return "algorithm.kl_type = adaptive: the KL coefficient moves during the run, and the canonical one does not"
 
 
-@RULES.add(NOTE, "BB-EZR1-044", "algorithm.online_filtering")
+@RULES.add(NOTE, "BB-EZR1-044", names.FILTER)
 @says(
     "RuntimeError: No sample is kept after filtering. Please check your data.",
     "EasyR1 trainer/ray_trainer.py:537, :238",
     ">=0.3.1",
 )
 def _filter_in_one_batch(run: Run) -> str | None:
-    if not run["algorithm.online_filtering"]:
+    if not run[names.FILTER]:
         return None
     return (
-        "algorithm.online_filtering: a generation batch of which no group is kept ends the run, however many were kept "
+        f"{names.FILTER}: a generation batch of which no group is kept ends the run, however many were kept "
         "before; steps are counted as if every group were kept, so epochs are longer; kept groups beyond "
         f"{names.PROMPTS} are thrown away"
     )
