@@ -107,8 +107,8 @@ class OpenRlhfAdapter(FramedAdapter):
         """See `FramedAdapter.read`. Text converts as argparse converts it; see `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
         given = given_of(source, options)
-        if given.other or given.no_command:
-            return self.unread(version, [*found, _no_command(given, source)], context)
+        if given is None:
+            return self.unread(version, [*found, _no_command(source.argv)], context)
         # A script leaves it open, and nothing here depends on it.
         given.refused = [
             one for one in given.refused if one.name not in source.unknown or not is_idle(options[one.name].identity)
@@ -245,14 +245,14 @@ def _finding(
     return Finding(code, "error", phase, message, (place,), tuple(fixes), native, source=source)
 
 
-def _no_command(given: Given, source: Source) -> Finding:
-    if given.other:
-        message = f"{given.other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
-    else:
-        message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(source.argv)[:120]!r}"
-    place = Where("command", shown(given.other or " ".join(source.argv[:3])))
+def _no_command(argv: Sequence[str]) -> Finding:
+    other = other_program(argv)
+    message = f"{other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
+    if other is None:
+        message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(argv)[:120]!r}"
+    place = Where("command", shown(other or " ".join(argv[:3])))
     fix = Fix("give the command that starts openrlhf.cli.train_ppo_ray")
-    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=bool(given.other))
+    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=other is not None)
 
 
 def _refused(given: Given) -> Iterator[Finding]:
