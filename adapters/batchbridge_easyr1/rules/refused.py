@@ -28,9 +28,8 @@ def generation_chunks(run: Run) -> str | None:
 
 def _no_batch(run: Run) -> str | None:
     count, size = run.prompts_in_dataset, run.prompts_at_once
-    if count is None or not run.plain or size < 1 or count >= size:
-        return None
-    return f"the dataset's {count} prompts do not fill one batch of {size}"
+    broken = count is not None and run.plain and size >= 1 and count < size
+    return f"the dataset's {count} prompts do not fill one batch of {size}" if broken else None
 
 
 def _too_many_batches(run: Run) -> str | None:
@@ -118,9 +117,8 @@ def _kl_type(run: Run) -> str | None:
 
 def _kl_horizon(run: Run) -> str | None:
     horizon = run["algorithm.kl_horizon"]
-    if not run.has_kl or run["algorithm.kl_type"] != "adaptive" or horizon > 0:
-        return None
-    return f"algorithm.kl_type = adaptive with algorithm.kl_horizon = {horizon}: it must be above 0"
+    broken = run.has_kl and run["algorithm.kl_type"] == "adaptive" and horizon <= 0
+    return f"algorithm.kl_type = adaptive with algorithm.kl_horizon = {horizon}: it must be above 0" if broken else None
 
 
 REFUSED: tuple[Rule, ...] = (

@@ -81,16 +81,14 @@ def _offload(run: Run) -> str | None:
 
 
 def _ulysses(run: Run) -> str | None:
-    if not run.plain or run.world % run[run.ulysses_key] == 0:
-        return None
-    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices"
+    broken = run.plain and run.world % run[run.ulysses_key] != 0
+    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices" if broken else None
 
 
 def _tensor_parallel(run: Run) -> str | None:
     size = run[f"{names.ROLLOUT}tensor_parallel_size"]
-    if run.world < 1 or (size >= 1 and run.world % size == 0):
-        return None
-    return f"{names.ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices"
+    broken = run.world >= 1 and (size < 1 or run.world % size != 0)
+    return f"{names.ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices" if broken else None
 
 
 def _batched_tokens(run: Run) -> str | None:

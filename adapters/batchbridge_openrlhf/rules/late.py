@@ -25,9 +25,8 @@ def _second_boundary(facts: Facts) -> str | None:
 
 def _schedule_arguments(facts: Facts) -> str | None:
     name = facts[names.SCHEDULE]
-    if name in (*MIN_LR_SCHEDULES, "constant", "constant_with_warmup"):
-        return None
-    return f"{facts.said(names.SCHEDULE)} gets a floor for the learning rate that it does not take"
+    broken = name not in (*MIN_LR_SCHEDULES, "constant", "constant_with_warmup")
+    return f"{facts.said(names.SCHEDULE)} gets a floor for the learning rate that it does not take" if broken else None
 
 
 SCHEDULES = (
@@ -38,9 +37,8 @@ SCHEDULES = (
 
 
 def _schedule_name(facts: Facts) -> str | None:
-    if facts[names.SCHEDULE] in SCHEDULES:
-        return None
-    return f"{facts.said(names.SCHEDULE)} is no schedule of transformers"
+    broken = facts[names.SCHEDULE] not in SCHEDULES
+    return f"{facts.said(names.SCHEDULE)} is no schedule of transformers" if broken else None
 
 
 def _dual_clip(facts: Facts) -> str | None:
@@ -68,9 +66,8 @@ def _correction_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 def _queue(facts: Facts) -> str | None:
-    if not facts[names.ASYNC] or facts["train.async_queue_size"] > 0:
-        return None
-    return f"{facts.said('train.async_queue_size')}: must be at least 1"
+    broken = facts[names.ASYNC] and facts["train.async_queue_size"] <= 0
+    return f"{facts.said('train.async_queue_size')}: must be at least 1" if broken else None
 
 
 def _uneven_ranks(facts: Facts) -> str | None:

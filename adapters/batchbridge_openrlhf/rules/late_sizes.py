@@ -63,9 +63,8 @@ def _reference_place(facts: Facts) -> str | None:
 
 
 def _reward_place(facts: Facts) -> str | None:
-    if not facts["train.colocate_critic_reward"] or not facts.has_critic:
-        return None
-    return _same_places("critic", "reward", facts)
+    colocated = facts["train.colocate_critic_reward"] and facts.has_critic
+    return _same_places("critic", "reward", facts) if colocated else None
 
 
 def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
@@ -122,9 +121,7 @@ def _other_models(facts: Facts) -> str | None:
             continue  # it is trained, and of trained models DeepSpeed checks fixed micro-batches only
         elif replicas < 1 or s.train % (s.micro * replicas):
             broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
-    if not broken:
-        return None
-    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}"
+    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}" if broken else None
 
 
 def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -135,9 +132,8 @@ def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 def _tensor_precision(facts: Facts) -> str | None:
-    if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
-        return None
-    return f"{facts.said(names.TENSOR)} needs bf16"
+    broken = facts.sizes.tensor > 1 and precision(facts.settings, facts.version) != "bf16"
+    return f"{facts.said(names.TENSOR)} needs bf16" if broken else None
 
 
 def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:

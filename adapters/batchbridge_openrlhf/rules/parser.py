@@ -42,9 +42,8 @@ def _filter_range(facts: Facts) -> str | None:
     # 0.8.1 looks at the bounds of the reward instead.
     identity = names.CLIP_RANGE if holds("<0.8.1.post1", facts.version) else names.RANGE
     low, high = facts[identity]
-    if not facts.sizes.filtered or low < high:
-        return None
-    return f"{facts.name(identity)} = {low:g} {high:g}: the first must be below the second"
+    broken = facts.sizes.filtered and not low < high
+    return f"{facts.name(identity)} = {low:g} {high:g}: the first must be below the second" if broken else None
 
 
 def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -62,9 +61,8 @@ def _filter_reward(facts: Facts) -> str | None:
 
 
 def _filter_group(facts: Facts) -> str | None:
-    if not facts.sizes.filtered or facts.sizes.group > 1:
-        return None
-    return f"{facts.name(names.FILTER)} filters groups: {facts.said(names.GROUP)} must be above 1"
+    broken = facts.sizes.filtered and facts.sizes.group <= 1
+    return f"{facts.name(names.FILTER)} filters groups: {facts.said(names.GROUP)} must be above 1" if broken else None
 
 
 def _divisors(facts: Facts) -> tuple[str, ...]:
@@ -111,9 +109,8 @@ def _chunk_minimum_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 def _partial(facts: Facts) -> str | None:
-    if not facts["train.partial_rollout_enable"] or facts[names.ASYNC]:
-        return None
-    return f"{facts.name('train.partial_rollout_enable')} needs {facts.name(names.ASYNC)}"
+    broken = facts["train.partial_rollout_enable"] and not facts[names.ASYNC]
+    return f"{facts.name('train.partial_rollout_enable')} needs {facts.name(names.ASYNC)}" if broken else None
 
 
 def _packing_engines(facts: Facts) -> str | None:
@@ -127,15 +124,13 @@ def _packing_engines(facts: Facts) -> str | None:
 
 def _asleep(facts: Facts) -> str | None:
     # Without colocation the parser turns sleeping off by itself.
-    if not (facts[names.ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]):
-        return None
-    return f"{facts.name(names.ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}"
+    broken = facts[names.ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]
+    return f"{facts.name(names.ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}" if broken else None
 
 
 def _evaluation_reward(facts: Facts) -> str | None:
-    if not facts["eval.dataset"] or facts.remote_reward:
-        return None
-    return f"{facts.name('eval.dataset')} needs a remote reward or an agent function"
+    broken = facts["eval.dataset"] and not facts.remote_reward
+    return f"{facts.name('eval.dataset')} needs a remote reward or an agent function" if broken else None
 
 
 def _no_reward(facts: Facts) -> str | None:
@@ -162,9 +157,7 @@ def _images(facts: Facts) -> str | None:
 
 def _threshold(facts: Facts) -> str | None:
     bounds = facts[names.THRESHOLD]
-    if len(bounds) <= 2:
-        return None
-    return f"{facts.name(names.THRESHOLD)} has {len(bounds)} numbers: HIGH, or LOW HIGH"
+    return f"{facts.name(names.THRESHOLD)} has {len(bounds)} numbers: HIGH, or LOW HIGH" if len(bounds) > 2 else None
 
 
 def _image_fixes(facts: Facts) -> tuple[Fix, ...]:

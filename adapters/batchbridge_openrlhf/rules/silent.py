@@ -76,9 +76,8 @@ def _packing_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 def _token_gspo(facts: Facts) -> str | None:
-    if facts["actor.policy_loss_type"] != "gspo" or sequence_mean(facts.settings, facts.version):
-        return None
-    return "gspo is averaged over tokens, and over sequences from 0.8.9 on"
+    broken = facts["actor.policy_loss_type"] == "gspo" and not sequence_mean(facts.settings, facts.version)
+    return "gspo is averaged over tokens, and over sequences from 0.8.9 on" if broken else None
 
 
 def _uncarried(facts: Facts) -> str | None:
