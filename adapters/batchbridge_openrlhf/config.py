@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep, Phase, Request
+from batchbridge.kit.command_line import CommandLine
 from batchbridge.kit.frame import FramedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
@@ -17,16 +18,7 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as tables
 from batchbridge_openrlhf.facts import Facts
-from batchbridge_openrlhf.given import (
-    Given,
-    Running,
-    given_of,
-    is_bare,
-    names_in,
-    other_program,
-    program_of,
-    wrong_value,
-)
+from batchbridge_openrlhf.given import Running, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import sizes_of
@@ -244,7 +236,7 @@ def _no_command(argv: Sequence[str]) -> Finding:
     return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=other is not None)
 
 
-def _refused(given: Given) -> Iterator[Finding]:
+def _refused(given: CommandLine) -> Iterator[Finding]:
     """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
     for word, longer in given.ambiguous.items():
         message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
@@ -257,7 +249,7 @@ def _refused(given: Given) -> Iterator[Finding]:
 _UNRECOGNIZED = "argparse: error: unrecognized arguments"
 
 
-def _strays(given: Given) -> Iterator[Finding]:
+def _strays(given: CommandLine) -> Iterator[Finding]:
     if given.strays:
         words = " ".join(given.strays)[:120]
         place, fix = Where(given.strays[0][:60] or "''"), Fix(f"remove {words!r}")
