@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, Phase, Request
+from batchbridge import Attachment, Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge.kit import Context, Phase, Request
 from batchbridge.kit.command_line import CommandLine
-from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, spec_of
@@ -25,9 +25,10 @@ from batchbridge_openrlhf.sizes import sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 
-class OpenRlhfAdapter(FramedAdapter):
+class OpenRlhfAdapter(PackagedAdapter):
     """Framework `openrlhf`: `openrlhf.cli.train_ppo_ray`."""
 
+    home = "batchbridge_openrlhf"
     framework: ClassVar[str] = "openrlhf"
     codes = Codes("BB-ORL-001", "BB-ORL-002", "BB-ORL-007", "BB-ORL-003", "BB-ORL-004", "BB-ORL-009")
     no_configuration = "BB-ORL-006"
@@ -96,7 +97,7 @@ class OpenRlhfAdapter(FramedAdapter):
         return difference() if installed(self.distribution) == version else ""
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`. Text converts as argparse converts it; see `values`."""
+        """See `PackagedAdapter.read`. Text converts as argparse converts it; see `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
         given = given_of(source, options)
         if given is None:
@@ -154,12 +155,6 @@ class OpenRlhfAdapter(FramedAdapter):
 
         return dataclasses.replace(reading, run=facts, behaviour=behaviour(facts) if decided else None)
 
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """OpenRLHF's own rules and known defects; see `rules`."""
-        from batchbridge_openrlhf.rules import check
-
-        return check(reading)
-
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """Models, data, rewards and generation engines are the user's to add."""
         from batchbridge_openrlhf.writing import native, settings_for
@@ -171,14 +166,6 @@ class OpenRlhfAdapter(FramedAdapter):
         from batchbridge_openrlhf.writing import argv, shell
 
         return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
-
-    def native_steps(
-        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
-    ) -> Iterator[NativeStep]:
-        """The unwrapped run, where the options decide it; see `behaviour.native_steps`."""
-        from batchbridge_openrlhf.behaviour import native_steps
-
-        return native_steps(reading, dataset_size, response_tokens)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules of the trainers' base class and of the asynchronous trainer; see
