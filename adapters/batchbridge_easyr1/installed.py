@@ -6,6 +6,7 @@ says nothing.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from batchbridge.kit.proven import folder_of
@@ -24,17 +25,9 @@ def version_in(package: Path) -> str | None:
     """EasyR1's version, from the files of a package `verl`; None where that is verl's own, or says none."""
     if not all((package / name).exists() for name in FILES):
         return None
-    return _literal_version(package / "__init__.py")
-
-
-def _literal_version(file: Path) -> str | None:
-    """EasyR1's version is a literal in its `__init__.py`."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = (package / "__init__.py").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals and name.strip() == "__version__":
-            return value.strip().strip("\"'")
-    return None
+    said = re.search(r"""^\s*__version__\s*=\s*["']?(.*?)["']?\s*$""", text, re.MULTILINE)
+    return None if said is None else said[1]

@@ -55,23 +55,20 @@ KL_CLAMP = 10.0
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    loss = LOSS_TYPES.get(run[names.LOSS_TYPE], LOSS_TYPES["default"])  # an unknown one is the default: BB-EZR1-028
+    # An unknown loss is the default one: BB-EZR1-028.
+    surrogate, level, clips = LOSS_TYPES.get(run[names.LOSS_TYPE], LOSS_TYPES["default"])
     estimator = ESTIMATORS.get(run[names.ESTIMATOR])
     if run[names.MODE] not in AGGREGATIONS or estimator is None or not run.plain or run.completions_per_step < 1:
         return None
     told = told_by((row for row in settings_of(run.version).values() if run[row.key] is not None), run.native)
     for name, value in zip(("baseline", "scale", "epsilon", "ddof"), estimator, strict=True):
         told[f"advantage.{name}"] = Told(value, None, "fixed in core_algos")
-    devices = (names.NODES, names.GPUS)
+    devices, sizes = (names.NODES, names.GPUS), (names.BATCH, names.GROUP)
+    asked = " x ".join(f"{key} {run[key]}" for key in sizes)
+    share = f"{asked} / {run.replicas} replicas, floored, = {run.share} on each"
     told |= {
         "topology.world_size": Told(run.world, None, f"{' x '.join(devices)} = {run.world}", devices),
-        "optimizer_step.completions_per_step": Told(
-            run.completions_per_step,
-            None,
-            f"{names.BATCH} {run[names.BATCH]} x {names.GROUP} {run[names.GROUP]} / {run.replicas} replicas, floored, "
-            f"= {run.share} on each",
-            (names.BATCH, names.GROUP),
-        ),
+        "optimizer_step.completions_per_step": Told(run.completions_per_step, None, share, sizes),
         "advantage.baseline": Told(estimator[0], names.ESTIMATOR),
         "advantage.scale": Told(estimator[1], None, f"{run[names.ESTIMATOR]} scales so", (names.ESTIMATOR,)),
     }
@@ -84,7 +81,6 @@ def meaning(run: Run) -> dict[str, Told] | None:
         told["rollout.group_filter"] = Told(group_filter(low, high, run[names.GROUP]), None, formula, keys)
     if run["trainer.max_steps"] is None:
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
-    surrogate, level, clips = loss
     told["objective.surrogate"] = (
         Told(surrogate, names.LOSS_TYPE) if names.LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")
     )

@@ -19,12 +19,9 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     """EasyR1 `version`'s settings that say `spec`; what is overlooked comes out when `write` reads its own work."""
     values = _newest_settings(spec, problems)
     if holds(STARTS_AT_ZERO, version):
-        problems.need(
-            0.0 not in (spec.carried.warmup_steps, spec.carried.warmup_ratio),
-            f"carried.warmup_steps = 0: without a warm-up easyr1 {version} trains its first rollout with a learning "
-            "rate of 0, as 1 says",
-            "carried.warmup_steps",
-        )
+        none = f"carried.warmup_steps = 0: without a warm-up easyr1 {version} trains its first rollout with a learning "
+        warms_up = 0.0 not in (spec.carried.warmup_steps, spec.carried.warmup_ratio)
+        problems.need(warms_up, f"{none}rate of 0, as 1 says", "carried.warmup_steps")
         if spec.carried.warmup_steps == 1.0:
             values.pop(f"{names.ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
     rows, written = settings_of(version), dict(values)
@@ -45,12 +42,11 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values[names.NODES], values[names.GPUS] = nodes_and_gpus(spec.topology.world_size)
     values[f"{names.ROLLOUT}tensor_parallel_size"] = 1
     problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
-    group, completions = rollout.completions_per_prompt, step.completions_per_step or 0
-    path, whole = "optimizer_step.completions_per_step", group > 0 and completions % group == 0
-    if problems.given(step.completions_per_step, path) and problems.fits(
-        whole, path, f"easyr1 counts whole groups of {group}"
-    ):
-        values[names.BATCH] = completions // group
+    group, completions = rollout.completions_per_prompt, step.completions_per_step
+    path = "optimizer_step.completions_per_step"
+    groups, whole = f"easyr1 counts whole groups of {group}", group > 0 and (completions or 0) % group == 0
+    if problems.given(completions, path) and problems.fits(whole, path, groups):
+        values[names.BATCH] = (completions or 0) // group
     values[names.FILTER] = rollout.group_filter == "replace_zero_variance"
     if values[names.FILTER]:
         values[names.FILTER_LOW], values[names.FILTER_HIGH] = ALIKE
@@ -97,20 +93,16 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
     if micro.tokens_per_device is not None:
         longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
-        budgets = ", ".join(f"{path} = {value}" for path, value in _budgets(spec).items())
+        budgets = _budgets(spec)
+        said = ", ".join(f"{path} = {value}" for path, value in budgets.items())
         by = f", over {shared} devices" if shared > 1 else ""
-        problems.need(
-            all(value * shared % longest < shared for value in _budgets(spec).values()),
-            f"{budgets}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}",
-            *_budgets(spec),
-        )
+        whole = all(value * shared % longest < shared for value in budgets.values())
+        multiples = f"{said}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}"
+        problems.need(whole, multiples, *budgets)
         size, forward = micro.tokens_per_device * shared // longest, micro.forward_tokens_per_device
         forward = None if forward is None else forward * shared // longest
-    if problems.need(
-        size is not None,
-        "micro_batch is open: easyr1 needs a size or a token budget",
-        "micro_batch.completions_per_device",
-    ):
+    is_open = "micro_batch is open: easyr1 needs a size or a token budget"
+    if problems.need(size is not None, is_open, "micro_batch.completions_per_device"):
         values[names.MICRO], values[names.FORWARD] = size, size if forward is None else forward
     return values
 

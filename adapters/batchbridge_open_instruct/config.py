@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, walk
 from batchbridge.kit.command_line import options_of
-from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import shown, spec_of
@@ -23,9 +23,10 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST
 
 
-class OpenInstructAdapter(FramedAdapter):
+class OpenInstructAdapter(PackagedAdapter):
     """Framework `open_instruct`: grpo_fast.py, grpo.py, and the older ppo_vllm_thread_ray_gtrl.py."""
 
+    home = "batchbridge_open_instruct"
     framework: ClassVar[str] = "open_instruct"
     codes = Codes("BB-OI-001", "BB-OI-002", "BB-OI-005", "BB-OI-003", "BB-OI-004", "BB-OI-007")
     no_configuration = "BB-OI-006"
@@ -73,7 +74,7 @@ class OpenInstructAdapter(FramedAdapter):
         return checkout
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`. Strings convert as HfArgumentParser converts them."""
+        """See `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
         rows, others = tables.rows_of(version), tables.other_names(version)
@@ -131,12 +132,6 @@ class OpenInstructAdapter(FramedAdapter):
             for reading in readings
             if not any(found.severity == "error" for found in (*reading.findings, *self.check(reading)))
         ]
-
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """The scripts' own checks, and what they do silently; see `rules`."""
-        from batchbridge_open_instruct.rules import check
-
-        return check(reading)
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise;

@@ -62,7 +62,8 @@ def behaviour(facts: Facts) -> Behaviour | None:
     if not facts.sizes.positive:
         return None
     s = facts.sizes
-    row = _denominator(facts)
+    kind = (s.dynamic, sequence_mean(facts.settings, s.version))
+    row = next(row for row in DENOMINATORS if holds(row.versions, s.version) and (row.dynamic, row.by_sequence) == kind)
     seed = facts.name("train.seed")
     by = f"keyed by {seed} and the episode"
     if holds(UNSEEDED, s.version):
@@ -162,12 +163,3 @@ def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
 
 def _shuffled(facts: Facts) -> bool:
     return shuffles(facts.settings, facts.version)
-
-
-def _denominator(facts: Facts) -> Denominator:
-    by_sequence = sequence_mean(facts.settings, facts.version)
-    return next(
-        row
-        for row in DENOMINATORS
-        if holds(row.versions, facts.version) and row.dynamic == facts.sizes.dynamic and row.by_sequence == by_sequence
-    )

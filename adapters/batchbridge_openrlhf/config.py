@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, Phase, Request, walk
-from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge import Attachment, Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge.kit import Context, Phase, Request
+from batchbridge.kit.command_line import CommandLine
+from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, spec_of
@@ -17,25 +18,17 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as tables
 from batchbridge_openrlhf.facts import Facts
-from batchbridge_openrlhf.given import (
-    Given,
-    Running,
-    given_of,
-    is_bare,
-    names_in,
-    other_program,
-    program_of,
-    wrong_value,
-)
+from batchbridge_openrlhf.given import Running, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
-from batchbridge_openrlhf.sizes import Sizes, sizes_of
+from batchbridge_openrlhf.sizes import sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 
-class OpenRlhfAdapter(FramedAdapter):
+class OpenRlhfAdapter(PackagedAdapter):
     """Framework `openrlhf`: `openrlhf.cli.train_ppo_ray`."""
 
+    home = "batchbridge_openrlhf"
     framework: ClassVar[str] = "openrlhf"
     codes = Codes("BB-ORL-001", "BB-ORL-002", "BB-ORL-007", "BB-ORL-003", "BB-ORL-004", "BB-ORL-009")
     no_configuration = "BB-ORL-006"
@@ -104,74 +97,63 @@ class OpenRlhfAdapter(FramedAdapter):
         return difference() if installed(self.distribution) == version else ""
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`. Text converts as argparse converts it; see `values`."""
+        """See `PackagedAdapter.read`. Text converts as argparse converts it; see `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
         given = given_of(source, options)
-        if given.other or given.no_command:
-            return self.unread(version, [*found, _no_command(given, source)], context)
+        if given is None:
+            return self.unread(version, [*found, _no_command(source.argv)], context)
+        idle = {name for name, option in options.items() if is_idle(option.identity)}
         # A script leaves it open, and nothing here depends on it.
-        given.refused = [
-            one for one in given.refused if one.name not in source.unknown or not is_idle(options[one.name].identity)
-        ]
+        given.refused = [one for one in given.refused if one.name not in source.unknown or one.name not in idle]
         found += _refused(given)
         settings = tables.defaults_of(version)
         places: dict[str, Where] = {}
-        parsed = decided = not given.ambiguous and all(is_idle(options[one.name].identity) for one in given.refused)
+        parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
         later = list(_strays(given))
         near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
         for name, value in given.values.items():
-            option = options.get(name)
+            option, place = options.get(name), given.places[name]
             if option is None:
-                later.append(_unknown(name, given.places[name], near.get(name, ()), version))
+                later.append(_unknown(name, place, near.get(name, ()), version))
                 continue
-            if name in source.unknown and is_idle(option.identity):
+            if name in source.unknown and name in idle:
                 continue
-            places[option.identity] = given.places[name]
+            places[option.identity] = place
             try:
                 settings[option.identity] = convert(option, value)
             except WrongValue as wrong:
-                message = wrong_value(name, given.places[name].value, wrong)
-                found.append(
-                    _finding("BB-ORL-004", message, given.places[name], native=wrong.native, phase=wrong.phase)
-                )
+                message = wrong_value(name, place.value, wrong)
+                found.append(_finding("BB-ORL-004", message, place, native=wrong.native, phase=wrong.phase))
                 if wrong.phase != "config":
                     settings[option.identity] = wrong.held
-                elif not is_idle(option.identity):
+                elif name not in idle:
                     parsed = False
-                decided = decided and is_idle(option.identity)
+                decided = decided and name in idle
         found += later  # argparse comes to what it does not know after it has converted the rest
         sizes = sizes_of(settings, version, context.world_size) if parsed else None
-        known = sizes if decided else None
-        found += _world_notes(known, places, names)
-        found += _inexpressible(settings, places, names) if known else ()
+        facts = None
+        if sizes is not None:
+            prompts, whole = context.dataset_size, given.whole
+            facts = Facts(settings, sizes, prompts, version, names, whole, frozenset(places), decided)
+            found += [*_world_notes(facts, places), *_inexpressible(facts, places)] if decided else []
         reading = dataclasses.replace(
             self.unread(version, found, context),
             native={name: settings[option.identity] for name, option in options.items()},
             given=places,
         )
-        if sizes is None:
+        if facts is None:
             return reading
-        prompts, whole = context.dataset_size, given.whole
-        facts = Facts(settings, sizes, prompts, version, names, whole, frozenset(places), decided)
-        told = meaning(settings, sizes) if decided else None
+        told = meaning(settings, facts.sizes) if decided else None
         if told is not None:
             if source.native is not None:
                 told["order.seed"] = Told(settings["train.seed"], "train.seed", ORDERED)
             spec = spec_of(told)
             # What is at the schema's default, openrlhf has nothing to say about.
-            origins = {
-                path: _origin(path, told[path], facts, places, source) for path, _, _ in walk(spec) if path in told
-            }
+            origins = {path: _origin(path, told[path], facts, places, source) for path in spec.values if path in told}
             reading = dataclasses.replace(reading, spec=spec, provenance=origins)
         from batchbridge_openrlhf.behaviour import behaviour
 
         return dataclasses.replace(reading, run=facts, behaviour=behaviour(facts) if decided else None)
-
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """OpenRLHF's own rules and known defects; see `rules`."""
-        from batchbridge_openrlhf.rules import check
-
-        return check(reading)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """Models, data, rewards and generation engines are the user's to add."""
@@ -184,14 +166,6 @@ class OpenRlhfAdapter(FramedAdapter):
         from batchbridge_openrlhf.writing import argv, shell
 
         return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
-
-    def native_steps(
-        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
-    ) -> Iterator[NativeStep]:
-        """The unwrapped run, where the options decide it; see `behaviour.native_steps`."""
-        from batchbridge_openrlhf.behaviour import native_steps
-
-        return native_steps(reading, dataset_size, response_tokens)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules of the trainers' base class and of the asynchronous trainer; see
@@ -234,28 +208,22 @@ _TELLING = frozenset(
 
 
 def _finding(
-    code: str,
-    message: str,
-    place: Where,
-    fixes: Sequence[Fix] = (),
-    native: str = "",
-    phase: Phase = "config",
-    source: str | None = tables.SOURCE,
+    code: str, message: str, place: Where, fixes: Sequence[Fix] = (), native: str = "", phase: Phase = "config"
 ) -> Finding:
-    return Finding(code, "error", phase, message, (place,), tuple(fixes), native, source=source)
+    return Finding(code, "error", phase, message, (place,), tuple(fixes), native, source=tables.SOURCE)
 
 
-def _no_command(given: Given, source: Source) -> Finding:
-    if given.other:
-        message = f"{given.other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
-    else:
-        message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(source.argv)[:120]!r}"
-    place = Where("command", shown(given.other or " ".join(source.argv[:3])))
+def _no_command(argv: Sequence[str]) -> Finding:
+    other = other_program(argv)
+    message = f"{other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
+    if other is None:
+        message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(argv)[:120]!r}"
+    place = Where("command", shown(other or " ".join(argv[:3])))
     fix = Fix("give the command that starts openrlhf.cli.train_ppo_ray")
-    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=bool(given.other))
+    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=other is not None)
 
 
-def _refused(given: Given) -> Iterator[Finding]:
+def _refused(given: CommandLine) -> Iterator[Finding]:
     """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
     for word, longer in given.ambiguous.items():
         message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
@@ -268,7 +236,7 @@ def _refused(given: Given) -> Iterator[Finding]:
 _UNRECOGNIZED = "argparse: error: unrecognized arguments"
 
 
-def _strays(given: Given) -> Iterator[Finding]:
+def _strays(given: CommandLine) -> Iterator[Finding]:
     if given.strays:
         words = " ".join(given.strays)[:120]
         place, fix = Where(given.strays[0][:60] or "''"), Fix(f"remove {words!r}")
@@ -291,27 +259,21 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
     return _finding("BB-ORL-003", message, place, fixes, _UNRECOGNIZED)
 
 
-def _world_notes(sizes: Sizes | None, places: Mapping[str, Where], names: Mapping[str, str]) -> Iterator[Finding]:
-    if sizes is None or not sizes.asked:
-        return
-    said = [places[key] for key in (tables.NODES, tables.DEVICES) if key in places]
+def _world_notes(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]:
+    sizes, names = facts.sizes, facts.names
+    said = tuple(places[key] for key in (tables.NODES, tables.DEVICES) if key in places)
     configured = sizes.nodes * sizes.devices_per_node
-    if said and configured != sizes.world:
-        yield Finding(
-            "BB-ORL-007",
-            "note",
-            "config",
+    if sizes.asked and said and configured != sizes.world:
+        message = (
             f"read for {sizes.world} devices, as asked; the options say {names[tables.NODES]} {sizes.nodes} x "
-            f"{names[tables.DEVICES]} {sizes.devices_per_node} = {configured}",
-            where=tuple(said),
+            f"{names[tables.DEVICES]} {sizes.devices_per_node} = {configured}"
         )
+        yield Finding("BB-ORL-007", "note", "config", message, said)
 
 
-def _inexpressible(
-    settings: Mapping[str, Any], places: Mapping[str, Where], names: Mapping[str, str]
-) -> Iterator[Finding]:
-    for identity, why in inexpressible(settings).items():
-        place = places.get(identity) or Where(names[identity], shown(settings[identity]))
+def _inexpressible(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]:
+    for identity, why in inexpressible(facts.settings).items():
+        place = places.get(identity) or Where(facts.name(identity), shown(facts[identity]))
         message = f"{why}: the schema has no word for it, and says nothing rather than something else"
         yield Finding("BB-ORL-009", "warning", "config", message, where=(place,), undecided=True)
 
@@ -327,12 +289,6 @@ def _origin(path: str, entry: Told, facts: Facts, places: Mapping[str, Where], s
         absent = tables.ABSENT.get(entry.key)
         return Provenance((), entry.value, "default", absent[1] if absent else f"no such option in openrlhf {version}")
     name, value = names[entry.key], facts[entry.key]
-    return Provenance.of(
-        name,
-        value,
-        places.get(entry.key),
-        default=f"default of openrlhf {version}",
-        said=f"{'--' if source.argv else ''}{name} {shown(value)}",
-        note=entry.note,
-        others=others,
-    )
+    default, said = f"default of openrlhf {version}", f"{'--' if source.argv else ''}{name} {shown(value)}"
+    place = places.get(entry.key)
+    return Provenance.of(name, value, place, default=default, said=said, note=entry.note, others=others)

@@ -15,6 +15,15 @@ def _of_policys_size(spec: Spec) -> bool:
     )
 
 
+def _has_critic(spec: Spec) -> tuple[bool, bool]:
+    return spec.critic is not None, spec.advantage.baseline == "value"
+
+
+def _averages_over_steps(spec: Spec) -> bool:
+    critic = spec.critic
+    return critic is None or (critic.aggregation, critic.denominator_scope) == ("token_mean", "optimizer_step")
+
+
 def _gae(spec: Spec) -> tuple[float, float] | None:
     return None if spec.critic is None else (spec.critic.gamma, spec.critic.gae_lambda)
 
@@ -24,10 +33,7 @@ CRITIC: tuple[Refusal, ...] = (
         "critic",
         "the spec and the trainer differ in whether a critic is trained, which gives the advantages: set "
         "algo.advantage.estimator as it says",
-        lambda args, request: (
-            (request.spec.critic is None) != (own_spec(request).critic is None)
-            or (request.spec.advantage.baseline == "value") != (own_spec(request).advantage.baseline == "value")
-        ),
+        lambda args, request: _has_critic(request.spec) != _has_critic(own_spec(request)),
         configured=never,
         remedy="algo.advantage.estimator gae, or a specification without a critic",
     ),
@@ -59,13 +65,7 @@ CRITIC: tuple[Refusal, ...] = (
     Refusal(
         "critic_aggregation",
         "openrlhf's value loss is a mean over the optimizer step's tokens; the spec's is another one",
-        lambda args, request: (
-            request.spec.critic is not None
-            and (
-                request.spec.critic.aggregation != "token_mean"
-                or request.spec.critic.denominator_scope != "optimizer_step"
-            )
-        ),
+        lambda args, request: not _averages_over_steps(request.spec),
     ),
 )
 SET_IN_CRITIC = (

@@ -40,22 +40,23 @@ _DEEPEST = 6
 class Given(CommandLine):
     """What a command or a mapping gives.
 
-    other: another OpenRLHF program that the command starts. no_command: it starts none. whole: a command from the
-    program on, to which nothing is added.
+    whole: a command from the program on, to which nothing is added.
     """
 
-    other: str | None = None
-    no_command: bool = False
     whole: bool = False
 
 
-def given_of(source: Source, options: Mapping[str, Option]) -> Given:
-    """What `source` gives to a parser with these `options`. Values that replace arguments (`--set`) come last."""
+def given_of(source: Source, options: Mapping[str, Option]) -> Given | None:
+    """What `source` gives to a parser with these `options`; None where its command does not start the trainer. Values
+    that replace arguments (`--set`) come last."""
     if not source.argv or all(_SETTING.match(word) for word in source.argv):
         given = Given()
         _take(given, source, source.values)
         return given
-    given = _arguments(source, options)
+    start = program_of(source.argv)
+    if start is None and (other_program(source.argv) or not is_bare(source.argv)):
+        return None
+    given = _arguments(source, options, start)
     from batchbridge.kit import set_on_top
 
     _take(given, source, set_on_top(source.values, source.argv))
@@ -86,11 +87,7 @@ def names_in(source: Source) -> list[str]:
     return [name for name, _ in _leaves(source.values, {}, "", 0)]
 
 
-def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
-    argv, start = source.argv, program_of(source.argv)
-    if start is None and (other_program(argv) or not is_bare(argv)):
-        return Given(other=other_program(argv), no_command=other_program(argv) is None)
-
+def _arguments(source: Source, options: Mapping[str, Option], start: int | None) -> Given:
     def objection(name: str, words: Any) -> tuple[str, str] | None:
         try:
             convert(options[name], words)
@@ -99,7 +96,7 @@ def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
         return None
 
     takes = {name: _TAKES.get(option.kind, Takes()) for name, option in options.items()}
-    words = argv[0 if start is None else start + 1 :]
+    words = source.argv[0 if start is None else start + 1 :]
     line = command_line.parse(words, takes, objection, shown, source)
     return Given(**vars(line), whole=start is not None)
 

@@ -34,9 +34,8 @@ def convert(option: Option, value: Any) -> Any:
         return None
     converted = _CONVERTERS[option.kind](option, value)
     if option.choices and converted not in option.choices:
-        raise WrongValue(
-            f"one of {', '.join(option.choices)}", f"argparse: argument --{option.identity}: invalid choice"
-        )
+        native = f"argparse: argument --{option.identity}: invalid choice"
+        raise WrongValue(f"one of {', '.join(option.choices)}", native)
     return converted
 
 

@@ -13,19 +13,9 @@ from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf import meaning
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import write_critic
-from batchbridge_openrlhf.meaning import (
-    CORRECTION_WORDS,
-    ESTIMATORS,
-    FIXED,
-    KEYS,
-    KL_CLAMP,
-    MIN_LR_SCHEDULES,
-    TYPES,
-    UNSEEDED,
-    correction_key,
-)
 from batchbridge_openrlhf.settings import ABSENT, RELEASES, holds, names_of, options_of
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
@@ -38,7 +28,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
 
     None among objective, carried and advantage settings means unknown: OpenRLHF's default stays.
     """
-    values = written_by(keys_of(KEYS, version).values(), spec, problems)
+    values = written_by(keys_of(meaning.KEYS, version).values(), spec, problems)
     _sizes(spec, version, values, problems)
     _micro_batch(spec, values, problems)
     _loss(spec, values, problems)
@@ -47,7 +37,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     _carried(spec, version, values, problems)
     write_critic(spec, version, values, problems)
     said = spec.values
-    for path, wanted in {**{path: value for path, (value, _) in FIXED.items()}, **_ONLY}.items():
+    for path, wanted in {**{path: value for path, (value, _) in meaning.FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
         problems.fits(said[path] in allowed, path, f"openrlhf has only {' or '.join(map(str, allowed))}")
     return values
@@ -108,15 +98,15 @@ _ONLY: Mapping[str, Any] = {
     "horizon.optimizer_steps": None,
     "carried.reference_sync_steps": None,
 }
-"""Canonical fields with the one value that OpenRLHF has, beside those of `FIXED`. An agent needs code that the spec
-does not hold."""
+"""Canonical fields with the one value that OpenRLHF has, beside those of `meaning.FIXED`. An agent needs code that the
+spec does not hold."""
 
 
 def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     rollout, world = spec.rollout, spec.topology.world_size
     for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
         problems.need(spec.values[path] is not None, f"{path} is open: openrlhf needs a number", path)
-    if holds(UNSEEDED, version):
+    if holds(meaning.UNSEEDED, version):
         problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)")
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
@@ -177,7 +167,7 @@ def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
 
 def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     baseline, scale = spec.advantage.baseline, spec.advantage.scale
-    known = [row for row in ESTIMATORS if holds(row.versions, version)]
+    known = [row for row in meaning.ESTIMATORS if holds(row.versions, version)]
     same = [row for row in known if (row.baseline, row.scale) == (baseline, scale)]
     plain = [row for row in known if (row.baseline, row.scale, scale) == (baseline, "batch", "none")]
     has = ", ".join(f"{row.baseline} with {row.scale}" for row in known)
@@ -203,7 +193,7 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         _correction(objective.sampler_correction, version, values, problems)
     elif objective.ratio_level == "sequence" and objective.old_logprobs == "sampler":
         # With gspo any correction just takes the sampler's log-probabilities for the ratio.
-        values[correction_key(version)] = "token" if holds(">=0.11.2", version) else True
+        values[meaning.correction_key(version)] = "token" if holds(">=0.11.2", version) else True
 
 
 def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
@@ -219,27 +209,29 @@ def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         if problems.fits(known, "objective.kl_estimator", "openrlhf has k1, k2 and k3"):
             values["algo.kl.estimator"] = name
             values["algo.kl.unbiased_gradient"] = bool(unbiased)
-    clamp = f"openrlhf holds the estimate within {KL_CLAMP:g}"
-    problems.fits(objective.kl_clamp in (None, KL_CLAMP), "objective.kl_clamp", clamp)
+    clamp = f"openrlhf holds the estimate within {meaning.KL_CLAMP:g}"
+    problems.fits(objective.kl_clamp in (None, meaning.KL_CLAMP), "objective.kl_clamp", clamp)
 
 
 def _correction(text: str, version: str, values: dict[str, Any], problems: Problems) -> None:
     path = "objective.sampler_correction"
     match = _CORRECTION.fullmatch(text)
-    parts = {word: parts for parts, word in CORRECTION_WORDS.items()}.get(match[1]) if match else None
+    parts = {word: parts for parts, word in meaning.CORRECTION_WORDS.items()}.get(match[1]) if match else None
     try:
         bounds = tuple(0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]) if match else ()
     except ValueError:
         parts = None
     if parts is None:
-        known = ", ".join(CORRECTION_WORDS.values())
+        known = ", ".join(meaning.CORRECTION_WORDS.values())
         problems.fits(False, path, f"openrlhf's are {known} with bounds, as in `token_truncate [0.5, 5.0]`")
         return
     values[names.THRESHOLD] = bounds
     if holds(">=0.11.2", version):
         values |= dict(zip((names.LEVEL, names.MODE, names.GATING), parts, strict=True))
         return
-    kinds = [kind for kind, old in TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))]
+    kinds = [
+        kind for kind, old in meaning.TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))
+    ]
     if holds("<0.9.1", version):
         values[names.THRESHOLD] = bounds[-1]
     if problems.fits(bool(kinds), path, f"not in openrlhf {version}"):
@@ -276,7 +268,7 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
         name, arguments = "cosine_with_min_lr", {"min_lr_rate": 0.0}
     warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
     values[names.SCHEDULE] = transformers_name(name, warms_up=warms_up)
-    wanted = {"min_lr_rate"} if name in MIN_LR_SCHEDULES else set()
-    takes = f"openrlhf takes min_lr_rate with {' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise"
+    wanted = {"min_lr_rate"} if name in meaning.MIN_LR_SCHEDULES else set()
+    takes = f"openrlhf takes min_lr_rate with {' and '.join(meaning.MIN_LR_SCHEDULES)}, and no arguments otherwise"
     if problems.fits(set(arguments) == wanted, "carried.lr_schedule", takes) and arguments:
         values["actor.min_lr_ratio"] = arguments["min_lr_rate"]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, SharedSetting
-from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge import Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge.kit import Context, SharedSetting
+from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted, gathered
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
-from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import OF_SFT, fine_tunes, name_of, not_judged, recipe_of, starts
@@ -25,9 +24,10 @@ from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
 
-class TrlAdapter(FramedAdapter):
+class TrlAdapter(PackagedAdapter):
     """Framework `trl`: GRPOTrainer and `trl grpo`."""
 
+    home = "batchbridge_trl"
     framework: ClassVar[str] = "trl"
     title = "trl"
     codes = Codes("BB-TRL-001", "BB-TRL-002", "BB-TRL-005", "BB-TRL-003", "BB-TRL-004", "BB-TRL-006")
@@ -144,18 +144,6 @@ class TrlAdapter(FramedAdapter):
 
         return settings_schema(self.framework, self.groups, version, self.decides)
 
-    def check(self, reading: Reading) -> Sequence[Finding]:
-        """TRL's own rules and known defects; see `rules`."""
-        from batchbridge_trl.rules import check
-
-        return check(reading)
-
-    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """Of generation_batch_size and steps_per_generation only the first."""
-        from batchbridge_trl.writing import settings_for
-
-        return settings_for(spec, problems, version)
-
     def context_of(self, spec: Spec, version: str) -> Context:
         """With the world size, which is accelerate's."""
         return Context(framework_version=version, world_size=spec.topology.world_size)
@@ -177,14 +165,6 @@ class TrlAdapter(FramedAdapter):
         """Those that one of the groups has: TRL alone takes none of Open-R1's."""
         known = {row.key for group in self.groups for row in group.settings}
         return {key: row for key, row in super().shared_settings().items() if key in known}
-
-    def native_steps(
-        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
-    ) -> Iterator[NativeStep]:
-        """The unwrapped run with scripted rollouts; see `behaviour.native_steps`."""
-        from batchbridge_trl.behaviour import native_steps
-
-        return native_steps(reading, dataset_size, response_tokens)
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""

@@ -16,6 +16,7 @@ _DEVICES = Ask(name="devices", question="devices that hold copies of the policy 
 _SAMPLES = Ask(name="n", question="rollout.n (completions per prompt)")
 _MINI_PROMPTS = Ask(name="mini", question="ppo_mini_batch_size (prompts)")
 _MICRO_COMPLETIONS = Ask(name="micro", question="ppo_micro_batch_size_per_gpu (completions)")
+# Most are those of `validate_config`, in every version that is read.
 _text = partial(ErrorText, framework="verl", versions=">=0.4", phase="config")
 
 

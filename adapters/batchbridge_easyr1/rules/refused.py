@@ -72,9 +72,8 @@ def _kl_penalty_in_loss(run: Run) -> str | None:
 @says("AssertionError: len(train_dataloader) >= 1", "EasyR1 trainer/data_loader.py create_dataloader")
 def _no_batch(run: Run) -> str | None:
     count, size = run.prompts_in_dataset, run.prompts_at_once
-    if count is None or not run.plain or size < 1 or count >= size:
-        return None
-    return f"the dataset's {count} prompts do not fill one batch of {size}"
+    broken = count is not None and run.plain and size >= 1 and count < size
+    return f"the dataset's {count} prompts do not fill one batch of {size}" if broken else None
 
 
 def _more_tries(run: Run) -> tuple[Fix, ...]:

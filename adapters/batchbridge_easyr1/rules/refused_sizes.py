@@ -106,9 +106,8 @@ def _offload(run: Run) -> str | None:
 
 
 def _ulysses(run: Run) -> str | None:
-    if not run.plain or run.world % run[run.ulysses_key] == 0:
-        return None
-    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices"
+    broken = run.plain and run.world % run[run.ulysses_key] != 0
+    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices" if broken else None
 
 
 def _ulysses_fixes(run: Run) -> tuple[Fix, ...]:

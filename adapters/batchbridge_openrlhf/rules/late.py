@@ -76,9 +76,8 @@ def _correction(facts: Facts) -> str | None:
 @RULES.add(STARTING, "BB-ORL-040", "train.async_queue_size", fixes=fixed(train__async_queue_size=1))
 @says("ValueError: async_queue_size must be positive", "openrlhf 0.9.1 to 0.11.2 PPOTrainerAsync.__init__", ">=0.9.1")
 def _queue(facts: Facts) -> str | None:
-    if not facts[names.ASYNC] or facts["train.async_queue_size"] > 0:
-        return None
-    return f"{facts.said('train.async_queue_size')}: must be at least 1"
+    broken = facts[names.ASYNC] and facts["train.async_queue_size"] <= 0
+    return f"{facts.said('train.async_queue_size')}: must be at least 1" if broken else None
 
 
 def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:

@@ -94,9 +94,8 @@ def _engines_cover(facts: Facts) -> str | None:
     f"{ALL} cli/train_ppo_ray.py train",
 )
 def _reward_place(facts: Facts) -> str | None:
-    if not facts["train.colocate_critic_reward"] or not facts.has_critic:
-        return None
-    return _same_places("critic", "reward", facts)
+    colocated = facts["train.colocate_critic_reward"] and facts.has_critic
+    return _same_places("critic", "reward", facts) if colocated else None
 
 
 BELOW_ONE = "BB-ORL-010"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import eq, ge
-from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, OPEN
@@ -14,28 +12,28 @@ from batchbridge_verl.rules.ways_out import fix
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
 from batchbridge_verl.settings import ROLLOUT, holds
 
-_ASSERTED: dict[str, tuple[Callable[[Any, Any], bool], Any, str]] = {
-    # key: how it compares to a value, the value, and why
-    PROMPTS: (eq, 0, ": the trainer takes its prompts from a queue"),
-    "data.gen_batch_size": (eq, 1, ""),
-    STALE: (ge, 0, ""),
-    SYNCHRONISED: (ge, 1, ""),
-    REQUIRED: (ge, 1, ""),
-    MINI: (ge, 1, ""),
-    HYBRID: (eq, False, ": training and generation have devices of their own"),
-    LOG_PROBS: (eq, True, ""),
-    f"{ROLLOUT}mode": (eq, "async", ""),
+_ASSERTED: dict[str, tuple[Callable[[Run, str], bool], str, object]] = {
+    # key: whether it holds, what has to be, and a value that holds
+    PROMPTS: (lambda run, key: run[key] == 0, "has to be 0: the trainer takes its prompts from a queue", 0),
+    "data.gen_batch_size": (lambda run, key: run[key] == 1, "has to be 1", 1),
+    STALE: (lambda run, key: run[key] >= 0, "has to be at least 0", 0),
+    SYNCHRONISED: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    REQUIRED: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    MINI: (lambda run, key: run[key] >= 1, "has to be at least 1", 1),
+    HYBRID: (
+        lambda run, key: not run[key],
+        "has to be False: training and generation have devices of their own",
+        False,
+    ),
+    LOG_PROBS: (lambda run, key: run[key], "has to be True", True),
+    f"{ROLLOUT}mode": (lambda run, key: run[key] == "async", "has to be async", "async"),
 }
 
 
 def _wrong(run: Run) -> dict[str, str]:
     if run.entry != FULLY_ASYNC:
         return {}
-    return {
-        key: f"has to be {'at least ' if compare is ge else ''}{value}{why}"
-        for key, (compare, value, why) in _ASSERTED.items()
-        if not compare(run[key], value)
-    }
+    return {key: text for key, (holds, text, _) in _ASSERTED.items() if not holds(run, key)}
 
 
 def _not_asserted(run: Run) -> str | None:
@@ -43,7 +41,7 @@ def _not_asserted(run: Run) -> str | None:
 
 
 def _fixes(run: Run) -> tuple[Fix, ...]:
-    return (fix({key: _ASSERTED[key][1] for key in _wrong(run)}),)
+    return (fix({key: _ASSERTED[key][2] for key in _wrong(run)}),)
 
 
 def _not_judged(run: Run) -> str | None:

@@ -56,7 +56,8 @@ def shared(run: Run) -> int:
 def mini_fixes(role: str) -> Fixes:
     """As many prompts in a rollout as in a mini-batch, of the actor or the critic."""
     mini = f"{role}ppo_mini_batch_size"
-    return lambda run: tuple(fix({to: run[as_]}) for to, as_ in ((mini, PROMPTS), (PROMPTS, mini)) if run[as_] > 0)
+    pairs = ((mini, PROMPTS), (PROMPTS, mini))
+    return lambda run: tuple(fix({key: run[other]}) for key, other in pairs if run[other] > 0)
 
 
 def whole_steps(run: Run) -> tuple[Fix, ...]:

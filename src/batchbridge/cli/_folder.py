@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -112,9 +112,6 @@ def told(lines: Sequence[Line]) -> Iterator[str]:
     width = max((len(one.file) for one in lines), default=0)
     for one in lines:
         yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
-    yield f"{len(lines)} files: {_counted(one.word for one in lines)}" if lines else "no file that may be a run"
-
-
-def _counted(words: Iterable[str]) -> str:
-    counts = Counter(words)
-    return ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", "skipped") if counts[word])
+    counts = Counter(one.word for one in lines)
+    said = ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", "skipped") if counts[word])
+    yield f"{len(lines)} files: {said}" if lines else "no file that may be a run"

@@ -91,8 +91,8 @@ def diff(
         LedgerError: A ledger cannot be read.
     """
     from batchbridge.ledger.comparing import compare
-    from batchbridge.ledger.reading import Ledger
+    from batchbridge.ledger.reading import Ledger, unwatched
 
-    watching = {} if watch is None else {"watch": watch}
     a = Ledger(folder_a)
-    return compare(a, Ledger(folder_b, beside=a), rtol=0.0 if exact else rtol, exact=exact, **watching)
+    b = Ledger(folder_b, beside=a)
+    return compare(a, b, rtol=0.0 if exact else rtol, exact=exact, watch=watch or unwatched)

@@ -37,6 +37,11 @@ def kind_of(finding: Finding) -> str:
     return "undecided" if finding.undecided else finding.severity
 
 
+def wrong(reading: Reading) -> list[Finding]:
+    """What makes a reading invalid or undecided."""
+    return [finding for finding in reading.findings if kind_of(finding) in ("error", "undecided")]
+
+
 def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
     """`1 error, 2 warnings, 5 notes (-v shows them)`; "no findings"."""
     kinds = [kind_of(finding) for finding in findings]
@@ -183,3 +188,17 @@ def one_line(value: object) -> str:
     if isinstance(value, tuple):
         text = ", ".join(map(str, value)) or "none"
     return " ".join(text.split("\n"))
+
+
+def number(value: int | float | None) -> str:
+    """A count for a person: `1,234`, `2.5`, or a dash where it is open."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def count(value: int | float | None, one: str, many: str | None = None) -> str:
+    """`1 step`, `2.5 steps`, `an open number of steps`."""
+    if value is None:
+        return f"an open number of {many or one + 's'}"
+    return f"{number(value)} {one if value == 1 else many or one + 's'}"

@@ -143,11 +143,7 @@ def junit(reports: Sequence[Report]) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Report]], str]] = {
-    "concise": concise,
-    "github": github,
-    "gitlab": gitlab,
-    "sarif": sarif,
-    "junit": junit,
+    made.__name__: made for made in (concise, github, gitlab, sarif, junit)
 }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchbridge.kit import memory
 from batchbridge.meaning.spec import Spec
-from batchbridge.render.text import Table, count
+from batchbridge.render.findings import count
 
+_Draw = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+"""Draws (headers, rows)."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -65,7 +67,7 @@ def rows(spec: Spec, parameters: int | None, vocabulary: int | None) -> list[dic
     return found
 
 
-def section(spec: Spec, parameters: int | None, vocabulary: int | None, table: Table) -> str:
+def section(spec: Spec, parameters: int | None, vocabulary: int | None, table: _Draw) -> str:
     """The estimate as a section of `explain`, with what it leaves out."""
     cells = [
         (one["what"], f"{one['tokens']:,} tokens" if "tokens" in one else _size(one["bytes"]), one["formula"])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.meaning.briefs import printable
 from batchbridge.render import findings as shown
 from batchbridge.render.findings import PHASES as PHASES  # others have it from here
+from batchbridge.render.findings import count as count  # others have it from here
+from batchbridge.render.findings import number as number  # others have it from here
 from batchbridge.render.findings import one_line as one_line  # others have it from here
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
 
@@ -142,19 +144,18 @@ _STEP_UNITS = {
 
 def _releases(name: str, judged: Judged | None) -> Iterator[str]:
     """What every known release says, where no version was named."""
-    if judged is not None:
-        reading = judged.reading
-        if len(judged.spans) == 1:
-            spans = f"the same under every known one, {judged.spans[0].name}"
-            yield f"{one_line(shown_path(name))}: {reading.framework}, no version named: {spans}"
-            yield ""
-            return
-        yield f"{one_line(shown_path(name))}: {reading.framework}, no version named: judged under every known one"
+    if judged is None:
+        return
+    reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"
+    if len(judged.spans) == 1:
+        yield f"{place}: the same under every known one, {judged.spans[0].name}"
+    else:
+        yield f"{place}: judged under every known one"
         yield from map(one_line, judged.lines())
         hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
         how = hows.get(reading.verdict, "the newest")
         yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
-        yield ""
+    yield ""
 
 
 def _devices(devices: tuple[int, ...]) -> Iterator[str]:
@@ -200,13 +201,6 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
 def clean(text: str) -> str:
     """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-def number(value: int | float | None) -> str:
-    """A count for a person: `1,234`, `2.5`, or a dash where it is open."""
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
@@ -322,13 +316,6 @@ def _term(term: LossTerm) -> str:
     constant = "" if term.constant is None else f", c = {number(term.constant)}"
     scope = _SCOPES[term.denominator_scope]
     return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
-
-
-def count(value: int | float | None, one: str, many: str | None = None) -> str:
-    """`1 step`, `2.5 steps`, `an open number of steps`."""
-    if value is None:
-        return f"an open number of {many or one + 's'}"
-    return f"{number(value)} {one if value == 1 else many or one + 's'}"
 
 
 def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: Table, verbose: bool) -> Iterator[str]:

@@ -101,7 +101,7 @@ class NemoAdapter(TableAdapter):
         Source: utils/config.py parse_hydra_overrides, which takes every word that is not --config.
         """
         said: list[tuple[str, Any]] = []
-        file, path, wrong = "", None, []
+        file, path, bad = "", None, []
         program = next((place for place, word in enumerate(source.argv) if Path(word).stem.startswith(PROGRAM)), -1)
         for place, (before, word) in enumerate(pairwise(("", *source.argv))):
             if before == "--config" or word.startswith("--config="):
@@ -111,7 +111,7 @@ class NemoAdapter(TableAdapter):
                     override = parse_override(word)
                     said += settings_in({override.key: override.value})
                 except NotRead as error:
-                    wrong.append(self._wrong(str(error), Where(word.partition("=")[0][:60], word[:60])))
+                    bad.append(self._wrong(str(error), Where(word.partition("=")[0][:60], word[:60])))
         if file:
             start = Path() if source.path is None else source.path.parent
             found = [folder / file for folder in (start, *start.absolute().parents) if (folder / file).is_file()]
@@ -126,9 +126,7 @@ class NemoAdapter(TableAdapter):
             for spelled in (f"++{key}", f"+{key}", key):
                 if spelled in source.lines:
                     lines[key], files[key] = source.lines[spelled], str(source.path)
-        return replace(
-            base, values=values, lines=lines, files=files, path=source.path, problems=(*base.problems, *wrong)
-        )
+        return replace(base, values=values, lines=lines, files=files, path=source.path, problems=(*base.problems, *bad))
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Megatron's bound of the gradient is `policy.max_grad_norm`; 0 is off there."""

@@ -19,7 +19,7 @@ def derive(native: Native) -> dict[str, Told]:
     """Canonical values by field. Raises `ValueError` for a schedule that the schema cannot say."""
     if native["on_policy_distillation.enabled"]:
         raise ValueError("on_policy_distillation: its teachers take devices and give advantages of their own")
-    told = {path: _is(native, key) for path, key in engine(native).items()}
+    told = _own(native, "topology.")
     optimizer = _megatron_optimizer if native[f"{keys.MEGATRON}enabled"] else _torch_optimizer
     for part in (_micro_batches, _rollouts, _objective, _kl, optimizer, _staleness):
         told |= part(native)
@@ -35,13 +35,17 @@ def engine(native: Native) -> Mapping[str, str]:
     return keys.ENGINES["megatron" if native[f"{keys.MEGATRON}enabled"] else "dtensor"]
 
 
+def _own(native: Native, group: str) -> dict[str, Told]:
+    return {path: _is(native, key) for path, key in engine(native).items() if path.startswith(group)}
+
+
 def _micro_batches(native: Native) -> dict[str, Told]:
-    unit, train, forward, told = "completions", keys.MICRO, keys.FORWARD, {}
+    unit, train, forward, cut = "completions", keys.MICRO, keys.FORWARD, {}
     for group, counted in keys.COUNTED.items():
         if native[on := f"policy.{group}.enabled"]:
             unit, train, forward = "tokens", f"policy.{group}.train_mb_tokens", f"policy.{group}.logprob_mb_tokens"
-            told["micro_batch.tokens_counted"] = by(counted, f"{group} counts {counted} tokens", on)
-    told[f"micro_batch.{unit}_per_device"] = _is(native, train)
+            cut["micro_batch.tokens_counted"] = by(counted, f"{group} counts {counted} tokens", on)
+    told = {f"micro_batch.{unit}_per_device": _is(native, train), **cut}
     if native[forward] != native[train]:
         told[f"micro_batch.forward_{unit}_per_device"] = _is(native, forward)
     return told
@@ -75,10 +79,10 @@ def _objective(native: Native) -> dict[str, Told]:
         "ratio_level": by(keys.LEVELS[native[keys.SEQUENCES]], "sequence or token", keys.SEQUENCES),
         "old_logprobs": by("detached" if forced else "rollout_start", "forced to 1, or not", keys.SURROGATE[2]),
         "sampler_correction": by(correction(native), "the correction's settings", *keys.CORRECTION),
-        "dual_clip": _is(native, "loss_fn.ratio_clip_c"),
     }
     if not plain or forced:
         told |= {"clip_low": _is(native, "loss_fn.ratio_clip_min"), "clip_high": _is(native, "loss_fn.ratio_clip_max")}
+    told["dual_clip"] = _is(native, "loss_fn.ratio_clip_c")
     return {f"objective.{field}": entry for field, entry in told.items()}
 
 
@@ -128,7 +132,7 @@ def _megatron_optimizer(native: Native) -> dict[str, Told]:
     }
     if native[f"{router}router_load_balancing_type"] != "none" and native[f"{router}aux_loss_coeff"]:
         told["router_loss_coefficient"] = _is(native, f"{router}aux_loss_coeff")
-    return {f"carried.{field}": entry for field, entry in told.items()}
+    return _own(native, "carried.") | {f"carried.{field}": entry for field, entry in told.items()}
 
 
 def _torch_optimizer(native: Native) -> dict[str, Told]:
@@ -136,7 +140,7 @@ def _torch_optimizer(native: Native) -> dict[str, Told]:
     if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(one, (int, float)) for one in betas):
         raise ValueError(f"{key}: two numbers were expected")
     schedule, ticks = torch_schedule(native["policy.scheduler"])
-    return {
+    return _own(native, "carried.") | {
         "carried.optimizer": Told("adamw" if name == "torch.optim.AdamW" else name, "policy.optimizer.name"),
         "carried.weight_decay_excludes": by("nothing", "all parameters in one group", f"{keys.DTENSOR}enabled"),
         **{f"carried.beta{place}": Told(float(beta), key) for place, beta in enumerate(betas, 1)},

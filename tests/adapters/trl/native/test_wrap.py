@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 import batchbridge
+import batchbridge_trl.refusals as refusals
 import batchbridge_trl.runtime as runtime
 from batchbridge import BatchDrift, CannotAttach, Plan, unwrap, wrap
 from batchbridge.kit.proven import records
@@ -307,9 +308,9 @@ def test_ways_of_deepspeed_that_are_not_proven_are_refused(
     """Shows that the refusal looks at DeepSpeed's configuration; the engines themselves do not run here."""
     built = trainer()
     spec = batchbridge.read(built).spec.replace(**{"horizon.lr_tick": "rollout"})
-    monkeypatch.setattr(runtime, "_deepspeed", lambda trainer: config)
+    monkeypatch.setattr(refusals, "_deepspeed", lambda trainer: config)
     assert list(refused(built, like=spec)) == [name]
-    monkeypatch.setattr(runtime, "_deepspeed", lambda trainer: {"zero_optimization": {"stage": 3}})
+    monkeypatch.setattr(refusals, "_deepspeed", lambda trainer: {"zero_optimization": {"stage": 3}})
     assert wrap(built, like=spec).batchbridge.mode == "enforce"
 
 
