@@ -11,6 +11,7 @@ from batchbridge_verl.settings import ACTOR
 AGGREGATION = f"{ACTOR}loss_agg_mode"
 ESTIMATOR = "algorithm.adv_estimator"
 MODE = f"{ACTOR}policy_loss.loss_mode"
+FILTERED = "algorithm.filter_groups.enable"
 WORKERS = "data.dataloader_num_workers"
 DEVICES = (NODES, GPUS)
 ENGINE_WORKERS = ">=0.7.1"
