@@ -13,12 +13,8 @@ from collections.abc import Sequence
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_verl.rules import fully_async, later
-from batchbridge_verl.rules.later_sizes import LATER_SIZES
-from batchbridge_verl.rules.names import NAMES
+from batchbridge_verl.rules import fully_async, later, later_sizes, names, silent, silent_steps
 from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.rules.silent import UNREPORTED
-from batchbridge_verl.rules.silent_steps import SILENT_STEPS
 from batchbridge_verl.rules.validated import OF_ACTOR, OF_CRITIC, OF_REWARDS, OF_VALIDATION, SIZES
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
@@ -28,10 +24,10 @@ VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VAL
 RULES: tuple[Rule, ...] = (
     *VALIDATED,
     *later.RULES,
-    *LATER_SIZES,
-    *NAMES,
-    *SILENT_STEPS,
-    *UNREPORTED,
+    *later_sizes.RULES,
+    *names.RULES,
+    *silent_steps.RULES,
+    *silent.RULES,
     *fully_async.RULES,
 )
 

@@ -12,10 +12,15 @@ AGGREGATION = f"{ACTOR}loss_agg_mode"
 ESTIMATOR = "algorithm.adv_estimator"
 MODE = f"{ACTOR}policy_loss.loss_mode"
 FILTERED = "algorithm.filter_groups.enable"
-WORKERS = "data.dataloader_num_workers"
+BALANCE = "trainer.balance_batch"
+CORRECTION = "algorithm.rollout_correction."
+BYPASS = f"{CORRECTION}bypass_mode"
+V1 = "trainer.use_v1"
 DEVICES = (NODES, GPUS)
 ENGINE_WORKERS = ">=0.7.1"
 """Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `Run.legacy` tells."""
+OF_V1 = ">=0.8.0"
+"""Versions with the trainer on TransferQueue, `Run.v1`."""
 
 Test = Callable[[Run], str | None]
 
