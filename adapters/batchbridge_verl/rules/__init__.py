@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_verl.rules import fully_async, later, later_sizes, names, silent, silent_steps
+from batchbridge_verl.rules import fully_async, later, later_sizes, names, silent, silent_steps, validated
 from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.rules.validated import OF_ACTOR, OF_CRITIC, OF_REWARDS, OF_VALIDATION, SIZES
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
 __all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
 
-VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
+VALIDATED: tuple[Rule, ...] = tuple(validated.RULES)
 RULES: tuple[Rule, ...] = (
     *VALIDATED,
     *later.RULES,

@@ -9,7 +9,7 @@ from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING, Rules, says
 from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, FILTERED, MODE
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
-from batchbridge_verl.rules.ways_out import Fixes, fix, instead, setting
+from batchbridge_verl.rules.ways_out import fix, instead, setting
 from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in
@@ -171,31 +171,35 @@ def _two_kinds_of_batches(run: Run) -> str | None:
     return f"{DYNAMIC} = {run[DYNAMIC]} but {_LOG_PROB_DYNAMIC} = {run[_LOG_PROB_DYNAMIC]}"
 
 
-def _deprecated(whole: str, per_gpu: str, native: str, source: str, fixes: Fixes) -> None:
-    """The row of a micro-batch over all devices, in the place of one for each."""
-
-    @RULES.add(STARTING, "BB-VERL-050", whole, per_gpu, fixes=fixes)
-    @says(native, source, ENGINE_WORKERS)
-    def broken(run: Run) -> str | None:
-        if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
-            return None
-        return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
-
-
-_deprecated(
-    GLOBAL_MICRO,
-    MICRO,
+@RULES.add(STARTING, "BB-VERL-050", GLOBAL_MICRO, MICRO, fixes=instead(MICRO, GLOBAL_MICRO))
+@says(
     "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
     "verl 0.9.1 engine_workers.py:637",
-    instead(MICRO, GLOBAL_MICRO),
+    ENGINE_WORKERS,
 )
-_deprecated(
-    _LOG_PROB,
-    _LOG_PROB_PER_GPU,
+def _deprecated_micro(run: Run) -> str | None:
+    return _deprecated(GLOBAL_MICRO, MICRO, run)
+
+
+def _log_prob_of_one(run: Run) -> tuple[Fix, ...]:
+    return (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),)
+
+
+@RULES.add(STARTING, "BB-VERL-050", _LOG_PROB, _LOG_PROB_PER_GPU, fixes=_log_prob_of_one)
+@says(
     "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
     "verl 0.9.1 engine_workers.py:636",
-    lambda run: (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),),
+    ENGINE_WORKERS,
 )
+def _deprecated_log_prob(run: Run) -> str | None:
+    return _deprecated(_LOG_PROB, _LOG_PROB_PER_GPU, run)
+
+
+def _deprecated(whole: str, per_gpu: str, run: Run) -> str | None:
+    """A micro-batch over all devices, in the place of one for each."""
+    if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
+        return None
+    return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
 
 
 # ---- at the first rollout and the first update

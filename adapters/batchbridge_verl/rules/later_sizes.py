@@ -83,8 +83,7 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
 
 @RULES.add(UPDATING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes)
 @says(
-    "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
-    "verl 0.9.1 workers/engine/utils.py:124",
+    "AssertionError: data size must be divisible by micro_batch_size_per_gpu", "verl 0.9.1 workers/engine/utils.py:124"
 )
 def _micro_fits(run: Run) -> str | None:
     return None if run.legacy else _no_whole_micros(run)

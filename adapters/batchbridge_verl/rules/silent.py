@@ -87,10 +87,7 @@ def _per_micro_statistics(run: Run) -> str | None:
 
 
 @RULES.add(SILENT, "BB-VERL-030", AGGREGATION, MODE, fixes=setting(AGGREGATION, "seq-mean-token-mean"))
-@says(
-    "the setting is not read",
-    "verl 0.9.1 core_algos.py:1687, :2000; gspo: 0.6.0 to 0.9.0 compute_policy_loss_gspo",
-)
+@says("the setting is not read", "verl 0.9.1 core_algos.py:1687, :2000; gspo: 0.6.0 to 0.9.0 compute_policy_loss_gspo")
 def _aggregation_ignored(run: Run) -> str | None:
     mode = LOSS_MODES.get(run.surrogate)
     insisted = None if mode is None else mode.insists_on(run.version)
@@ -165,10 +162,7 @@ def _other_norm(run: Run) -> str:
 
 
 @RULES.add(SILENT, "BB-VERL-043", *_NORMS, fixes=lambda run: (fix({clip_grad_key(run): run[_other_norm(run)]}),))
-@says(
-    "the setting is not read",
-    "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396",
-)
+@says("the setting is not read", "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396")
 def _norm_unused(run: Run) -> str | None:
     used, other = clip_grad_key(run), _other_norm(run)
     if other not in run.given or run[other] == run[used]:
@@ -252,9 +246,7 @@ def _two_penalties(run: Run) -> str | None:
 
 @RULES.add(STANDING, "BB-VERL-073", AGGREGATION)
 @says(
-    "WARN: grad_norm is not finite",
-    "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step",
-    OF_V1,
+    "WARN: grad_norm is not finite", "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step", OF_V1
 )
 def _empty_step(run: Run) -> str | None:
     if run.legacy or run.engine == "megatron" or run[AGGREGATION] != "token-mean":
