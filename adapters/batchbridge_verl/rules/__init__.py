@@ -17,10 +17,10 @@ from batchbridge_verl.rules import fully_async, later, later_sizes, names, silen
 from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
-__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
+__all__ = ["RULES", "VALIDATED", "check", "defects"]
 
-VALIDATED: tuple[Rule, ...] = tuple(validated.RULES)
-RULES: tuple[Rule, ...] = (
+VALIDATED = tuple(validated.RULES)
+RULES = (
     *VALIDATED,
     *later.RULES,
     *later_sizes.RULES,

@@ -14,7 +14,7 @@ from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, M
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in
 
-TRAINER_MODES = ("sync", "colocate_async", "separate_async")
+_TRAINERS = ("sync", "colocate_async", "separate_async")
 _METRIC = "algorithm.filter_groups.metric"
 _LOG_PROB, _LOG_PROB_PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 _LOG_PROB_DYNAMIC, _CLIP = f"{ROLLOUT}log_prob_use_dynamic_bsz", f"{ACTOR}clip_ratio_c"
@@ -52,9 +52,9 @@ def _not_positive(run: Run) -> str | None:
     "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py get_trainer_cls",
 )
 def _unknown_mode(run: Run) -> str | None:
-    if not run.v1 or run.entry == "main_ppo_sync" or run[TRAINER_MODE] in TRAINER_MODES:
+    if not run.v1 or run.entry == "main_ppo_sync" or run[TRAINER_MODE] in _TRAINERS:
         return None
-    return _foreign(run, TRAINER_MODE, "verl's", TRAINER_MODES)
+    return _foreign(run, TRAINER_MODE, "verl's", _TRAINERS)
 
 
 def _foreign(run: Run, key: str, whose: str, names: Collection[str]) -> str:

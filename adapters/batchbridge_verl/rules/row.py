@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from batchbridge.kit import rule_table
 from batchbridge_verl.run import GPUS, GROUP, NODES, Run
@@ -21,8 +21,6 @@ ENGINE_WORKERS = ">=0.7.1"
 """Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `Run.legacy` tells."""
 OF_V1 = ">=0.8.0"
 """Versions with the trainer on TransferQueue, `Run.v1`."""
-
-Test = Callable[[Run], str | None]
 
 Rule = rule_table.Rule[Run]
 

@@ -317,7 +317,7 @@ def _one_of_two(whole: str, per_gpu: str, run: Run) -> str | None:
 
 
 def _log_prob(code: str, role: str) -> None:
-    """The row of the micro-batches in which the reference policy or the rollout's scores its completions."""
+    """The row of the micro-batches in which log-probabilities are computed, the reference policy's or the rollout's."""
     whole, per_gpu = f"{role}log_prob_micro_batch_size", f"{role}log_prob_micro_batch_size_per_gpu"
 
     def fixes(run: Run) -> tuple[Fix, ...]:
