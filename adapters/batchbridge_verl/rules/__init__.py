@@ -9,22 +9,26 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_verl.rules.fully_async import FULLY
-from batchbridge_verl.rules.later import LATER
-from batchbridge_verl.rules.later_sizes import LATER_SIZES
-from batchbridge_verl.rules.names import NAMES
+from batchbridge_verl.rules import fully_async, later, later_sizes, names, silent, silent_steps, validated
 from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.rules.silent import UNREPORTED
-from batchbridge_verl.rules.silent_steps import SILENT_STEPS
-from batchbridge_verl.rules.validated import OF_ACTOR, OF_CRITIC, OF_REWARDS, OF_VALIDATION, SIZES
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
-__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
+__all__ = ["RULES", "VALIDATED", "check", "defects"]
 
-VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED, *FULLY)
+VALIDATED = tuple(validated.RULES)
+RULES = (
+    *VALIDATED,
+    *later.RULES,
+    *later_sizes.RULES,
+    *names.RULES,
+    *silent_steps.RULES,
+    *silent.RULES,
+    *fully_async.RULES,
+)
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -40,9 +44,9 @@ def check(reading: Reading) -> list[Finding]:
     return rule_table.checked(reading.framework, _rows(run), run, run.version, where)
 
 
-def _rows(run: Run) -> tuple[Rule, ...]:
+def _rows(run: Run) -> Sequence[Rule]:
     """Those that were held against the program."""
-    return FULLY if run.entry == FULLY_ASYNC else RULES
+    return fully_async.RULES if run.entry == FULLY_ASYNC else RULES
 
 
 def defects(run: Run) -> tuple[Defect, ...]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import BUILDING, OPEN
+from batchbridge.kit.rule_table import BUILDING, OPEN, Rules, says
 from batchbridge_verl.ahead import HYBRID, LOG_PROBS, STALE, SYNCHRONISED
-from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.rules.ways_out import fix
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, Run
 from batchbridge_verl.settings import ROLLOUT, holds
@@ -30,27 +29,27 @@ _ASSERTED: dict[str, tuple[Callable[[Run, str], bool], str, object]] = {
 }
 
 
+RULES = Rules[Run]()
+
+
 def _wrong(run: Run) -> dict[str, str]:
     if run.entry != FULLY_ASYNC:
         return {}
     return {key: text for key, (holds, text, _) in _ASSERTED.items() if not holds(run, key)}
 
 
-def _not_asserted(run: Run) -> str | None:
-    return "; ".join(f"{key} = {run[key]} {text}" for key, text in _wrong(run).items()) or None
-
-
-def _fixes(run: Run) -> tuple[Fix, ...]:
+def _as_asserted(run: Run) -> tuple[Fix, ...]:
     return (fix({key: _ASSERTED[key][2] for key in _wrong(run)}),)
 
 
-def _not_judged(run: Run) -> str | None:
-    if run.entry != FULLY_ASYNC:
-        return None
-    return (
-        "fully_async_policy trains while it generates: its sizes and the age of its completions are read, and whether "
-        "verl takes all other settings there is not judged"
-    )
+@RULES.add(BUILDING, "BB-VERL-093", *_ASSERTED, fixes=_as_asserted)
+@says(
+    "AssertionError: train_batch_size must be zero, and the like",
+    "verl 0.8.0 to 0.9.1 fully_async_rollouter.FullyAsyncRollouter.__init__, _validate_config",
+    ">=0.8.0",
+)
+def _not_asserted(run: Run) -> str | None:
+    return "; ".join(f"{key} = {run[key]} {text}" for key, text in _wrong(run).items()) or None
 
 
 def _instead(run: Run) -> tuple[Fix, ...]:
@@ -62,23 +61,12 @@ def _instead(run: Run) -> tuple[Fix, ...]:
     return (other, watched) if holds(">=0.9.1", run.version) else (other,)
 
 
-FULLY: tuple[Rule, ...] = (
-    BUILDING(
-        "BB-VERL-093",
-        _not_asserted,
-        tuple(_ASSERTED),
-        "AssertionError: train_batch_size must be zero, and the like",
-        "verl 0.8.0 to 0.9.1 fully_async_rollouter.FullyAsyncRollouter.__init__, _validate_config",
-        _fixes,
-        versions=">=0.8.0",
-    ),
-    OPEN(
-        "BB-VERL-094",
-        _not_judged,
-        (REQUIRED,),
-        "it runs",
-        "verl 0.8.0 to 0.9.1 fully_async_main: validate_config is not called",
-        _instead,
-        versions=">=0.8.0",
-    ),
-)
+@RULES.add(OPEN, "BB-VERL-094", REQUIRED, fixes=_instead)
+@says("it runs", "verl 0.8.0 to 0.9.1 fully_async_main: validate_config is not called", ">=0.8.0")
+def _not_judged(run: Run) -> str | None:
+    if run.entry != FULLY_ASYNC:
+        return None
+    return (
+        "fully_async_policy trains while it generates: its sizes and the age of its completions are read, and whether "
+        "verl takes all other settings there is not judged"
+    )

@@ -6,24 +6,32 @@ import math
 from collections.abc import Collection
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, MODE, Test
+from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING, Rules, says
+from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, FILTERED, MODE
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
 from batchbridge_verl.rules.ways_out import fix, instead, setting
-from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, PARALLEL, ROLLOUT, SQUARES, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, names_in
 
-_OF_ENGINE_WORKERS = STARTING._replace(versions=ENGINE_WORKERS)
-TRAINER_MODES = ("sync", "colocate_async", "separate_async")
-_MODE_KEY = "trainer.v1.trainer_mode"
+_TRAINERS = ("sync", "colocate_async", "separate_async")
+_METRIC = "algorithm.filter_groups.metric"
 _LOG_PROB, _LOG_PROB_PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
+_LOG_PROB_DYNAMIC, _CLIP = f"{ROLLOUT}log_prob_use_dynamic_bsz", f"{ACTOR}clip_ratio_c"
+_NAME, _ROLLOUT_MODE, _EXPERTS = f"{ROLLOUT}name", f"{ROLLOUT}mode", f"{ROLLOUT}expert_parallel_size"
 _ROLLOUT_SIZES = tuple(f"{ROLLOUT}{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
+
+RULES = Rules[Run]()
 
 
 # ---- while the trainer and its workers are built
 
 
+@RULES.add(STARTING, "BB-VERL-010", PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES)
+@says(
+    "an empty resource pool, an empty data loader, a division by zero, or no update at all",
+    "verl 0.9.1 trainer/ppo/v1/trainer_base.py, engine_workers.py",
+)
 def _not_positive(run: Run) -> str | None:
     named = {
         **{key: run[key] for key in (PROMPTS, GROUP, MINI, EPOCHS)},
@@ -38,10 +46,15 @@ def _not_positive(run: Run) -> str | None:
     return f"{', '.join(wrong)}: must be at least 1" if wrong else None
 
 
+@RULES.add(BUILDING._replace(undecided=True), "BB-VERL-070", TRAINER_MODE, fixes=setting(TRAINER_MODE, "sync"))
+@says(
+    "ValueError: Unknown trainer '...'. Available trainers: ...",
+    "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py get_trainer_cls",
+)
 def _unknown_mode(run: Run) -> str | None:
-    if not run.v1 or run.entry == "main_ppo_sync" or run[_MODE_KEY] in TRAINER_MODES:
+    if not run.v1 or run.entry == "main_ppo_sync" or run[TRAINER_MODE] in _TRAINERS:
         return None
-    return _foreign(run, _MODE_KEY, "verl's", TRAINER_MODES)
+    return _foreign(run, TRAINER_MODE, "verl's", _TRAINERS)
 
 
 def _foreign(run: Run, key: str, whose: str, names: Collection[str]) -> str:
@@ -49,13 +62,24 @@ def _foreign(run: Run, key: str, whose: str, names: Collection[str]) -> str:
     return f"{own}; one that is registered by the run's own code is not read"
 
 
+@RULES.add(BUILDING, "BB-VERL-068", _METRIC, FILTERED, fixes=setting(_METRIC, "reward"))
+@says(
+    "ValueError: algorithm.filter_groups.metric must be set when group filtering is enabled",
+    "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py _resolve_filter_groups_metric",
+    ">=0.9.0",
+)
 def _no_filter_metric(run: Run) -> str | None:
-    key = "algorithm.filter_groups.metric"
-    if not run.v1 or not run["algorithm.filter_groups.enable"] or run[key]:
+    if not run.v1 or not run[FILTERED] or run[_METRIC]:
         return None
-    return f"{key} is not set: V1 filters groups by it"
+    return f"{_METRIC} is not set: V1 filters groups by it"
 
 
+def _whole_dataset(run: Run) -> tuple[Fix, ...]:
+    return (fix({PROMPTS: run.prompts_in_dataset}),) if run.prompts_in_dataset else ()
+
+
+@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset)
+@says("AssertionError: Train dataloader is empty!", "verl 0.9.1 ray_trainer.py:427")
 def _no_rollout(run: Run) -> str | None:
     size = run["data.gen_batch_size"] if run["data.gen_batch_size"] and not run.v1 else run[PROMPTS]
     if run.prompts_in_dataset is None or run.prompts_in_dataset >= size:
@@ -63,20 +87,20 @@ def _no_rollout(run: Run) -> str | None:
     return f"the dataset's {run.prompts_in_dataset} prompts do not fill one batch of {size} prompts: nothing is trained"
 
 
+_EVERY_SIZE = [key for keys in PARALLEL.values() for key in keys if key]
+
+
+@RULES.add(STARTING, "BB-VERL-017", *DEVICES, *_EVERY_SIZE, fixes=replica_fixes)
+@says(
+    "the device mesh of data x sequence parallel cannot be built; Megatron: world_size is not divisible by ...",
+    "verl 0.9.1 workers/engine/fsdp/transformer_impl.py",
+)
 def _replicas(run: Run) -> str | None:
     if not run.plain or run.replicas is not None:
         return None
     if run.engine == "megatron" and (not run[DYNAMIC] or holds("<0.6.0", run.version)):
         return None  # validate_config says so
     return replicas_message(run)
-
-
-def _rollout_replicas(run: Run) -> str | None:
-    size = math.prod([int(run[key]) for key in _ROLLOUT_SIZES])
-    if run.entry == "one_step_off" or run.world < 1 or (size >= 1 and run.world % size == 0):
-        return None
-    named = " x ".join(f"{key} = {run[key]}" for key in _ROLLOUT_SIZES if run[key] != 1)
-    return f"{named or f'{_ROLLOUT_SIZES[0]} = 1'} does not divide {run.world} devices"
 
 
 def _rollout_replica_fixes(run: Run) -> tuple[Fix, ...]:
@@ -86,77 +110,149 @@ def _rollout_replica_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: legal[-1]}),) if legal else (fix({key: 1, **dict.fromkeys(others, 1)}),)
 
 
+@RULES.add(STARTING, "BB-VERL-019", *_ROLLOUT_SIZES, *DEVICES, fixes=_rollout_replica_fixes)
+@says(
+    "AssertionError: rollout world_size: ... is not divisible by infer_world_size: ...",
+    "verl 0.9.1 engine_workers.py:659; 0.4.0 fsdp_workers._build_rollout",
+)
+def _rollout_replicas(run: Run) -> str | None:
+    size = math.prod([int(run[key]) for key in _ROLLOUT_SIZES])
+    if run.entry == "one_step_off" or run.world < 1 or (size >= 1 and run.world % size == 0):
+        return None
+    named = " x ".join(f"{key} = {run[key]}" for key in _ROLLOUT_SIZES if run[key] != 1)
+    return f"{named or f'{_ROLLOUT_SIZES[0]} = 1'} does not divide {run.world} devices"
+
+
+def _plain_rollout(run: Run) -> tuple[Fix, ...]:
+    return (fix({_ROLLOUT_MODE: "async", _EXPERTS: 1, _ROLLOUT_SIZES[2]: 1}),)
+
+
+@RULES.add(STARTING, "BB-VERL-069", _ROLLOUT_MODE, _EXPERTS, _ROLLOUT_SIZES[2], _NAME, fixes=_plain_rollout)
+@says(
+    "ValueError: Rollout mode 'sync' has been removed; AssertionError: expert_parallel_size must be equal to ...; "
+    "NotImplementedError: ... not implemented pipeline_model_parallel_size > 1 yet",
+    "verl 0.6.0 to 0.9.1 workers/config/rollout.py RolloutConfig.__post_init__",
+    ">=0.6.0",
+)
 def _rollout_config(run: Run) -> str | None:
-    name = run[f"{ROLLOUT}name"]
+    name, experts = run[_NAME], run[_EXPERTS]
     tensor, data, pipeline = (run[key] for key in _ROLLOUT_SIZES)
-    experts = run[f"{ROLLOUT}expert_parallel_size"]
-    if run[f"{ROLLOUT}mode"] == "sync" and holds(">=0.7.0", run.version):
-        return f"{ROLLOUT}mode = sync: only async is left"
+    if run[_ROLLOUT_MODE] == "sync" and holds(">=0.7.0", run.version):
+        return f"{_ROLLOUT_MODE} = sync: only async is left"
     if name != "trtllm" and experts > 1 and experts != tensor * data:
-        return f"{ROLLOUT}expert_parallel_size = {experts}: must be tensor x data parallel size = {tensor * data}"
+        return f"{_EXPERTS} = {experts}: must be tensor x data parallel size = {tensor * data}"
     served = ("vllm", "sglang", *(("trtllm",) if holds(">=0.7.1", run.version) else ()))
     if pipeline > 1 and name in served:
         return f"{_ROLLOUT_SIZES[2]} = {pipeline}: {name} has none"
     return None
 
 
+@RULES.add(STARTING, "BB-VERL-035", _NAME, fixes=setting(_NAME, "vllm"))
+@says(
+    "MissingMandatoryValue: Missing mandatory value: actor_rollout_ref.rollout.name", "verl 0.6.0 to 0.9.1 rollout.yaml"
+)
 def _no_rollout_name(run: Run) -> str | None:
-    return f"{ROLLOUT}name is mandatory (vllm, sglang)" if run[f"{ROLLOUT}name"] is None else None
+    return f"{_NAME} is mandatory (vllm, sglang)" if run[_NAME] is None else None
 
 
-def _deprecated(whole: str, per_gpu: str) -> Test:
-    """A micro-batch over all devices, in the place of one for each."""
-
-    def broken(run: Run) -> str | None:
-        if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
-            return None
-        return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
-
-    return broken
+def _as_the_actor(run: Run) -> tuple[Fix, ...]:
+    return setting(_LOG_PROB_DYNAMIC, run[DYNAMIC])(run)
 
 
+@RULES.add(STARTING, "BB-VERL-048", DYNAMIC, _LOG_PROB_DYNAMIC, fixes=_as_the_actor)
+@says(
+    "AssertionError: actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz",
+    "verl 0.9.1 engine_workers.py:616",
+    ENGINE_WORKERS,
+)
 def _two_kinds_of_batches(run: Run) -> str | None:
-    other = f"{ROLLOUT}log_prob_use_dynamic_bsz"
-    if run.legacy or run[DYNAMIC] == run[other]:
+    if run.legacy or run[DYNAMIC] == run[_LOG_PROB_DYNAMIC]:
         return None
-    return f"{DYNAMIC} = {run[DYNAMIC]} but {other} = {run[other]}"
+    return f"{DYNAMIC} = {run[DYNAMIC]} but {_LOG_PROB_DYNAMIC} = {run[_LOG_PROB_DYNAMIC]}"
+
+
+@RULES.add(STARTING, "BB-VERL-050", GLOBAL_MICRO, MICRO, fixes=instead(MICRO, GLOBAL_MICRO))
+@says(
+    "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
+    "verl 0.9.1 engine_workers.py:637",
+    ENGINE_WORKERS,
+)
+def _deprecated_micro(run: Run) -> str | None:
+    return _deprecated(GLOBAL_MICRO, MICRO, run)
+
+
+def _log_prob_of_one(run: Run) -> tuple[Fix, ...]:
+    return (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),)
+
+
+@RULES.add(STARTING, "BB-VERL-050", _LOG_PROB, _LOG_PROB_PER_GPU, fixes=_log_prob_of_one)
+@says(
+    "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
+    "verl 0.9.1 engine_workers.py:636",
+    ENGINE_WORKERS,
+)
+def _deprecated_log_prob(run: Run) -> str | None:
+    return _deprecated(_LOG_PROB, _LOG_PROB_PER_GPU, run)
+
+
+def _deprecated(whole: str, per_gpu: str, run: Run) -> str | None:
+    """A micro-batch over all devices, in the place of one for each."""
+    if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
+        return None
+    return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
 
 
 # ---- at the first rollout and the first update
 
 
+@RULES.add(GENERATING._replace(undecided=True), "BB-VERL-026", ESTIMATOR, fixes=setting(ESTIMATOR, "grpo"))
+@says("ValueError: Unknown advantage estimator simply: ...", "verl 0.9.1 core_algos.get_adv_estimator_fn")
 def _estimator_known(run: Run) -> str | None:
     own = names_in(run.version, ESTIMATORS)
     return None if run[ESTIMATOR] in own else _foreign(run, ESTIMATOR, f"verl {run.version}'s", own)
 
 
-def _of_v0(*names: str) -> Test:
-    """Estimators that need what RayPPOTrainer alone hands them."""
+def _of_v0(native: str, *names: str) -> None:
+    """The row of estimators that need what RayPPOTrainer alone hands them."""
 
+    @RULES.add(GENERATING, "BB-VERL-088", ESTIMATOR, "trainer.use_v1", fixes=setting("trainer.use_v1", False))
+    @says(native, "verl 0.9.1 trainer/ppo/v1/utils.py compute_advantage_for_multi_trajectories")
     def broken(run: Run) -> str | None:
         if not run.v1 or run[ESTIMATOR] not in names:
             return None
         needs = ESTIMATORS[run[ESTIMATOR]].needs
         return f"{ESTIMATOR} = {run[ESTIMATOR]} needs {needs}, and the V1 trainer does not hand that over"
 
-    return broken
-
 
 _SQUARES_MISSING = "AssertionError: Step-dependent optimal baseline requires sum_pi_squared from actor."
+_of_v0(
+    "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'", "remax"
+)
+_of_v0('KeyError: \'key "prompts" not found in TensorDict with keys ...', "gdpo")
+_of_v0(_SQUARES_MISSING, "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
+@RULES.add(GENERATING, "BB-VERL-088", ESTIMATOR, SQUARES, fixes=setting(SQUARES, True))
+@says(_SQUARES_MISSING, "verl 0.9.1 trainer/ppo/ray_trainer.py compute_advantage")
 def _no_squares(run: Run) -> str | None:
     if run.v1 or not run[ESTIMATOR].endswith("optimal_token_baseline") or run[SQUARES]:
         return None
     return f"{ESTIMATOR} = {run[ESTIMATOR]} needs {SQUARES}=True"
 
 
+@RULES.add(GENERATING, "BB-VERL-088", ESTIMATOR, GROUP, fixes=setting(GROUP, 2))
+@says(
+    "ValueError: Pass@k requires at least 2 samples per group.",
+    "verl 0.9.1 core_algos.compute_grpo_passk_outcome_advantage",
+)
 def _pass_at_k_of_one(run: Run) -> str | None:
     if run[ESTIMATOR] != "grpo_passk" or run[GROUP] != 1:
         return None
     return f"{ESTIMATOR} = grpo_passk compares the best two completions of a prompt, and {GROUP} is 1"
 
 
+@RULES.add(UPDATING, "BB-VERL-025", MODE, fixes=setting(MODE, "vanilla"))
+@says("ValueError: Unsupported loss mode: ...", "verl 0.9.1 core_algos.get_policy_loss_fn")
 def _mode_known(run: Run) -> str | None:
     names = names_in(run.version, LOSS_MODES)
     if run.surrogate in ("bypass_mode", "rollout_correction", *names):
@@ -164,159 +260,10 @@ def _mode_known(run: Run) -> str | None:
     return f"{MODE} = {run.surrogate}: verl {run.version} has {', '.join(names)}"
 
 
-def _dual_clip(run: Run) -> str | None:
-    value = run[f"{ACTOR}clip_ratio_c"]
-    return f"{ACTOR}clip_ratio_c = {value}: must be above 1" if run.surrogate == "vanilla" and value <= 1 else None
-
-
-LATER = (
-    STARTING(
-        "BB-VERL-010",
-        _not_positive,
-        (PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES),
-        "an empty resource pool, an empty data loader, a division by zero, or no update at all",
-        "verl 0.9.1 trainer/ppo/v1/trainer_base.py, engine_workers.py",
-    ),
-    BUILDING._replace(undecided=True)(
-        "BB-VERL-070",
-        _unknown_mode,
-        (_MODE_KEY,),
-        "ValueError: Unknown trainer '...'. Available trainers: ...",
-        "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py get_trainer_cls",
-        setting(_MODE_KEY, "sync"),
-    ),
-    BUILDING(
-        "BB-VERL-068",
-        _no_filter_metric,
-        ("algorithm.filter_groups.metric", "algorithm.filter_groups.enable"),
-        "ValueError: algorithm.filter_groups.metric must be set when group filtering is enabled",
-        "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py _resolve_filter_groups_metric",
-        setting("algorithm.filter_groups.metric", "reward"),
-        ">=0.9.0",
-    ),
-    BUILDING(
-        "BB-VERL-049",
-        _no_rollout,
-        (PROMPTS, "data.gen_batch_size"),
-        "AssertionError: Train dataloader is empty!",
-        "verl 0.9.1 ray_trainer.py:427",
-        lambda run: (fix({PROMPTS: run.prompts_in_dataset}),) if run.prompts_in_dataset else (),
-    ),
-    STARTING(
-        "BB-VERL-017",
-        _replicas,
-        (*DEVICES, *(key for keys in PARALLEL.values() for key in keys if key)),
-        "the device mesh of data x sequence parallel cannot be built; Megatron: world_size is not divisible by ...",
-        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py",
-        replica_fixes,
-    ),
-    STARTING(
-        "BB-VERL-019",
-        _rollout_replicas,
-        (*_ROLLOUT_SIZES, *DEVICES),
-        "AssertionError: rollout world_size: ... is not divisible by infer_world_size: ...",
-        "verl 0.9.1 engine_workers.py:659; 0.4.0 fsdp_workers._build_rollout",
-        _rollout_replica_fixes,
-    ),
-    STARTING(
-        "BB-VERL-069",
-        _rollout_config,
-        (f"{ROLLOUT}mode", f"{ROLLOUT}expert_parallel_size", _ROLLOUT_SIZES[2], f"{ROLLOUT}name"),
-        "ValueError: Rollout mode 'sync' has been removed; AssertionError: expert_parallel_size must be equal to ...; "
-        "NotImplementedError: ... not implemented pipeline_model_parallel_size > 1 yet",
-        "verl 0.6.0 to 0.9.1 workers/config/rollout.py RolloutConfig.__post_init__",
-        lambda run: (fix({f"{ROLLOUT}mode": "async", f"{ROLLOUT}expert_parallel_size": 1, _ROLLOUT_SIZES[2]: 1}),),
-        ">=0.6.0",
-    ),
-    STARTING(
-        "BB-VERL-035",
-        _no_rollout_name,
-        (f"{ROLLOUT}name",),
-        "MissingMandatoryValue: Missing mandatory value: actor_rollout_ref.rollout.name",
-        "verl 0.6.0 to 0.9.1 rollout.yaml",
-        setting(f"{ROLLOUT}name", "vllm"),
-    ),
-    _OF_ENGINE_WORKERS(
-        "BB-VERL-048",
-        _two_kinds_of_batches,
-        (DYNAMIC, f"{ROLLOUT}log_prob_use_dynamic_bsz"),
-        "AssertionError: actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz",
-        "verl 0.9.1 engine_workers.py:616",
-        lambda run: setting(f"{ROLLOUT}log_prob_use_dynamic_bsz", run[DYNAMIC])(run),
-    ),
-    _OF_ENGINE_WORKERS(
-        "BB-VERL-050",
-        _deprecated(GLOBAL_MICRO, MICRO),
-        (GLOBAL_MICRO, MICRO),
-        "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
-        "verl 0.9.1 engine_workers.py:637",
-        instead(MICRO, GLOBAL_MICRO),
-    ),
-    _OF_ENGINE_WORKERS(
-        "BB-VERL-050",
-        _deprecated(_LOG_PROB, _LOG_PROB_PER_GPU),
-        (_LOG_PROB, _LOG_PROB_PER_GPU),
-        "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
-        "verl 0.9.1 engine_workers.py:636",
-        lambda run: (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),),
-    ),
-    GENERATING._replace(undecided=True)(
-        "BB-VERL-026",
-        _estimator_known,
-        (ESTIMATOR,),
-        "ValueError: Unknown advantage estimator simply: ...",
-        "verl 0.9.1 core_algos.get_adv_estimator_fn",
-        setting(ESTIMATOR, "grpo"),
-    ),
-    *(
-        GENERATING(
-            "BB-VERL-088",
-            _of_v0(*names),
-            (ESTIMATOR, "trainer.use_v1"),
-            native,
-            "verl 0.9.1 trainer/ppo/v1/utils.py compute_advantage_for_multi_trajectories",
-            setting("trainer.use_v1", False),
-        )
-        for names, native in (
-            (
-                ("remax",),
-                "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: "
-                "'reward_baselines'",
-            ),
-            (("gdpo",), 'KeyError: \'key "prompts" not found in TensorDict with keys ...'),
-            (("optimal_token_baseline", "tir_optimal_token_baseline"), _SQUARES_MISSING),
-        )
-    ),
-    GENERATING(
-        "BB-VERL-088",
-        _no_squares,
-        (ESTIMATOR, SQUARES),
-        _SQUARES_MISSING,
-        "verl 0.9.1 trainer/ppo/ray_trainer.py compute_advantage",
-        setting(SQUARES, True),
-    ),
-    GENERATING(
-        "BB-VERL-088",
-        _pass_at_k_of_one,
-        (ESTIMATOR, GROUP),
-        "ValueError: Pass@k requires at least 2 samples per group.",
-        "verl 0.9.1 core_algos.compute_grpo_passk_outcome_advantage",
-        setting(GROUP, 2),
-    ),
-    UPDATING(
-        "BB-VERL-025",
-        _mode_known,
-        (MODE,),
-        "ValueError: Unsupported loss mode: ...",
-        "verl 0.9.1 core_algos.get_policy_loss_fn",
-        setting(MODE, "vanilla"),
-    ),
-    UPDATING(
-        "BB-VERL-054",
-        _dual_clip,
-        (f"{ACTOR}clip_ratio_c",),
-        "AssertionError: The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0",
-        "verl 0.9.1 core_algos.py:1331",
-        setting(f"{ACTOR}clip_ratio_c", 3.0),
-    ),
+@RULES.add(UPDATING, "BB-VERL-054", _CLIP, fixes=setting(_CLIP, 3.0))
+@says(
+    "AssertionError: The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0",
+    "verl 0.9.1 core_algos.py:1331",
 )
+def _dual_clip(run: Run) -> str | None:
+    return f"{_CLIP} = {run[_CLIP]}: must be above 1" if run.surrogate == "vanilla" and run[_CLIP] <= 1 else None

@@ -6,13 +6,27 @@ import math
 from collections.abc import Mapping
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
-from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, product
+from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Rules, says
+from batchbridge_verl.rules.row import BALANCE, DEVICES, ENGINE_WORKERS, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
 
 _CRITIC_MINI = f"{CRITIC}ppo_mini_batch_size"
+_BUDGETS = (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length")
+_ITERATOR = "AssertionError in tensordict_utils.make_iterator at the first update"
+_ITERATOR_SOURCE = "verl 0.9.1 utils/tensordict_utils.py:559"
+
+RULES = Rules[Run]()
+
+
+@RULES.add(UPDATING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares)
+@says(
+    "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
+    "verl 0.9.1 engine_workers.py:267",
+)
+def _uneven_step(run: Run) -> str | None:
+    return _uneven(run, MINI, "optimizer step", run.replicas)
 
 
 def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
@@ -22,22 +36,39 @@ def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
     return f"{product(run, mini)} is {asked} completions per {step}, not a multiple of {replicas} replicas"
 
 
+def _group_fixes(run: Run) -> tuple[Fix, ...]:
+    others = either((PREFIX_GROUPER, False), (BALANCE, False))(run)
+    return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
+
+
+@RULES.add(GENERATING, "BB-VERL-092", PROMPTS, PREFIX_GROUPER, BALANCE, *DEVICES, fixes=_group_fixes)
+@says(
+    "ValueError: PrefixGrouper with balance_batch requires num_uid_groups (...) % dp_size (...) == 0",
+    "verl 0.7.1 to 0.9.1 ray_trainer.py RayPPOTrainer._balance_batch",
+    ">=0.7.1",
+)
+def _groups_over_replicas(run: Run) -> str | None:
+    if run.v1 or not run[PREFIX_GROUPER] or not run[BALANCE] or not run.plain or not run.replicas:
+        return None
+    if run[PROMPTS] % run.replicas == 0:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} groups are no multiple of {run.replicas} replicas, to which balancing deals an "
+        f"equal number of whole groups where {PREFIX_GROUPER} is on"
+    )
+
+
+@RULES.add(STARTING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares)
+@says(
+    "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
+    "verl 0.7.1 fsdp_workers.py:251",
+    "<0.8.0",
+)
 def _nothing_per_replica(run: Run) -> str | None:
     if not run.plain or not run.replicas or run.share:
         return None
     asked = f"{product(run, MINI)} = {run.asked_per_step} completions"
     return f"{asked} leave nothing for each of {run.replicas} replicas"
-
-
-def _micro_fits(run: Run) -> str | None:
-    if not run.plain or run.micro is None or run.micro < 1 or not run.share:
-        return None
-    if run.share % run.micro == 0 or (not run.legacy and run.asked_per_step % (run.replicas or 1)):
-        return None
-    return (
-        f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
-        f"({MICRO})"
-    )
 
 
 def _micro_fixes(run: Run) -> tuple[Fix, ...]:
@@ -50,13 +81,37 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
     return near(run, (MICRO, MINI, GROUP), legal)
 
 
-def remainder(run: Run) -> int:
-    """Completions of a rollout that no whole optimizer step takes."""
-    if not run.plain or run.completions_per_step < 1:
-        return 0
-    return run.completions_per_rollout % run.completions_per_step
+@RULES.add(UPDATING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes)
+@says(
+    "AssertionError: data size must be divisible by micro_batch_size_per_gpu", "verl 0.9.1 workers/engine/utils.py:124"
+)
+def _micro_fits(run: Run) -> str | None:
+    return None if run.legacy else _no_whole_micros(run)
 
 
+@RULES.add(STARTING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes)
+@says(
+    "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
+    "verl 0.7.1 fsdp_workers.py:263",
+    "<0.8.0",
+)
+def _micro_fits_legacy(run: Run) -> str | None:
+    return _no_whole_micros(run) if run.legacy else None
+
+
+def _no_whole_micros(run: Run) -> str | None:
+    if not run.plain or run.micro is None or run.micro < 1 or not run.share:
+        return None
+    if run.share % run.micro == 0 or (not run.legacy and run.asked_per_step % (run.replicas or 1)):
+        return None
+    return (
+        f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
+        f"({MICRO})"
+    )
+
+
+@RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps)
+@says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _remainder_asserts(run: Run) -> str | None:
     if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
         return None
@@ -66,6 +121,15 @@ def _remainder_asserts(run: Run) -> str | None:
     )
 
 
+def remainder(run: Run) -> int:
+    """Completions of a rollout that no whole optimizer step takes."""
+    if not run.plain or run.completions_per_step < 1:
+        return 0
+    return run.completions_per_rollout % run.completions_per_step
+
+
+@RULES.add(UPDATING, "BB-VERL-055", PROMPTS, MINI, DYNAMIC, fixes=mini_fixes(ACTOR))
+@says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _dynamic_smaller_than_mini(run: Run) -> str | None:
     if run.v1 or run[PROMPTS] >= run[MINI] or not run[DYNAMIC] or not run.plain:
         return None
@@ -75,20 +139,20 @@ def _dynamic_smaller_than_mini(run: Run) -> str | None:
     )
 
 
-def _groups_over_replicas(run: Run) -> str | None:
-    if run.v1 or not run[PREFIX_GROUPER] or not run["trainer.balance_batch"] or not run.plain or not run.replicas:
-        return None
-    if run[PROMPTS] % run.replicas == 0:
-        return None
-    return (
-        f"{PROMPTS} = {run[PROMPTS]} groups are no multiple of {run.replicas} replicas, to which balancing deals an "
-        f"equal number of whole groups where {PREFIX_GROUPER} is on"
-    )
+def _critic_fixes(run: Run) -> tuple[Fix, ...]:
+    replicas = run.critic_replicas or 1
+    per_step = replicas // math.gcd(replicas, run[GROUP])
+    below = run[_CRITIC_MINI] // per_step * per_step
+    return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
 
 
-def _group_fixes(run: Run) -> tuple[Fix, ...]:
-    others = either((PREFIX_GROUPER, False), ("trainer.balance_batch", False))(run)
-    return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
+@RULES.add(UPDATING, "BB-VERL-067", _CRITIC_MINI, GROUP, *DEVICES, fixes=_critic_fixes)
+@says(
+    "AssertionError at the critic's first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
+    "verl 0.9.1 engine_workers.py:267 (TrainingWorker of the critic, which cuts by a token budget)",
+)
+def _uneven_critic_step(run: Run) -> str | None:
+    return _uneven(run, _CRITIC_MINI, "step of the critic", run.critic_replicas) if run.critic else None
 
 
 def _longest(run: Run) -> int:
@@ -115,98 +179,19 @@ def _budget_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: -(-_longest(run) // max(run.parallel[2], 1))}),)
 
 
-def _critic_fixes(run: Run) -> tuple[Fix, ...]:
-    replicas = run.critic_replicas or 1
-    per_step = replicas // math.gcd(replicas, run[GROUP])
-    below = run[_CRITIC_MINI] // per_step * per_step
-    return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
-
-
-LATER_SIZES = (
-    UPDATING(
-        "BB-VERL-020",
-        lambda run: _uneven(run, MINI, "optimizer step", run.replicas),
-        (MINI, GROUP, *DEVICES),
-        "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
-        "verl 0.9.1 engine_workers.py:267",
-        whole_shares,
-    ),
-    GENERATING(
-        "BB-VERL-092",
-        _groups_over_replicas,
-        (PROMPTS, PREFIX_GROUPER, "trainer.balance_batch", *DEVICES),
-        "ValueError: PrefixGrouper with balance_batch requires num_uid_groups (...) % dp_size (...) == 0",
-        "verl 0.7.1 to 0.9.1 ray_trainer.py RayPPOTrainer._balance_batch",
-        _group_fixes,
-        ">=0.7.1",
-    ),
-    STARTING(
-        "BB-VERL-020",
-        _nothing_per_replica,
-        (MINI, GROUP, *DEVICES),
-        "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
-        "verl 0.7.1 fsdp_workers.py:251",
-        whole_shares,
-        "<0.8.0",
-    ),
-    UPDATING(
-        "BB-VERL-021",
-        lambda run: None if run.legacy else _micro_fits(run),
-        (MICRO, MINI, GROUP, *DEVICES),
-        "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
-        "verl 0.9.1 workers/engine/utils.py:124",
-        _micro_fixes,
-    ),
-    STARTING(
-        "BB-VERL-021",
-        lambda run: _micro_fits(run) if run.legacy else None,
-        (MICRO, MINI, GROUP, *DEVICES),
-        "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
-        "verl 0.7.1 fsdp_workers.py:263",
-        _micro_fixes,
-        "<0.8.0",
-    ),
-    UPDATING(
-        "BB-VERL-022",
-        _remainder_asserts,
-        (PROMPTS, MINI),
-        "AssertionError in tensordict_utils.make_iterator at the first update",
-        "verl 0.9.1 utils/tensordict_utils.py:559",
-        whole_steps,
-        ENGINE_WORKERS,
-    ),
-    UPDATING(
-        "BB-VERL-055",
-        _dynamic_smaller_than_mini,
-        (PROMPTS, MINI, DYNAMIC),
-        "AssertionError in tensordict_utils.make_iterator at the first update",
-        "verl 0.9.1 utils/tensordict_utils.py:559",
-        mini_fixes(ACTOR),
-        ENGINE_WORKERS,
-    ),
-    UPDATING(
-        "BB-VERL-067",
-        lambda run: _uneven(run, _CRITIC_MINI, "step of the critic", run.critic_replicas) if run.critic else None,
-        (_CRITIC_MINI, GROUP, *DEVICES),
-        "AssertionError at the critic's first update: Got mini_batch_size=... and "
-        "self.engine.get_data_parallel_size()=...",
-        "verl 0.9.1 engine_workers.py:267 (TrainingWorker of the critic, which cuts by a token budget)",
-        _critic_fixes,
-    ),
-    UPDATING(
-        "BB-VERL-056",
-        lambda run: _any_over_budget(run) if run.legacy else None,
-        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
-        "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
-        "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
-        _budget_fixes,
-    ),
-    UPDATING._replace(severity="warning")(
-        "BB-VERL-056",
-        lambda run: None if run.legacy else _any_over_budget(run),
-        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
-        "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
-        "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",
-        _budget_fixes,
-    ),
+@RULES.add(UPDATING, "BB-VERL-056", *_BUDGETS, fixes=_budget_fixes)
+@says(
+    "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
+    "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
 )
+def _full_width_over_budget(run: Run) -> str | None:
+    return _any_over_budget(run) if run.legacy else None
+
+
+@RULES.add(UPDATING._replace(severity="warning"), "BB-VERL-056", *_BUDGETS, fixes=_budget_fixes)
+@says(
+    "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
+    "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",
+)
+def _longest_over_budget(run: Run) -> str | None:
+    return None if run.legacy else _any_over_budget(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from batchbridge.kit import rule_table
 from batchbridge_verl.run import GPUS, GROUP, NODES, Run
@@ -11,12 +11,16 @@ from batchbridge_verl.settings import ACTOR
 AGGREGATION = f"{ACTOR}loss_agg_mode"
 ESTIMATOR = "algorithm.adv_estimator"
 MODE = f"{ACTOR}policy_loss.loss_mode"
-WORKERS = "data.dataloader_num_workers"
+FILTERED = "algorithm.filter_groups.enable"
+BALANCE = "trainer.balance_batch"
+CORRECTION = "algorithm.rollout_correction."
+BYPASS = f"{CORRECTION}bypass_mode"
+V1 = "trainer.use_v1"
 DEVICES = (NODES, GPUS)
 ENGINE_WORKERS = ">=0.7.1"
 """Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `Run.legacy` tells."""
-
-Test = Callable[[Run], str | None]
+OF_V1 = ">=0.8.0"
+"""Versions with the trainer on TransferQueue, `Run.v1`."""
 
 Rule = rule_table.Rule[Run]
 
