@@ -10,7 +10,7 @@ from batchbridge import Behaviour, Fix, Reading, Source
 from batchbridge.kit import Context, NativeStep, Row, token_weights
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import natural, one_of, real
-from batchbridge.kit.rule_table import BUILDING, SILENT, Rule, nearest_fixes
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rules, nearest_fixes, says
 from batchbridge.kit.table_adapter import TableAdapter
 
 AVERAGES = {"token": "token_mean", "sequence": "sequence_mean"}
@@ -48,16 +48,7 @@ CONSTANTS = {
 """What PocketRay's code fixes. Source: pocketray 1.0."""
 
 
-def _uneven_steps(native: Mapping[str, Any]) -> str | None:
-    total, step = native["prompts"] * native["samples"], native["step"]
-    if total % step == 0:
-        return None
-    return f"prompts x samples = {total} (completions of a rollout) are no multiple of step = {step} (completions)"
-
-
-def _uneven_shares(native: Mapping[str, Any]) -> str | None:
-    step, workers = native["step"], native["workers"]
-    return None if step % workers == 0 else f"step = {step} (completions) is no multiple of workers = {workers}"
+RULES = Rules[Mapping[str, Any]]()
 
 
 def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
@@ -65,6 +56,24 @@ def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
     return nearest_fixes(native, sizes, lambda now: _uneven_steps(now) is None and _uneven_shares(now) is None)[:3]
 
 
+@RULES.add(BUILDING, "BB-RAY-010", "prompts", "samples", "step", fixes=_even)
+@says("ValueError: a rollout does not split into equal steps", "pocketray 1.0 Driver.__init__")
+def _uneven_steps(native: Mapping[str, Any]) -> str | None:
+    total, step = native["prompts"] * native["samples"], native["step"]
+    if total % step == 0:
+        return None
+    return f"prompts x samples = {total} (completions of a rollout) are no multiple of step = {step} (completions)"
+
+
+@RULES.add(BUILDING, "BB-RAY-011", "step", "workers", fixes=_even)
+@says("ValueError: a step does not split into equal shares of the workers", "pocketray 1.0 Driver.__init__")
+def _uneven_shares(native: Mapping[str, Any]) -> str | None:
+    step, workers = native["step"], native["workers"]
+    return None if step % workers == 0 else f"step = {step} (completions) is no multiple of workers = {workers}"
+
+
+@RULES.add(SILENT, "BB-RAY-012", "micro", "workers", fixes=lambda native: (Fix("wrap the driver"),))
+@says("trains it", "pocketray 1.0 Replica.factor")
 def _cut(native: Mapping[str, Any]) -> str | None:
     share, micro = native["step"] // native["workers"], native["micro"]
     whole = native["workers"] == 1 and micro >= share
@@ -73,34 +82,6 @@ def _cut(native: Mapping[str, Any]) -> str | None:
     return (
         f"{micro} completions are averaged at a time, and then those means: the gradient depends on micro and workers"
     )
-
-
-RULES: tuple[Rule[Mapping[str, Any]], ...] = (
-    BUILDING(
-        "BB-RAY-010",
-        _uneven_steps,
-        ("prompts", "samples", "step"),
-        "ValueError: a rollout does not split into equal steps",
-        "pocketray 1.0 Driver.__init__",
-        fixes=_even,
-    ),
-    BUILDING(
-        "BB-RAY-011",
-        _uneven_shares,
-        ("step", "workers"),
-        "ValueError: a step does not split into equal shares of the workers",
-        "pocketray 1.0 Driver.__init__",
-        fixes=_even,
-    ),
-    SILENT(
-        "BB-RAY-012",
-        _cut,
-        ("micro", "workers"),
-        "trains it",
-        "pocketray 1.0 Replica.factor",
-        fixes=lambda native: (Fix("wrap the driver"),),
-    ),
-)
 
 
 class PocketRayAdapter(TableAdapter):

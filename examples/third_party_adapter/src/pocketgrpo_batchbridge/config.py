@@ -9,7 +9,7 @@ from batchbridge import Behaviour, Fix, Reading, Source, Spec
 from batchbridge.kit import Context, LossTerm, NativeRow, NativeStep, Row, token_weights
 from batchbridge.kit.key_table import Codes, Key, Unsayable
 from batchbridge.kit.kinds import natural, one_of, real, whole
-from batchbridge.kit.rule_table import BUILDING, SILENT, Rule, nearest_fixes
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rules, nearest_fixes, says
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, by
 
@@ -52,6 +52,15 @@ CONSTANTS = {
 """What PocketGRPO's code fixes. Source: pocketgrpo 1.0 PocketTrainer."""
 
 
+RULES = Rules[Mapping[str, Any]]()
+
+
+def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
+    return nearest_fixes(native, ("updates", "groups", "samples"), lambda now: _uneven(now) is None)[:3]
+
+
+@RULES.add(BUILDING, "BB-POCKET-010", "groups", "samples", "updates", fixes=_even)
+@says("ValueError: a batch does not split into equal updates", "pocketgrpo 1.0 PocketTrainer.__init__")
 def _uneven(native: Mapping[str, Any]) -> str | None:
     total, updates = native["groups"] * native["samples"], native["updates"]
     if total % updates == 0:
@@ -59,35 +68,13 @@ def _uneven(native: Mapping[str, Any]) -> str | None:
     return f"groups x samples = {total} (completions per batch) do not split into updates = {updates} equal steps"
 
 
-def _even(native: Mapping[str, Any]) -> tuple[Fix, ...]:
-    return nearest_fixes(native, ("updates", "groups", "samples"), lambda now: _uneven(now) is None)[:3]
-
-
+@RULES.add(SILENT, "BB-POCKET-011", "micro", fixes=lambda native: (Fix("wrap the trainer"),))
+@says("trains it", "pocketgrpo 1.0 PocketTrainer.share")
 def _cut(native: Mapping[str, Any]) -> str | None:
     step = native["groups"] * native["samples"] // native["updates"]
     if native["micro"] >= step:
         return None
     return f"each micro-batch of {native['micro']} completions is averaged by itself: the gradient depends on micro"
-
-
-RULES: tuple[Rule[Mapping[str, Any]], ...] = (
-    BUILDING(
-        "BB-POCKET-010",
-        _uneven,
-        ("groups", "samples", "updates"),
-        native="ValueError: a batch does not split into equal updates",
-        source="pocketgrpo 1.0 PocketTrainer.__init__",
-        fixes=_even,
-    ),
-    SILENT(
-        "BB-POCKET-011",
-        _cut,
-        ("micro",),
-        native="trains it",
-        source="pocketgrpo 1.0 PocketTrainer.share",
-        fixes=lambda native: (Fix("wrap the trainer"),),
-    ),
-)
 
 
 class PocketAdapter(TableAdapter):
