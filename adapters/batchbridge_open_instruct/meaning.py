@@ -8,7 +8,7 @@ from typing import Any
 
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, LEARNERS, PPO, PROMPTS, SCALES, SCRIPT, rows_of
 
@@ -30,35 +30,35 @@ DROPS_STALE = ">=2026.8.20"
 
 
 CONSTANTS: Mapping[str, Told] = {
-    "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
-    "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
-    "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
-    "carried.beta1": Told(0.9, None, "torch.optim.AdamW's own"),
-    "carried.beta2": Told(0.999, None, "torch.optim.AdamW's own"),
-    "carried.optimizer_epsilon": Told(1e-8, None, "torch.optim.AdamW's own"),
-    "carried.dropout": Told("off", None, "disable_dropout_in_model", ("disable_dropout_in_model",)),
-    "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
+    "objective.ratio_level": by("token", "the ratio is taken per token"),
+    "objective.entropy_coefficient": by(0.0, "no entropy bonus"),
+    "carried.optimizer": by("adamw", "torch.optim.AdamW"),
+    "carried.beta1": by(0.9, "torch.optim.AdamW's own"),
+    "carried.beta2": by(0.999, "torch.optim.AdamW's own"),
+    "carried.optimizer_epsilon": by(1e-8, "torch.optim.AdamW's own"),
+    "carried.dropout": by("off", "disable_dropout_in_model", "disable_dropout_in_model"),
+    "carried.precision": by("bf16", "the DeepSpeed configuration is bf16"),
 }
 """What every script fixes; none sets AdamW's numbers (PPO's `eps` is never read)."""
 PPO_CONSTANTS: Mapping[str, Told] = {
-    "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
-    "order.last_rollout": Told("drop", None, "an epoch's remainder of prompts is dropped"),
-    "loss.policy.aggregation": Told("token_mean", None, "masked_mean"),
-    "advantage.baseline": Told("value", None, "a value model, and GAE"),
-    "advantage.scale": Told("batch", None, "masked_whiten"),
-    "advantage.epsilon": Told(EPSILON, None, "masked_whiten"),
-    "advantage.ddof": Told(1, None, "masked_whiten"),
-    "objective.surrogate": Told("ppo", None, "the clipped ratio"),
-    "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
-    "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),
-    "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
-    "carried.max_gradient_norm": Told(1.0, None, "get_train_ds_config"),
-    "carried.top_p": Told(1.0, None, "SamplingParams"),
+    "optimizer_step.rollout_shuffle": by("completions", "each rank permutes its share in each epoch"),
+    "order.last_rollout": by("drop", "an epoch's remainder of prompts is dropped"),
+    "loss.policy.aggregation": by("token_mean", "masked_mean"),
+    "advantage.baseline": by("value", "a value model, and GAE"),
+    "advantage.scale": by("batch", "masked_whiten"),
+    "advantage.epsilon": by(EPSILON, "masked_whiten"),
+    "advantage.ddof": by(1, "masked_whiten"),
+    "objective.surrogate": by("ppo", "the clipped ratio"),
+    "objective.old_logprobs": by("rollout_start", "computed before training on the rollout"),
+    "carried.weight_decay": by(TORCH_DECAY, "torch.optim.AdamW's own"),
+    "carried.weight_decay_excludes": by("nothing", "one group of parameters"),
+    "carried.max_gradient_norm": by(1.0, "get_train_ds_config"),
+    "carried.top_p": by(1.0, "SamplingParams"),
 }
 """What the PPO script fixes."""
 TICKS: Mapping[str, Told] = {
-    GRPO: Told("rollout", None, "OLMo-core's scheduler counts rollouts"),
-    GRPO_FAST: Told("optimizer_step", None, "DeepSpeed's scheduler counts steps"),
+    GRPO: by("rollout", "OLMo-core's scheduler counts rollouts"),
+    GRPO_FAST: by("optimizer_step", "DeepSpeed's scheduler counts steps"),
 }
 Native = Mapping[str, Any]
 
@@ -73,14 +73,9 @@ def meaning(native: Native, checkout: str) -> dict[str, Told]:
     return _ppo(native, checkout) if native[SCRIPT] == PPO else _grpo(native, checkout)
 
 
-def _derived(value: Any, formula: str, *keys: str) -> Told:
-    """What a formula makes of settings."""
-    return Told(value, None, formula, keys)
-
-
 def _by(value: Any, *keys: str) -> Told:
     """What settings say together, in words of its own."""
-    return _derived(value, ", ".join(keys), *keys)
+    return by(value, ", ".join(keys), *keys)
 
 
 _GROUPS = (PROMPTS, GROUP)
@@ -105,44 +100,44 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "topology.world_size": Told(learners(native), LEARNERS[GRPO], f"sum of {LEARNERS[GRPO]}"),
         "topology.context_parallel": Told(1 if olmo else native["sequence_parallel_size"], "sequence_parallel_size"),
         "rollout.group_filter": _by(_filter(native), "active_sampling", "filter_zero_std_samples"),
-        "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),
-        "micro_batch.tokens_per_device": _derived(
+        "optimizer_step.rollout_shuffle": by("completions", "packed rows are permuted on each rank"),
+        "micro_batch.tokens_per_device": by(
             rows * pack, f"{_ROWS} {rows} (packed rows) x pack_length {pack}", _ROWS, "pack_length"
         ),
-        "order.last_rollout": Told("drop", None, "ShufflingIterator drops an epoch's remainder")
+        "order.last_rollout": by("drop", "ShufflingIterator drops an epoch's remainder")
         if first
-        else Told("wrap", None, "prompts are streamed from epoch to epoch"),
+        else by("wrap", "prompts are streamed from epoch to epoch"),
         "staleness.mode": _by(_staleness(native, checkout), "async_steps"),
-        "horizon.rollouts": _derived(
+        "horizon.rollouts": by(
             episodes // completions, f"total_episodes {episodes} // ({size})", "total_episodes", *_GROUPS
         ),
         "horizon.lr_tick": TICKS[native[SCRIPT]],
-        "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
-        "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
+        "advantage.epsilon": by(EPSILON if scale == "group" else None, "data_loader.py"),
+        "advantage.ddof": by(0 if scale == "group" else None, "numpy's standard deviation"),
         "objective.old_logprobs": _by(_old_logprobs(native), "use_vllm_logprobs", "num_mini_batches", "num_epochs"),
         "objective.sampler_correction": _correction(native),
         "objective.kl_placement": _by("loss" if on else "none", "load_ref_policy", "beta"),
         "objective.kl_estimator": Told(_word(native, "kl_estimator", KL_WORDS) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
-        "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
+        "objective.kl_log_ratio_clamp": by(KL_LOG_RATIO_CLAMP if on else None, "fixed in compute_grpo_loss"),
         "carried.weight_decay": _decay(native),
         "carried.weight_decay_excludes": Told("biases_and_norms" if native[EXCLUDES] else "nothing", EXCLUDES),
         "carried.reference_sync_steps": _reference_sync(native, on),
     }
     if parts == 1:
-        whole = _derived(completions, f"{size}, num_mini_batches 1", *_GROUPS, "num_mini_batches")
+        whole = by(completions, f"{size}, num_mini_batches 1", *_GROUPS, "num_mini_batches")
         told["optimizer_step.completions_per_step"] = whole
     else:
         told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
         last = "drop" if native[SCRIPT] == GRPO_FAST else "short"
-        told["order.last_optimizer_step"] = Told(last, None, "micro-batches that are left over")
+        told["order.last_optimizer_step"] = by(last, "micro-batches that are left over")
     if native["loss_fn"] == "cispo":
         told["objective.clip_low"] = Told(None, "clip_lower")
     aggregation, constant = denominator(native["loss_denominator"], completions if parts == 1 else None)
     told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
     if constant is not None:
         formula = f"loss_denominator {native['loss_denominator']} / {completions} completions"
-        told["loss.policy.constant"] = _derived(constant, formula, "loss_denominator", *_GROUPS)
+        told["loss.policy.constant"] = by(constant, formula, "loss_denominator", *_GROUPS)
     return told
 
 
@@ -220,7 +215,7 @@ def _correction(native: Native) -> Told:
     """The correction towards the sampler in the words that adapters share; `writing` reads them back."""
     if CAP in native:
         text = f"token_truncate [-, {float(native[CAP])!r}]" if native[CAP] > 0 else None
-        return _derived(text, _BOUNDS, CAP)
+        return by(text, _BOUNDS, CAP)
     bounds = {word: [native[key] for key in keys] for word, keys in RHO.items()}
     parts = [
         f"{word} [{', '.join(repr(float(bound)) if bound > 0 else '-' for bound in pair)}]"
@@ -228,7 +223,7 @@ def _correction(native: Native) -> Told:
         if max(pair) > 0
     ]
     text = "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
-    return _derived(text if native["use_rho_correction"] else None, _BOUNDS, "use_rho_correction", *RHO_KEYS)
+    return by(text if native["use_rho_correction"] else None, _BOUNDS, "use_rho_correction", *RHO_KEYS)
 
 
 _BOUNDS = "use_rho_correction and its bounds"
@@ -238,7 +233,7 @@ EXCLUDES = "set_weight_decay_on_bias_and_norm"
 def _decay(native: Native) -> Told:
     if native[EXCLUDES]:
         return Told(native["weight_decay"], "weight_decay", None, (EXCLUDES,))
-    return _derived(TORCH_DECAY, f"{EXCLUDES} is off: AdamW gets no weight_decay, and takes its own", EXCLUDES)
+    return by(TORCH_DECAY, f"{EXCLUDES} is off: AdamW gets no weight_decay, and takes its own", EXCLUDES)
 
 
 def _reference_sync(native: Native, on: bool) -> Told:
@@ -247,7 +242,7 @@ def _reference_sync(native: Native, on: bool) -> Told:
         return Told(None, "ref_policy_update_freq")
     steps = native["num_epochs"] * native["num_mini_batches"]
     formula = f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps"
-    return _derived(every * steps, formula, "ref_policy_update_freq", "num_epochs", "num_mini_batches")
+    return by(every * steps, formula, "ref_policy_update_freq", "num_epochs", "num_mini_batches")
 
 
 def _shared(native: Native, checkout: str) -> dict[str, Told]:
@@ -288,15 +283,13 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         **PPO_CONSTANTS,
         **_shared(native, checkout),
         "topology.world_size": Told(world, LEARNERS[PPO], f"sum of {LEARNERS[PPO]}"),
-        "rollout.prompts_per_rollout": _derived(
-            prompts, f"local_rollout_batch_size {local} x {world} learners", *shares
-        ),
-        "optimizer_step.completions_per_step": _derived(
+        "rollout.prompts_per_rollout": by(prompts, f"local_rollout_batch_size {local} x {world} learners", *shares),
+        "optimizer_step.completions_per_step": by(
             mini * world, f"local_mini_batch_size {mini} x {world} learners", "local_mini_batch_size", LEARNERS[PPO]
         ),
-        "order.last_optimizer_step": Told(last, None, "calculate_runtime_args, exact_div"),
-        "staleness.maximum": _derived(int(native["async_mode"]), "async_mode: one rollout behind", "async_mode"),
-        "horizon.rollouts": _derived(
+        "order.last_optimizer_step": by(last, "calculate_runtime_args, exact_div"),
+        "staleness.maximum": by(int(native["async_mode"]), "async_mode: one rollout behind", "async_mode"),
+        "horizon.rollouts": by(
             episodes // (prompts * group),
             f"total_episodes {episodes} // ({prompts} prompts x {group})",
             *("total_episodes", *shares, "number_samples_per_prompt"),

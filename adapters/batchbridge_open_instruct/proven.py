@@ -13,13 +13,7 @@ from pathlib import Path
 
 from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
-from batchbridge.kit.proven import evidence_here
-
-
-def _of(kind: str, *methods: str) -> tuple[str, ...]:
-    """Methods of a class."""
-    return tuple(f"{kind}.{method}" for method in methods)
-
+from batchbridge.kit.proven import evidence_here, methods
 
 OPEN_INSTRUCT = Package(
     "open_instruct",
@@ -28,30 +22,30 @@ OPEN_INSTRUCT = Package(
     control={
         "grpo_fast.py": (
             "ModelGroup.__init__",
-            *_of("PolicyTrainerRayProcess", "__init__", "broadcast_to_vllm", "from_pretrained", "step"),
-            *_of("WeightSyncTrigger", "__init__", "get_step_and_clear", "notify"),
+            *methods("PolicyTrainerRayProcess", "__init__", "broadcast_to_vllm", "from_pretrained", "step"),
+            *methods("WeightSyncTrigger", "__init__", "get_step_and_clear", "notify"),
             *("create_model_and_optimizer", "main", "one_training_step", "run_training"),
             *("save_final_model", "weight_sync_thread"),
         ),
         "data_loader.py": (
-            *_of("DataPreparationActor", "__init__", "_data_preparation_loop", "get_data"),
-            *_of("DataPreparationActor", "get_state", "set_state", "start"),
+            *methods("DataPreparationActor", "__init__", "_data_preparation_loop", "get_data"),
+            *methods("DataPreparationActor", "get_state", "set_state", "start"),
             "StreamingDataLoader._iter_batches",
             *("accumulate_inference_batches", "add_prompt_to_generator", "collate_fn", "make_batch_from_groups"),
             *("prepare_collated_data_for_workers", "process_group"),
         ),
         "rl_utils.py": ("pack_sequences", "reset_position_ids"),
         "grpo_utils.py": ("calculate_token_counts", "compute_logprobs", "perform_weight_sync"),
-        "data_types.py": _of("CollatedBatchData", "__getitem__", "__len__", "to"),
+        "data_types.py": methods("CollatedBatchData", "__getitem__", "__len__", "to"),
         "grpo.py": ("main",),
-        "grpo_olmo_core_actor.py": _of(
+        "grpo_olmo_core_actor.py": methods(
             "PolicyTrainerOLMoCoreProcess", "__init__", "fit", "run_initial_weight_sync", "setup_model"
         ),
         "grpo_callbacks.py": (
-            *_of("DataPreparationActorCheckpointCallback", "load_state_dict", "state_dict"),
+            *methods("DataPreparationActorCheckpointCallback", "load_state_dict", "state_dict"),
             "VLLMWeightSyncCallback.post_step",
         ),
-        "olmo_core_train_modules.py": _of(
+        "olmo_core_train_modules.py": methods(
             "GRPOTrainModule", "__init__", "_do_optim_step", "optim_step", "train_batch", "zero_grads"
         ),
         "olmo_core_utils.py": ("doc_lens_from_attention_mask",),
@@ -72,7 +66,7 @@ DEEPSPEED = dataclasses.replace(
     ENGINE,
     control={
         **ENGINE.control,
-        "runtime/sequence_parallel/ulysses_sp.py": _of(
+        "runtime/sequence_parallel/ulysses_sp.py": methods(
             "UlyssesSPAttentionHF",
             "_combine_local_sequences",
             "_partition_global_sequence",
@@ -80,7 +74,7 @@ DEEPSPEED = dataclasses.replace(
             "register_with_transformers",
         ),
         "runtime/comm/coalesced_collectives.py": ("reduce_scatter_coalesced",),
-        "sequence/layer.py": _of("_DimZeroAllToAll", "backward", "forward"),
+        "sequence/layer.py": methods("_DimZeroAllToAll", "backward", "forward"),
     },
     optional=True,
 )
@@ -91,13 +85,15 @@ OLMO_CORE = Package(
     "ai2-olmo-core",
     title="OLMo-core",
     control={
-        "train/trainer.py": _of("Trainer", "_dry_run_batch", "_fit_epoch", "_iter_batches", "fit"),
-        "train/train_module/transformer/train_module.py": _of(
+        "train/trainer.py": methods("Trainer", "_dry_run_batch", "_fit_epoch", "_iter_batches", "fit"),
+        "train/train_module/transformer/train_module.py": methods(
             "TransformerTrainModule", "__init__", "_clip_grad_norm", "_get_state_dict", "dp_process_group"
         ),
         "train/train_module/transformer/common.py": ("parallelize_model",),
         "data/data_loader.py": ("DataLoaderBase.__iter__",),
-        "nn/transformer/model.py": _of("Transformer", "_prepare_inputs", "apply_fsdp", "forward", "post_optim_step"),
+        "nn/transformer/model.py": methods(
+            "Transformer", "_prepare_inputs", "apply_fsdp", "forward", "post_optim_step"
+        ),
         "optim/scheduler.py": ("Scheduler.set_lr",),
     },
     optional=True,

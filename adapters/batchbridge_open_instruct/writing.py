@@ -8,7 +8,7 @@ from typing import Any
 from batchbridge import Problem, Spec
 from batchbridge.kit import Normaliser
 from batchbridge.kit.key_table import written_by
-from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import CAP, EXCLUDES, KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
@@ -44,8 +44,7 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
         values.pop("use_rho_correction", None)
         cap = said.pop("rho_clamp_upper_bound")
         if correction is not None:
-            why = f"{CORRECTION} = {correction}: open-instruct {checkout} has a cap only"
-            problems.need(cap > 0 and not any(said.values()), why, CORRECTION)
+            problems.fits(cap > 0 and not any(said.values()), CORRECTION, f"open-instruct {checkout} has a cap only")
             values[CAP] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
         values["warm_up_steps"] = int(spec.carried.warmup_steps)
@@ -80,11 +79,10 @@ def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems)
 def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
     completions, parts = spec.completions_per_rollout, step.parts_per_rollout or 1
-    problems.need(
+    problems.fits(
         step.parts_per_rollout is not None or step.completions_per_step == completions,
-        f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
-        f"({completions} completions), or on a number of parts (num_mini_batches)",
         "optimizer_step.completions_per_step",
+        f"a step trains on a whole rollout ({completions} completions), or on a number of parts (num_mini_batches)",
     )
     problems.need(
         spec.micro_batch.tokens_per_device is not None,
@@ -144,17 +142,14 @@ def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
 
 def _schedule_name(spec: Spec, script: str, problems: Problems) -> str | None:
     """`lr_scheduler_type` of `script`; None where the spec says nothing, or nothing that can be said."""
-    carried, path = spec.carried, "carried.lr_schedule"
-    if carried.lr_schedule is None:
+    carried = spec.carried
+    parts = None if carried.lr_schedule is None else problems.schedule(carried.lr_schedule)
+    if parts is None:
         return None
-    try:
-        name, arguments = schedule_parts(carried.lr_schedule)
-    except ValueError as error:
-        problems.add(f"{path} = {carried.lr_schedule}: {error}", path)
-        return None
+    name, arguments = parts
     if script == GRPO and name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
         return "cosine"
-    if not problems.need(not arguments, f"{path} = {carried.lr_schedule}: open-instruct takes no such arguments", path):
+    if not problems.fits(not arguments, "carried.lr_schedule", "open-instruct takes no such arguments"):
         return None
     # OLMo-core's constant schedule warms up as well.
     return transformers_name(name, warms_up=script != GRPO and bool(carried.warmup_steps or carried.warmup_ratio))
@@ -167,7 +162,7 @@ def _rho_settings(text: str | None, problems: Problems) -> dict[str, Any]:
     values: dict[str, Any] = {**dict.fromkeys(RHO_KEYS, 0.0), "use_rho_correction": True}
     for part in text.split("; "):
         if (match := RHO_WORDS.fullmatch(part)) is None:
-            problems.add(f"{CORRECTION} = {text}: not one that can be said", CORRECTION)
+            problems.fits(False, CORRECTION, "not one that can be said")
             return {}
         lower, upper = RHO[match["word"]]
         values[lower], values[upper] = (0.0 if match[key] == "-" else float(match[key]) for key in ("lower", "upper"))

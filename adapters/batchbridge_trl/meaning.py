@@ -7,9 +7,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from batchbridge.kit.key_table import Key, told_by
+from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, PASSES, STEPS, Sizes
 from batchbridge_trl.tables import settings_of
@@ -62,12 +62,6 @@ def scales(version: str) -> Mapping[str | bool, str]:
     """Native value of `scale_rewards` to canonical scale, in `version`."""
     values: Mapping[str | bool, str] = settings_of(TRAINER_GROUPS, version)["scale_rewards"].values  # type: ignore[assignment]  # all rows have words
     return values
-
-
-@lru_cache(maxsize=64)
-def said_alone(version: str) -> tuple[Key, ...]:
-    """The rows of `version` that decide a canonical field alone."""
-    return tuple(row for row in settings_of(TRAINER_GROUPS, version).values() if row.field)
 
 
 RATIO_LEVELS = ("token", "sequence")
@@ -124,23 +118,20 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
     scale = scales(version).get(native["scale_rewards"])
     if rollout is None or loss is None or scale is None or native["importance_sampling_level"] not in RATIO_LEVELS:
         return None
-    told = told_by(said_alone(version), native)
+    told = told_by(settings_of(TRAINER_GROUPS, version).values(), native)
     told |= {
         "topology.world_size": Told(sizes.world, WORLD),
-        "rollout.prompts_per_rollout": Told(rollout.prompts, None, *_prompts_formula(sizes)),
-        "optimizer_step.completions_per_step": Told(
-            sizes.micro_step * sizes.window,
-            None,
-            sizes.product(ACCUMULATION, sizes.window),
-            (MICRO, WORLD, ACCUMULATION),
+        "rollout.prompts_per_rollout": _prompts(rollout.prompts, sizes),
+        "optimizer_step.completions_per_step": by(
+            sizes.micro_step * sizes.window, sizes.product(ACCUMULATION, sizes.window), MICRO, WORLD, ACCUMULATION
         ),
         "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
     }
-    told |= {given.path: Told(given.value, None, given.reason) for given in GIVEN if holds(given.versions, version)}
+    told |= {given.path: by(given.value, given.reason) for given in GIVEN if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
         told["loss.policy.constant"] = Told(native["max_completion_length"], "max_completion_length")
     if native["entropy_coef"]:
-        told["loss.entropy.aggregation"] = Told("token_mean", None, "trl's entropy bonus is a mean over tokens")
+        told["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
     if native["max_steps"] > 0:
         told["horizon.optimizer_steps"] = Told(native["max_steps"], "max_steps")
     else:
@@ -162,12 +153,13 @@ def samples_with_correction(native: Mapping[str, Any]) -> bool:
     return bool(native["use_vllm"] and native["vllm_importance_sampling_correction"])
 
 
-def _prompts_formula(sizes: Sizes) -> tuple[str, tuple[str, ...]]:
-    """The formula of a rollout's prompts, and its native keys."""
+def _prompts(prompts: int, sizes: Sizes) -> Told:
+    """A rollout's prompts by their formula."""
+    group = f"{GENERATIONS} {sizes.generations}"
     if sizes.generation_batch is not None:
-        return f"{BATCH} {sizes.generation_batch} / {GENERATIONS} {sizes.generations}", (BATCH, GENERATIONS)
+        return by(prompts, f"{BATCH} {sizes.generation_batch} / {group}", BATCH, GENERATIONS)
     named, steps = sizes.steps
-    return f"{sizes.product(named, steps)} / {GENERATIONS} {sizes.generations}", (MICRO, WORLD, named, GENERATIONS)
+    return by(prompts, f"{sizes.product(named, steps)} / {group}", MICRO, WORLD, named, GENERATIONS)
 
 
 def records_old_logprobs(sizes: Sizes, steps: int, version: str) -> bool:
@@ -185,16 +177,12 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
     high_key = "epsilon" if native["epsilon_high"] is None else "epsilon_high"
     high = native[high_key]
     corrected = samples_with_correction(native)
-    detached = not corrected and not records_old_logprobs(sizes, steps, version)
+    old = "rollout_start" if corrected or records_old_logprobs(sizes, steps, version) else "detached"
+    needed = ", and vLLM's correction needs them" if corrected else ""
+    windows = f"{ACCUMULATION} {sizes.window} over {STEPS} {steps} x {PASSES} {sizes.iterations}{needed}"
     told = {
         "surrogate": Told(loss.surrogate, "loss_type"),
-        "old_logprobs": Told(
-            "detached" if detached else "rollout_start",
-            None,
-            f"{ACCUMULATION} {sizes.window} over {STEPS} {steps} x {PASSES} {sizes.iterations}"
-            + (", and vLLM's correction needs them" if corrected else ""),
-            (ACCUMULATION, STEPS, PASSES),
-        ),
+        "old_logprobs": by(old, windows, ACCUMULATION, STEPS, PASSES),
         "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
         # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
         "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
@@ -225,8 +213,8 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
     length = Told(warmup if share else float(int(warmup)), warmup_key)
     schedule, arguments = str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"]
     if warmup and schedule in WITHOUT_WARMUP:
-        keys = "lr_scheduler_type", warmup_key
-        share, length = False, Told(0.0, None, f"lr_scheduler_type {schedule} has no warm-up", keys)
+        none = f"lr_scheduler_type {schedule} has no warm-up"
+        share, length = False, by(0.0, none, "lr_scheduler_type", warmup_key)
     told = {
         "lr_schedule": Told(
             schedule_text(schedule, arguments, native["learning_rate"]),  # in the words that adapters share
@@ -241,13 +229,13 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
     if native["sync_ref_model"]:
         told["reference_sync_steps"] = Told(native["ref_model_sync_steps"], "ref_model_sync_steps")
     if holds("<0.16", version) and native["use_vllm"]:
-        told["top_k"] = Told(0, None, "vLLM samples without top-k, transformers' generate with its default of 50")
+        told["top_k"] = by(0, "vLLM samples without top-k, transformers' generate with its default of 50")
     return {f"carried.{name}": entry for name, entry in told.items()}
 
 
-def shifted(number: float, by: int) -> float:
-    """`number + by` in decimals, so that 0.2 - 1 + 1 is 0.2 again."""
-    return float(Decimal(repr(number)) + by)
+def shifted(number: float, offset: int) -> float:
+    """`number + offset` in decimals, so that 0.2 - 1 + 1 is 0.2 again."""
+    return float(Decimal(repr(number)) + offset)
 
 
 CLIP_MIN, CLIP_MAX, CAP = (f"vllm_importance_sampling_{name}" for name in ("clip_min", "clip_max", "cap"))

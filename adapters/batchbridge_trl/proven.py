@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
+from batchbridge.kit.proven import methods
 from batchbridge_trl.settings import OLDEST_ENFORCED
-
-
-def _of(cls: str, *methods: str) -> tuple[str, ...]:
-    """Methods of a class by their whole names."""
-    return tuple(f"{cls}.{method}" for method in methods)
-
 
 DEEPSPEED = Package(
     "deepspeed",
@@ -21,8 +16,8 @@ DEEPSPEED = Package(
     control={},
     loss={
         **ENGINE.control,
-        "runtime/bf16_optimizer.py": _of("BF16_Optimizer", "_update_hp_grad", "get_grads_for_reduction", "step"),
-        "runtime/zero/stage3.py": _of(
+        "runtime/bf16_optimizer.py": methods("BF16_Optimizer", "_update_hp_grad", "get_grads_for_reduction", "step"),
+        "runtime/zero/stage3.py": methods(
             "DeepSpeedZeroOptimizer_Stage3",
             *("independent_gradient_partition_epilogue", "partition_grads"),
             *("reduce_independent_p_g_buckets_and_remove_grads", "step", "unscale_and_clip_grads"),
@@ -42,9 +37,9 @@ CODE = Code(
             "trl",
             control={
                 "trainer/grpo_trainer.py": (
-                    *_of("GRPOTrainer", "_calculate_rewards", "_generate_and_score_completions", "_get_train_sampler"),
-                    *_of("GRPOTrainer", "_load_optimizer_and_scheduler", "_prepare_inputs", "_save_checkpoint"),
-                    *_of("GRPOTrainer", "get_train_dataloader", "training_step"),
+                    *methods("GRPOTrainer", "_calculate_rewards", "_generate_and_score_completions"),
+                    *methods("GRPOTrainer", "_get_train_sampler", "_load_optimizer_and_scheduler", "_prepare_inputs"),
+                    *methods("GRPOTrainer", "_save_checkpoint", "get_train_dataloader", "training_step"),
                     "shuffle_sequence_dict",  # here up to 0.21, then in utils.py
                     "shuffle_tensor_dict",  # up to 0.19
                     "split_tensor_dict",  # here up to 0.21
@@ -53,11 +48,11 @@ CODE = Code(
             },
             loss={
                 "trainer/grpo_trainer.py": (
-                    *_of("GRPOTrainer", "_chunked_logps", "_compute_loss", "_full_logits_logps"),
+                    *methods("GRPOTrainer", "_chunked_logps", "_compute_loss", "_full_logits_logps"),
                     # The first up to 0.19.
-                    *_of("GRPOTrainer", "_get_per_token_logps", "_get_per_token_logps_and_entropies"),
-                    *_of("GRPOTrainer", "compute_liger_loss", "compute_loss", "get_gamma_weights"),
-                    *_of("GRPOTrainer", "get_high_entropy_mask", "get_off_policy_mask"),
+                    *methods("GRPOTrainer", "_get_per_token_logps", "_get_per_token_logps_and_entropies"),
+                    *methods("GRPOTrainer", "compute_liger_loss", "compute_loss", "get_gamma_weights"),
+                    *methods("GRPOTrainer", "get_high_entropy_mask", "get_off_policy_mask"),
                 ),
                 "trainer/utils.py": ("entropy_from_logits", "selective_log_softmax"),
             },
@@ -66,7 +61,7 @@ CODE = Code(
             "transformers",
             "transformers",
             control={
-                "trainer.py": _of(
+                "trainer.py": methods(
                     "Trainer",
                     *("_clip_grad_norm", "_finalize_training", "_get_grad_norm", "_get_num_items_in_batch"),
                     *("_get_output_dir", "_init_training_state", "_inner_training_loop", "_load_from_checkpoint"),
@@ -75,7 +70,7 @@ CODE = Code(
                     *("create_accelerator_and_postprocess", "create_scheduler", "get_batch_samples"),
                     *("set_initial_training_values", "train", "training_step"),
                 ),
-                "trainer_callback.py": _of(
+                "trainer_callback.py": methods(
                     "CallbackHandler", "call_event", "on_optimizer_step", "on_pre_optimizer_step", "on_step_end"
                 ),
             },
@@ -84,8 +79,8 @@ CODE = Code(
             "accelerate",
             "accelerate",
             control={
-                "accelerator.py": _of("Accelerator", "backward", "clip_grad_norm_", "gather", "no_sync"),
-                "optimizer.py": _of("AcceleratedOptimizer", "step", "zero_grad"),
+                "accelerator.py": methods("Accelerator", "backward", "clip_grad_norm_", "gather", "no_sync"),
+                "optimizer.py": methods("AcceleratedOptimizer", "step", "zero_grad"),
                 "scheduler.py": ("AcceleratedScheduler.step",),
             },
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from functools import lru_cache
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import LARGEST, LossTerm
 from batchbridge.kit.key_table import written_by
-from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, GIVEN, MODE, loss_types, said_alone, shifted
+from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, GIVEN, MODE, loss_types, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH
 from batchbridge_trl.tables import settings_of
@@ -27,25 +26,23 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
-    said = spec.values
+    said, rows = spec.values, settings_of(TRAINER_GROUPS, version)
     known = {path for path, value in said.items() if value is not None}
-    values = written_by((row for row in said_alone(version) if known.issuperset(row.fields)), spec, problems)
+    values = written_by((row for row in rows.values() if known.issuperset(row.fields)), spec, problems)
     _write_sizes(spec, values, problems)
     _write_horizon(spec, values, problems)
     _write_loss(spec, values, problems, version)
     _write_objective(spec, values, problems, version)
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
-        if (value := said.get(path)) not in wanted:
-            problems.add(f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}", path)
+        problems.fits(said.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}")
     for path, value in said.items():
-        if isinstance(value, int) and too_large(value):
-            problems.add(f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path)
+        fits = not isinstance(value, int) or not too_large(value)
+        problems.fits(fits, path, f"trl takes integers of at most {LARGEST:,} in size")
     if holds("<1.6", version) and CLIP_MAX in values:
         values[CAP] = values.pop(CLIP_MAX)
     if spec.carried.router_loss_coefficient is None and holds(">=1.7,<1.14", version):
         values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
-    rows = settings_of(TRAINER_GROUPS, version)
     return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
 
 
@@ -124,8 +121,7 @@ def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> No
     if horizon.optimizer_steps is not None:
         reason = "horizon: epochs and optimizer_steps are both given; trl obeys the steps"
         problems.need(horizon.epochs is None, reason, "horizon.epochs", "horizon.optimizer_steps")
-        reason = "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl"
-        problems.need(horizon.optimizer_steps > 0, reason, "horizon.optimizer_steps")
+        problems.fits(horizon.optimizer_steps > 0, "horizon.optimizer_steps", "max_steps = 0 means epochs to trl")
         values["max_steps"] = horizon.optimizer_steps
     elif horizon.epochs is not None:
         values["max_steps"] = -1
@@ -156,8 +152,7 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         if constant is not None:
             values["max_completion_length"] = constant
     else:
-        reason = f"loss.policy.constant = {constant}: {policy.aggregation} has none"
-        problems.need(constant is None, reason, "loss.policy.constant")
+        problems.fits(constant is None, "loss.policy.constant", f"{policy.aggregation} has none")
 
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
@@ -179,8 +174,7 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
         if problems.need(objective.clip_high is not None, reason, "objective.clip_high"):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
     values.setdefault("beta", 0.0)
-    reason = "objective.kl_placement = reward: trl has KL in the loss only"
-    problems.need(objective.kl_placement != "reward", reason, "objective.kl_placement")
+    problems.fits(objective.kl_placement != "reward", "objective.kl_placement", "trl has KL in the loss only")
     problems.need(
         objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
         f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
@@ -188,8 +182,8 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
         "objective.kl_placement",
     )
     if objective.kl_estimator is not None:
-        reason = f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio"
-        problems.need(objective.kl_estimator in ("k3", "k3_times_ratio"), reason, "objective.kl_estimator")
+        known = objective.kl_estimator in ("k3", "k3_times_ratio")
+        problems.fits(known, "objective.kl_estimator", "trl has k3 and k3_times_ratio")
         values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
     values.setdefault("entropy_coef", 0.0)
     if objective.sampler_correction is not None:
@@ -202,11 +196,8 @@ def _write_correction(correction: str, values: dict[str, Any], problems: Problem
     try:
         low, high = (None if bound == "-" else float(bound) for bound in bounds)
     except ValueError:
-        problems.add(
-            f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
-            "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
-            "objective.sampler_correction",
-        )
+        words = "trl's are token_truncate, token_mask, sequence_truncate and sequence_mask with bounds, as in "
+        problems.fits(False, "objective.sampler_correction", f"{words}`sequence_mask [-, 3.0]`")
         return
     values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
     values |= {MODE: mode, CLIP_MIN: low, CLIP_MAX: high}
@@ -219,11 +210,7 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
     if holds("<0.16", version) and carried.top_k == 0:
         values["use_vllm"] = True  # of 0.15's two samplers, vLLM is the one without top-k
     if carried.lr_schedule is not None:
-        try:
-            name, arguments = schedule_parts(carried.lr_schedule)
-        except ValueError as error:
-            name, arguments = "linear", {}
-            problems.add(f"carried.lr_schedule = {carried.lr_schedule}: {error}", "carried.lr_schedule")
+        name, arguments = problems.schedule(carried.lr_schedule) or ("linear", {})
         warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
         values["lr_scheduler_type"] = transformers_name(name, warms_up=warms_up)
         if arguments:
@@ -238,14 +225,13 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
         )
         values[share_key] = carried.warmup_ratio
     elif carried.warmup_steps is not None:
-        whole = carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps)
-        reason = f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps"
-        problems.need(whole, reason, "carried.warmup_steps")
+        whole = carried.warmup_steps >= 0 and carried.warmup_steps % 1 == 0
+        problems.fits(whole, "carried.warmup_steps", "trl takes whole steps")
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
-    reason = f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16"
-    if carried.precision is not None and problems.need(carried.precision in flags, reason, "carried.precision"):
-        values["bf16"], values["fp16"] = flags[carried.precision]
+    precision = carried.precision
+    if precision is not None and problems.fits(precision in flags, "carried.precision", "trl has fp32, bf16 and fp16"):
+        values["bf16"], values["fp16"] = flags[precision]
     values["sync_ref_model"] = carried.reference_sync_steps is not None
     if carried.reference_sync_steps is not None:
         values["ref_model_sync_steps"] = carried.reference_sync_steps

@@ -11,7 +11,7 @@ from typing import Any
 
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, STRATEGY, THRESHOLD, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
 
@@ -88,7 +88,7 @@ def staleness(run: Run) -> dict[str, Told]:
     """How old completions may be: one_step_off's are one rollout old; what fully_async and the V1 trainer count."""
     if run.entry == "one_step_off":
         ahead = "one_step_off_policy generates one rollout ahead"
-        return {"staleness.mode": Told("lookahead", None, ahead), "staleness.maximum": Told(1, None, ahead)}
+        return {"staleness.mode": by("lookahead", ahead), "staleness.maximum": by(1, ahead)}
     if run.entry == FULLY_ASYNC:
         return _fully_async_staleness(run)
     return _v1_staleness(run) if run.ahead else {}
@@ -110,15 +110,12 @@ def _fully_async_staleness(run: Run) -> dict[str, Told]:
     """With staleness_threshold 0 the generator stops until the next weights. Above, it bounds how many prompts are
     begun before them: each of those goes on over any number of synchronisations, so that no age is certain."""
     every = f"weights are handed over every {run[SYNCHRONISED]} rollouts"
-    told = {"staleness.unit": Told("weight_versions", None, every, (SYNCHRONISED,))}
+    told = {"staleness.unit": by("weight_versions", every, SYNCHRONISED)}
     if run[STALE]:
         what = f"{run[STALE]:g} of what is trained between two of them may be begun with the older weights"
-        return told | {
-            "staleness.mode": Told("unbounded", STALE),
-            "staleness.maximum": Told(None, None, what, (STALE,)),
-        }
+        return told | {"staleness.mode": Told("unbounded", STALE), "staleness.maximum": by(None, what, STALE)}
     what = "what is trained between two of them is generated with the first ones"
-    return told | {"staleness.mode": Told("bounded", STALE), "staleness.maximum": Told(0, None, what, (STALE,))}
+    return told | {"staleness.mode": Told("bounded", STALE), "staleness.maximum": by(0, what, STALE)}
 
 
 def sizes(run: Run) -> dict[str, Told]:
@@ -128,12 +125,12 @@ def sizes(run: Run) -> dict[str, Told]:
     taken = f"{MINI} {run[MINI]} x {REQUIRED} {run[REQUIRED]}; {PROMPTS} has to be 0"
     over = "the generator goes on into the next epoch"
     told = {
-        "rollout.prompts_per_rollout": Told(run.prompts_per_rollout, None, taken, (MINI, REQUIRED)),
-        "order.last_rollout": Told("wrap", None, over),
+        "rollout.prompts_per_rollout": by(run.prompts_per_rollout, taken, MINI, REQUIRED),
+        "order.last_rollout": by("wrap", over),
         "horizon.epochs": Told(float(run["trainer.total_epochs"]), "trainer.total_epochs"),
-        "horizon.rollouts": Told(None, None, "total_training_steps is not read", ("trainer.total_training_steps",)),
+        "horizon.rollouts": by(None, "total_training_steps is not read", "trainer.total_training_steps"),
     }
     if (prompts := run[TOTAL]) is not None:
         length = f"{TOTAL} {prompts} prompts // {run.prompts_per_rollout}"
-        told["horizon.rollouts"] = Told(prompts // run.prompts_per_rollout, None, length, (TOTAL,))
+        told["horizon.rollouts"] = by(prompts // run.prompts_per_rollout, length, TOTAL)
     return told

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from batchbridge.kit.clipping import canonical_bound
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.critic import critic
@@ -36,23 +36,23 @@ def meaning(run: Run) -> dict[str, Told] | None:
     step = f"{MINI} {run[MINI]} x {GROUP} {run[GROUP]}{floored}"
     last, seed, generated = last_step(run), run["data.seed"], run["data.gen_batch_size"]
     told |= {
-        "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}", (NODES, GPUS)),
-        "optimizer_step.completions_per_step": Told(run.completions_per_step, None, step, (MINI, GROUP)),
+        "topology.world_size": by(run.world, f"{NODES} x {GPUS} = {run.world}", NODES, GPUS),
+        "optimizer_step.completions_per_step": by(run.completions_per_step, step, MINI, GROUP),
         "optimizer_step.rollout_shuffle": _shuffle(run),
         "advantage.baseline": Told(estimator.baseline, said_by),
-        "order.last_optimizer_step": Told(last, None, _LAST_STEP[last]),
+        "order.last_optimizer_step": by(last, _LAST_STEP[last]),
         "order.seed": Told(seed, "data.seed"),
     }
     if seed is None:
         why = "data.seed null: the seed of a new torch.Generator"
-        told["order.seed"] = Told(terms.TORCH_SEED, None, why, ("data.seed",))
+        told["order.seed"] = by(terms.TORCH_SEED, why, "data.seed")
     if generated not in (None, run.prompts_per_rollout):
         told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
         told["rollout.group_filter"] = Told("replace_zero_variance", "algorithm.filter_groups.enable")
     if run["trainer.total_training_steps"] is None:
         epochs = "trainer.total_epochs"
-        told["horizon.epochs"] = Told(float(run[epochs]), None, epochs, (epochs,))
+        told["horizon.epochs"] = by(float(run[epochs]), epochs, epochs)
     parts: dict[str, Told] = {
         **staleness(run),
         **_micro_batch(run),
@@ -68,9 +68,9 @@ def meaning(run: Run) -> dict[str, Told] | None:
 
 
 CONSTANTS = {
-    "order.last_rollout": Told("drop", None, "the data loader drops an epoch's incomplete batch"),
-    "horizon.lr_tick": Told("rollout", None, "the scheduler steps once per update of the actor"),
-    "carried.dropout": Told("on", None, "as the model's configuration says"),
+    "order.last_rollout": by("drop", "the data loader drops an epoch's incomplete batch"),
+    "horizon.lr_tick": by("rollout", "the scheduler steps once per update of the actor"),
+    "carried.dropout": by("on", "as the model's configuration says"),
 }
 """What verl's code fixes."""
 
@@ -90,7 +90,7 @@ def last_step(run: Run) -> str:
 def _shuffle(run: Run) -> Told:
     key = f"{ACTOR}shuffle"
     if run.legacy and run.engine != "megatron":
-        return Told("none", None, "dp_actor does not shuffle")
+        return by("none", "dp_actor does not shuffle")
     return Told("completions" if run[key] else "none", key)
 
 
@@ -100,7 +100,7 @@ def _micro_batch(run: Run) -> dict[str, Told]:
         forward = FORWARD_BUDGET if run[f"{ROLLOUT}log_prob_use_dynamic_bsz"] else None
     else:
         own, name = run.micro, "completions_per_device"
-        told = Told(own, MICRO) if run[MICRO] is not None else Told(own, None, "ppo_micro_batch_size / replicas")
+        told = Told(own, MICRO) if run[MICRO] is not None else by(own, "ppo_micro_batch_size / replicas")
         forward = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
     if own is None:
         return {}
@@ -125,7 +125,7 @@ def _loss(run: Run, mode: terms.LossMode, aggregation: str) -> dict[str, Told]:
 
 
 def _always(mode: terms.LossMode) -> Told:
-    return Told(mode.aggregation, None, f"{mode.name} always aggregates so", (f"{ACTOR}policy_loss.loss_mode",))
+    return by(mode.aggregation, f"{mode.name} always aggregates so", f"{ACTOR}policy_loss.loss_mode")
 
 
 def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
@@ -135,10 +135,10 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
         factor, width = f"{ACTOR}loss_scale_factor", "data.max_response_length"
         constant = Told(run[factor], factor)
         if run[factor] is None:
-            constant = Told(run[width], None, "loss_scale_factor null: the response's width", (width, factor))
+            constant = by(run[width], "loss_scale_factor null: the response's width", width, factor)
         told[f"loss.{term}.constant"] = constant
     if run.legacy and aggregation.value.startswith("sequence") and holds(">=0.6.1", run.version):
-        told[f"loss.{term}.count_empty"] = Told(False, None, "agg_loss leaves fully masked sequences out")
+        told[f"loss.{term}.count_empty"] = by(False, "agg_loss leaves fully masked sequences out")
     return told
 
 
@@ -146,11 +146,11 @@ def _advantage(run: Run, estimator: terms.Estimator) -> dict[str, Told]:
     key = "algorithm.norm_adv_by_std_in_grpo"
     scale = Told("group" if run[key] else "none", key)
     if estimator.scale is not None:
-        scale = Told(estimator.scale, None, f"{estimator.name} scales so", (_ESTIMATOR,))
+        scale = by(estimator.scale, f"{estimator.name} scales so", _ESTIMATOR)
     told = {"advantage.scale": scale}
     if scale.value != "none":
-        told["advantage.epsilon"] = Told(estimator.epsilon, None, "fixed in core_algos")
-        told["advantage.ddof"] = Told(estimator.ddof, None, "fixed in core_algos")
+        told["advantage.epsilon"] = by(estimator.epsilon, "fixed in core_algos")
+        told["advantage.ddof"] = by(estimator.ddof, "fixed in core_algos")
     return told
 
 
@@ -189,24 +189,24 @@ def old_logprobs(run: Run) -> Told:
         return Told("sampler", bypass)
     once = run.replicas and run.share and run.completions_per_rollout <= run.share * run.replicas
     if run.legacy and run.engine != "megatron" and holds(">=0.6.0", run.version) and once and run[EPOCHS] == 1:
-        return Told("detached", None, "dp_actor takes the current log-probabilities when a rollout is one step")
-    return Told("rollout_start", None, "computed once, before the first update")
+        return by("detached", "dp_actor takes the current log-probabilities when a rollout is one step")
+    return by("rollout_start", "computed once, before the first update")
 
 
 def _objective(run: Run, mode: terms.LossMode) -> dict[str, Told]:
     told = {
         "surrogate": Told(mode.surrogate, _MODE),
-        "ratio_level": Told(mode.ratio_level, None, f"{mode.name}", (_MODE,)),
+        "ratio_level": by(mode.ratio_level, mode.name, _MODE),
         "old_logprobs": old_logprobs(run),
     }
     if run.engine != "megatron":
-        told["nonfinite_step"] = Told("skip", None, "the optimizer step is left out when the norm is not finite")
+        told["nonfinite_step"] = by("skip", "the optimizer step is left out when the norm is not finite")
     if mode.clips:
         told |= {f"clip_{side}": Told(*clip_bound(run, side)) for side in ("low", "high")}
     if mode.dual_clip:
         told["dual_clip"] = Told(run[f"{ACTOR}clip_ratio_c"], f"{ACTOR}clip_ratio_c")
     if (text := correction(run)) is not None:
-        told["sampler_correction"] = Told(text, None, "algorithm.rollout_correction", ("algorithm.rollout_correction",))
+        told["sampler_correction"] = by(text, "algorithm.rollout_correction", "algorithm.rollout_correction")
     return told | _kl(run)
 
 
@@ -224,17 +224,17 @@ def _kl(run: Run) -> dict[str, Told]:
             told = {"kl_placement": Told(place, switch), "kl_coefficient": Told(run[factor], factor)}
             told["kl_estimator"] = Told(estimator, name)
             if estimator.startswith("k3"):
-                told["kl_clamp"] = Told(terms.KL_CLAMP, None, "fixed in core_algos.kl_penalty")
+                told["kl_clamp"] = by(terms.KL_CLAMP, "fixed in core_algos.kl_penalty")
             return told
     off, switches = "use_kl_loss and use_kl_in_reward are off", tuple(keys[0] for keys in KL_KEYS.values())
-    return {"kl_placement": Told("none", switches[0]), "kl_coefficient": Told(0.0, None, off, switches)}
+    return {"kl_placement": Told("none", switches[0]), "kl_coefficient": by(0.0, off, *switches)}
 
 
 def schedule(run: Run) -> Told:
     """The schedule in the words that adapters share: verl's FSDP engines give a cosine its floor by another name."""
     key, floor_key, cycles = schedule_key(run), f"{_OPTIM}min_lr_ratio", f"{_OPTIM}num_cycles"
     if key is None:
-        return Told("constant", None, "megatron_workers of 0.4.0 has no schedule")
+        return by("constant", "megatron_workers of 0.4.0 has no schedule")
     if run[key] != "cosine" or run.engine != "fsdp":
         return Told(run[key], key)
     floor = run[floor_key] or 0.0
@@ -245,7 +245,7 @@ def schedule(run: Run) -> Told:
     text = schedule_text("cosine_with_min_lr", arguments)
     if text == run[key]:
         return Told(text, key)
-    return Told(text, None, f"{key}, {floor_key}, {cycles}", (key, floor_key, cycles))
+    return by(text, f"{key}, {floor_key}, {cycles}", key, floor_key, cycles)
 
 
 def schedule_key(run: Run) -> str | None:
@@ -277,10 +277,10 @@ def _optimizer(run: Run) -> dict[str, Told]:
     """The optimizer and what it is handed: Megatron takes no betas but those of override_optimizer_config."""
     key, implementation = terms.optimizer_key(run.engine, run.version), f"{_OPTIM}optimizer_impl"
     if key is None:
-        optimizer = Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")
+        optimizer = by("adamw", f"the {run.engine} workers of verl {run.version} have no other")
     elif run.engine == "fsdp" and run[implementation] != terms.TORCH_IMPLEMENTATION:
         name = f"{run[implementation]}.{run[key]}"
-        optimizer = Told(name, None, f"{implementation} and optimizer", (implementation, key))
+        optimizer = by(name, f"{implementation} and optimizer", implementation, key)
     else:
         optimizer = Told(terms.OPTIMIZERS[run.engine].get(run[key], run[key]), key)
     told = {"optimizer": optimizer}
@@ -294,7 +294,7 @@ def _optimizer(run: Run) -> dict[str, Told]:
     source, eps = _argument(run, "betas"), f"{_OPTIM}eps"
     betas = run[source]
     two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
-    told |= {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, source, (source,)) for at in range(2)}
+    told |= {f"beta{at + 1}": by(float(betas[at]) if two else None, source, source) for at in range(2)}
     own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", terms.EPSILON)
     return told | {"optimizer_epsilon": own}
 
@@ -302,7 +302,7 @@ def _optimizer(run: Run) -> dict[str, Told]:
 def _overridden(run: Run, name: str, default: float) -> Told:
     key = f"{_OPTIM}override_optimizer_config.{name}"
     if run[key] is None:
-        return Told(default, None, f"the {run.engine} engine's optimizer, unless {key} says otherwise", (key,))
+        return by(default, f"the {run.engine} engine's optimizer, unless {key} says otherwise", key)
     return Told(run[key], key)
 
 
@@ -319,7 +319,7 @@ def _carried(run: Run) -> dict[str, Told]:
         "lr_schedule": schedule(run),
         "max_gradient_norm": _bound(run),
         "precision": precision(run),
-        "weight_decay_excludes": Told(excluded, None, f"the {run.engine} engine decays all but {excluded}"),
+        "weight_decay_excludes": by(excluded, f"the {run.engine} engine decays all but {excluded}"),
         **_optimizer(run),
         **_warmup(run),
     }
@@ -329,7 +329,7 @@ def precision(run: Run) -> Told:
     """bf16 unless a key says otherwise."""
     key = precision_key(run)
     if key is None:
-        return Told("bf16", None, f"the {run.engine} engine's default")
+        return by("bf16", f"the {run.engine} engine's default")
     return Told(terms.PRECISIONS.get(run[key], run[key]), key)
 
 
@@ -348,11 +348,11 @@ def precision_key(run: Run) -> str | None:
 def _warmup(run: Run) -> dict[str, Told]:
     steps, share = f"{_OPTIM}lr_warmup_steps", f"{_OPTIM}lr_warmup_steps_ratio"
     if run.engine == "megatron" and holds("<0.4.1", run.version):
-        return {"warmup_steps": Told(0.0, None, "megatron_workers of 0.4.0 has no schedule")}
+        return {"warmup_steps": by(0.0, "megatron_workers of 0.4.0 has no schedule")}
     # Source: verl 0.7.1 to 0.9.1 workers/engine/veomni: the ratio only.
     count = None if run.engine == "veomni" else run[steps]
     if count is not None and (count > 0 or (count == 0 and run.legacy)):
-        return {"warmup_steps": Told(float(count), None, steps, (steps,))}
+        return {"warmup_steps": by(float(count), steps, steps)}
     if run[share]:
         return {"warmup_ratio": Told(run[share], share)}
-    return {"warmup_steps": Told(0.0, None, f"{steps} and {share} are off", (steps, share))}
+    return {"warmup_steps": by(0.0, f"{steps} and {share} are off", steps, share)}

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge.kit import Code, Package
+from batchbridge.kit.proven import methods
 from batchbridge_verl.settings import OLDEST_ENFORCED
 
 _MARKER = "version/version"
 ONE_STEP_OFF, FULLY_ASYNC = "one_step_off", "fully_async"
 """The programs of verl.experimental whose trainers are observed; see `apart` and `queued`."""
-
-
-def methods(owner: str, *names: str) -> tuple[str, ...]:
-    """Methods of one class, as a record names them."""
-    return tuple(f"{owner}.{name}" for name in names)
 
 
 _SEPARATION = {

@@ -69,7 +69,7 @@ def _can(engine: str, spec: Spec) -> bool:
 def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     topology, rollout, step, micro = spec.topology, spec.rollout, spec.optimizer_step, spec.micro_batch
     world, group, completions = topology.world_size, rollout.completions_per_prompt, step.completions_per_step
-    if problems.need(world >= 1, f"topology.world_size = {world}: at least 1", "topology.world_size"):
+    if problems.fits(world >= 1, "topology.world_size", "at least 1"):
         values[NODES], values[GPUS] = nodes_and_gpus(world)
     sizes = (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
     values |= {key: size for key, size in zip(PARALLEL[to.engine], sizes, strict=True) if key is not None}
@@ -87,8 +87,8 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         else:
             below = completions // group * group if group else 0
             fix = f"{f'{below} or ' if below else ''}{below + group}"
-            path = "optimizer_step.completions_per_step"
-            problems.add(f"{path} = {completions}: verl counts whole groups of {group}; fix: {fix}", path)
+            groups = f"verl counts whole groups of {group}; fix: {fix}"
+            problems.fits(False, "optimizer_step.completions_per_step", groups)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
     elif (size := micro.completions_per_device) is not None:
@@ -143,22 +143,21 @@ def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
 
 def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     staleness = spec.staleness
-    if staleness.mode == "sync" or not problems.need(
+    if staleness.mode == "sync" or not problems.fits(
         staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
-        f"staleness.mode = {staleness.mode}: settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one "
-        "rollout ahead is another program, verl.experimental.one_step_off_policy.main_ppo",
         "staleness.mode",
+        "settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one rollout ahead is another program, "
+        "verl.experimental.one_step_off_policy.main_ppo",
     ):
         return
-    unit = f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans"
-    problems.need(staleness.unit == "rollouts", unit, "staleness.unit")
+    problems.fits(staleness.unit == "rollouts", "staleness.unit", "verl counts the rollouts that a group spans")
     bounded = staleness.mode == "bounded" and problems.need(
         staleness.maximum is not None, "staleness.maximum is open: bounded by nothing", "staleness.maximum"
     )
     values[TRAINER_MODE] = "colocate_async"
     values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
-    pads = "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads"
-    problems.need(spec.order.last_optimizer_step != "error", pads, "order.last_optimizer_step")
+    pads = "the V1 trainer, which alone generates ahead, pads"
+    problems.fits(spec.order.last_optimizer_step != "error", "order.last_optimizer_step", pads)
 
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
@@ -215,11 +214,10 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
         values[f"{ACTOR}policy_loss.loss_mode"] = modes[0].name
         for path, bound in (("clip_low", objective.clip_low), ("clip_high", objective.clip_high)):
             if bound is not None:
-                unclipped = f"objective.{path} = {bound}: verl's {surrogate} does not clip"
-                problems.need(modes[0].clips, unclipped, f"objective.{path}")
+                problems.fits(modes[0].clips, f"objective.{path}", f"verl's {surrogate} does not clip")
                 values[f"{ACTOR}clip_ratio_{path.removeprefix('clip_')}"] = bound
         if dual is not None:
-            problems.need(dual > 1, f"objective.dual_clip = {dual}: must be above 1", "objective.dual_clip")
+            problems.fits(dual > 1, "objective.dual_clip", "must be above 1")
             values[f"{ACTOR}clip_ratio_c"] = dual
     if objective.old_logprobs == "sampler":
         values["algorithm.rollout_correction.bypass_mode"] = True
@@ -231,11 +229,11 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
         )
     if objective.sampler_correction is not None:
         match = _CORRECTION.fullmatch(objective.sampler_correction)
-        problems.need(
+        problems.fits(
             match is not None and bool(match[0]),
-            f"objective.sampler_correction = {objective.sampler_correction}: verl's are token_truncate and "
-            "sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES BOUNDS`",
             "objective.sampler_correction",
+            "verl's are token_truncate and sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES "
+            "BOUNDS`",
         )
         names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
         for name, text in zip(names, match.groups() if match else (), strict=bool(match)):
@@ -263,7 +261,6 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
     if estimator is not None:
-        plain, others = estimator.removesuffix("+"), ", ".join(terms.KL_NAMES)
-        unknown = f"objective.kl_estimator = {estimator}: verl has {others}"
-        if problems.need(plain in terms.KL_NAMES, unknown, "objective.kl_estimator"):
+        plain, has = estimator.removesuffix("+"), f"verl has {', '.join(terms.KL_NAMES)}"
+        if problems.fits(plain in terms.KL_NAMES, "objective.kl_estimator", has):
             values[name] = terms.KL_NAMES[plain] + estimator[len(plain) :]

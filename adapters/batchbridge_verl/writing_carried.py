@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from batchbridge import Spec
 from batchbridge.kit.clipping import native_bound
-from batchbridge.kit.schedules import WARMUP_START, schedule_parts
+from batchbridge.kit.schedules import WARMUP_START
 from batchbridge.kit.writing import Problems
 from batchbridge_verl.settings import ACTOR
 from batchbridge_verl.terms import BETAS, EPSILON, OPTIMIZERS, SCHEDULES, optimizer_key
@@ -44,14 +45,15 @@ def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Prob
         values[f"{_OPTIM}lr_warmup_steps"] = steps
     if carried.precision not in (None, "bf16"):
         here = {"fsdp": ("fp32", "fp16"), "megatron": ("fp16",)}.get(to.engine, ())
-        _have(problems, "carried.precision", carried.precision, ("bf16", *here), to)
+        precisions = ("bf16", *here)
+        problems.fits(carried.precision in precisions, "carried.precision", _has(to, precisions))
         parts = ("param_dtype", "reduce_dtype", "buffer_dtype")
         mixed = {f"{ACTOR}fsdp_config.mixed_precision.{part}": carried.precision for part in parts}
         values |= {f"{ACTOR}megatron.dtype": "float16"} if megatron else mixed
 
 
-def _have(problems: Problems, path: str, value: object, names: tuple[str, ...], to: Target) -> bool:
-    return problems.need(value in names, f"{path} = {value}: verl's {to.engine} engine has {', '.join(names)}", path)
+def _has(to: Target, names: Iterable[str]) -> str:
+    return f"verl's {to.engine} engine has {', '.join(names)}"
 
 
 def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
@@ -62,11 +64,10 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
         key = optimizer_key(engine, to.version)
         if implementation and engine == "fsdp":
             values[f"{_OPTIM}optimizer_impl"], values[f"{_OPTIM}optimizer"] = implementation, other
-        elif _have(problems, "carried.optimizer", optimizer, tuple(names), to) and key is not None:
+        elif problems.fits(optimizer in names, "carried.optimizer", _has(to, names)) and key is not None:
             values[key] = names[optimizer]
         elif optimizer in names:  # no key names it, and there is one only
-            only = f"carried.optimizer = {optimizer}: it is adamw"
-            problems.need(optimizer == "adamw", only, "carried.optimizer")
+            problems.fits(optimizer == "adamw", "carried.optimizer", "it is adamw")
     betas, epsilon = (carried.beta1, carried.beta2), carried.optimizer_epsilon
     whole = [default if beta is None else beta for beta, default in zip(betas, BETAS, strict=True)]
     if engine == "megatron":
@@ -78,11 +79,9 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
     if engine == "torchtitan" and epsilon is not None:
         values[f"{_OPTIM}eps"] = epsilon
     elif epsilon not in (None, EPSILON):
-        problems.need(
-            optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and engine != "veomni",
-            f"carried.optimizer_epsilon = {epsilon}: verl hands none to {optimizer} of its {engine} engine",
-            "carried.optimizer_epsilon",
-        )
+        takes = optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and engine != "veomni"
+        none = f"verl hands none to {optimizer} of its {engine} engine"
+        problems.fits(takes, "carried.optimizer_epsilon", none)
         values[f"{_OVERRIDE}{'adam_eps' if engine == 'megatron' else 'eps'}"] = epsilon
 
 
@@ -91,12 +90,9 @@ _ARGUMENTS = {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_
 
 
 def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    field = "carried.lr_schedule"
-    try:
-        name, arguments = schedule_parts(text)
-    except ValueError as error:
-        problems.add(f"{field} = {text}: {error}", field)
+    if (parts := problems.schedule(text)) is None:
         return
+    (name, arguments), field = parts, "carried.lr_schedule"
     allowed = SCHEDULES[to.engine]
     problems.need(name in allowed, f"{field} = {name}: verl's engine has {', '.join(allowed)}", field)
     key = {"megatron": "lr_decay_style", "torchtitan": "decay_type"}.get(to.engine, "lr_scheduler_type")

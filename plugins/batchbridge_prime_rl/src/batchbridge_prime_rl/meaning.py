@@ -140,7 +140,7 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
     if kind in ("adamw", "muon"):
         told = {f"carried.beta{n}": Told(native[f"trainer.optim.betas{n}"], f"trainer.optim.betas{n}") for n in (1, 2)}
     if kind == "adamw":
-        told["carried.optimizer_epsilon"] = Told(1e-8, None, "torch's default")
+        told["carried.optimizer_epsilon"] = by(1e-8, "torch's default")
     parts = [f"{keys.SCHEDULER}.{name}" for name in ("type", "warmup_steps", "decay_steps", "min_lr")]
     name, warmup, decay, least = (native[key] for key in parts)
     rate = native["trainer.optim.lr"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, by
 from batchbridge_skyrl.settings import ENTRIES, FACTS, KNOWN, LOOKAHEAD, MAIN, Run, full
 
 CLIPS = dict.fromkeys(("regular", "dual_clip", "gspo", "clip_cov", "rollout_is"), "eps_clip")
@@ -47,7 +47,7 @@ def _is(run: Run, end: str) -> Told:
 
 
 def _by(value: Any, formula: str, *ends: str) -> Told:
-    return Told(value, None, formula, tuple(map(full, ends)))
+    return by(value, formula, *map(full, ends))
 
 
 def is_async(run: Run) -> bool:
