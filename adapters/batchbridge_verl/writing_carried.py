@@ -44,9 +44,8 @@ def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Prob
         steps = problems.whole(carried.warmup_steps, "carried.warmup_steps", "rollouts")
         values[f"{_OPTIM}lr_warmup_steps"] = steps
     if carried.precision not in (None, "bf16"):
-        here = {"fsdp": ("fp32", "fp16"), "megatron": ("fp16",)}.get(to.engine, ())
-        precisions = ("bf16", *here)
-        problems.fits(carried.precision in precisions, "carried.precision", _has(to, precisions))
+        here = {"fsdp": ("bf16", "fp32", "fp16"), "megatron": ("bf16", "fp16")}.get(to.engine, ("bf16",))
+        problems.fits(carried.precision in here, "carried.precision", _has(to, here))
         parts = ("param_dtype", "reduce_dtype", "buffer_dtype")
         mixed = {f"{ACTOR}fsdp_config.mixed_precision.{part}": carried.precision for part in parts}
         values |= {f"{ACTOR}megatron.dtype": "float16"} if megatron else mixed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,23 +45,17 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_installed", lambda: registry)
 
 
-def reworded(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[Problem, ...]]:
-    """As `nearest.writer`, with refusals that no expression over words can read."""
-    write = PLAIN(adapter, version)
-
-    def plain(spec: Spec) -> Written | tuple[Problem, ...]:
-        result = write(spec)
-        if isinstance(result, Written):
-            return result
-        return tuple(
-            dataclasses.replace(problem, reason=problem.reason.replace(".", " ").replace("_", " "))
-            for problem in result
-        )
-
-    return plain
+PLAIN = nearest_spec.write
 
 
-PLAIN = nearest_spec.writer
+def reworded(adapter: Adapter, spec: Spec, version: str | None) -> Written | tuple[Problem, ...]:
+    """As `nearest_spec.write`, with refusals that no expression over words can read."""
+    result = PLAIN(adapter, spec, version)
+    if isinstance(result, Written):
+        return result
+    return tuple(
+        dataclasses.replace(problem, reason=problem.reason.replace(".", " ").replace("_", " ")) for problem in result
+    )
 
 
 def without_words(reading: Reading) -> Reading:
@@ -85,9 +79,9 @@ def differing(readings: Iterator[tuple[str, Reading]], monkeypatch: pytest.Monke
         for framework, adapter in adapters().items():
             if framework == reading.framework or reading.spec is None:
                 continue
-            monkeypatch.setattr(nearest_spec, "writer", PLAIN)
+            monkeypatch.setattr(nearest_spec, "write", PLAIN)
             plain = convert_to(adapter, reading, version=VERSIONS[framework], given=reading.native)
-            monkeypatch.setattr(nearest_spec, "writer", reworded)
+            monkeypatch.setattr(nearest_spec, "write", reworded)
             other = convert_to(adapter, without_words(reading), version=VERSIONS[framework], given=reading.native)
             count += 1
             if decided(plain) != decided(other):
@@ -146,18 +140,13 @@ def test_the_whole_corpus_is_decided_by_data(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_fields_that_are_wrong_decide_another_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mute(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[Problem, ...]]:
-        write = PLAIN(adapter, version)
-
-        def plain(spec: Spec) -> Written | tuple[Problem, ...]:
-            result = write(spec)
-            return result if isinstance(result, Written) else tuple(Problem((), found.reason) for found in result)
-
-        return plain
+    def mute(adapter: Adapter, spec: Spec, version: str | None) -> Written | tuple[Problem, ...]:
+        result = PLAIN(adapter, spec, version)
+        return result if isinstance(result, Written) else tuple(Problem((), found.reason) for found in result)
 
     recipe = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "num_generations": 8}
     reading = read(recipe, framework="trl", version="1.16.0", world_size=8, dataset_size=10_000)
     adapter = adapters()["open_instruct"]
     plain = convert_to(adapter, reading)
-    monkeypatch.setattr(nearest_spec, "writer", mute)
+    monkeypatch.setattr(nearest_spec, "write", mute)
     assert decided(plain) != decided(convert_to(adapter, reading))

@@ -8,12 +8,12 @@ nothing differs that it does not name.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
+from batchbridge.comparing.edit_yaml import groups
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
 from batchbridge.comparing.nearest_spec import Search
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
@@ -276,10 +276,9 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat(others) if used.isdisjoint(_heads(key)) and key.lstrip("+~-") not in used}
 
 
-def _heads(key: str) -> Iterator[str]:
+def _heads(key: str) -> tuple[str, ...]:
     """The key, and each group that it stands in, with a dot behind it."""
-    yield key
-    yield from (key[: place.end()] for place in re.finditer(r"\.", key))
+    return key, *(f"{group}." for group in groups(key))
 
 
 # ---- the account

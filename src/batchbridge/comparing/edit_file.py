@@ -101,7 +101,10 @@ def convert_into(adapter: Adapter, found: Conversion, path: Path, others: Mappin
     source = Source(values=document.value, lines=document.lines, path=path)
     if stranger := _stranger(adapter, source, others):
         return _refused(path, found, (stranger,))
-    return _Editing(adapter, found, path, text).edited()
+    try:
+        return _Editing(adapter, found, path, text).edited()
+    except CannotEdit as refused:
+        return _refused(path, found, refused.problems)
 
 
 def _load(path: Path) -> tuple[str | None, tuple[str, ...]]:
@@ -218,13 +221,7 @@ class _Editing:
         return self._into(text, reading, added, 0, self.found)
 
     def edited(self) -> Into:
-        """The edited text and its account, or why there is none."""
-        try:
-            return self._edited()
-        except CannotEdit as refused:
-            return _refused(self.path, self.found, refused.problems)
-
-    def _edited(self) -> Into:
+        """The edited text and its account, or why there is none. Raises `CannotEdit`."""
         changes: dict[str, Any] = {}
         reading = self._read(self.text)
         if self._contradicts(reading):

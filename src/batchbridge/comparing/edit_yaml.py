@@ -36,7 +36,7 @@ def edit(text: str, changes: Mapping[str, Any]) -> str:
     A key that stands in its mapping is changed there; a new one comes last in the deepest mapping on its path that
     exists. Of an anchored value that changes, unchanged aliases keep the old one. A group that loses its last key goes.
     """
-    if inside := [(key, whole) for key in changes for whole in _groups(key) if whole in changes]:
+    if inside := [(key, whole) for key in changes for whole in groups(key) if whole in changes]:
         raise CannotEdit(*(f"{key} is changed, and so is {whole}, which holds it" for key, whole in inside))
     before = _values(text)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -89,7 +89,7 @@ def _key_of(item: _Item, path: _Path) -> _Item | None:
     return None
 
 
-def _groups(key: str) -> Iterator[str]:
+def groups(key: str) -> Iterator[str]:
     """The groups that a dotted key stands in, the outermost first."""
     return (key[: dot.start()] for dot in re.finditer(r"\.", key))
 
@@ -457,7 +457,7 @@ def _verify(before: Mapping[str, Any], after: Mapping[str, Any], changes: Mappin
         for other in [other for other in wanted if other == key or other.startswith(f"{key}.")]:
             del wanted[other]
         if value is not REMOVED:
-            for group in _groups(key):
+            for group in groups(key):
                 wanted.pop(group, None)  # an empty one
             wanted |= dict(flat({key: value}))
     wrong = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, get_args, get_origin
 
@@ -30,16 +30,12 @@ MAX_WRITES = 500
 """Attempts to find an expressible neighbour; none is needed where the target can say everything."""
 
 
-def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | Problems]:
-    """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
-
-    def write(spec: Spec) -> Written | Problems:
-        try:
-            return adapter.write(spec, version)
-        except CannotWrite as refused:
-            return refused.problems
-
-    return write
+def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Problems:
+    """What `adapter` writes for `spec`, or the problems of its refusal."""
+    try:
+        return adapter.write(spec, version)
+    except CannotWrite as refused:
+        return refused.problems
 
 
 class Search:
@@ -51,7 +47,6 @@ class Search:
         self._left = MAX_WRITES
         self._moved: set[str] = set()
         self._seen: set[Spec] = set()
-        self._write = writer(adapter, version)
 
     def nearest(self, spec: Spec) -> Written | None:
         """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
@@ -142,7 +137,7 @@ class Search:
 
     def _try(self, spec: Spec) -> Written | Problems:
         self._left -= 1
-        return self._write(spec)
+        return write(self.adapter, spec, self.version)
 
     def _defaults(self, spec: Spec) -> Spec | None:
         """What the framework does where it is told nothing but the world size."""

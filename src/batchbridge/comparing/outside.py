@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from batchbridge.comparing.edit_yaml import groups
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Reading, Written
@@ -142,17 +143,11 @@ def _rows(adapter: Adapter, written: Written) -> Mapping[str, SharedSetting]:
     return {} if version is None else {key: row for key, row in rows.items() if includes(row.versions, version)}
 
 
-def _groups(key: str) -> Iterator[str]:
-    """The groups that a dotted key stands in."""
-    parts = key.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts)))
-
-
 def _as_given(left: Mapping[str, Any], source: Reading) -> dict[str, Any]:
     """Settings as the source gave them: one that is a mapping is whole again."""
     found: dict[str, Any] = {}
     for key, value in left.items():
-        group = next((group for group in _groups(key) if group in source.given), None)
+        group = next((group for group in groups(key) if group in source.given), None)
         if group is None:
             found[key] = value
             continue
@@ -259,7 +254,7 @@ def _left(
     shared = {one.key: one.row.name for one in said_by(source, left, own)}
     for key, value in left.items():
         plain = key.lstrip("+~")
-        if {key, plain, *_groups(key)} & told:
+        if {key, plain, *groups(key)} & told:
             continue
         decides = None if own is None else own.decides(plain)
         if decides is None and plain in source.native and not same_words:  # the adapter reads it

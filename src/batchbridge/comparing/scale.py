@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import diff
-from batchbridge.comparing.nearest_spec import splits, writer
+from batchbridge.comparing.nearest_spec import splits, write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
@@ -369,9 +369,8 @@ class _Judge:
         self.adapter, self.before = adapter, reading
         self.refused: tuple[str, ...] = ()
         self._left = MAX_JUDGED
-        self._write = writer(adapter, reading.framework_version)
         assert reading.spec is not None, "asked by the caller"
-        written = self._write(reading.spec)
+        written = write(adapter, reading.spec, reading.framework_version)
         self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
 
     def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
@@ -429,7 +428,7 @@ class _Judge:
             if self._left <= 0:
                 return None
             self._left -= 1
-            written = self._write(variant)
+            written = write(self.adapter, variant, self.before.framework_version)
             if not isinstance(written, Written):
                 self.refused = self.refused or tuple(map(str, written))
                 continue

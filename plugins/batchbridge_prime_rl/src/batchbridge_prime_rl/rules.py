@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules
+from batchbridge.kit.rule_table import IN_CONFIG, Rule, nearest_fixes, recorded_rules
 from batchbridge_prime_rl import settings as keys
 
 Native = Mapping[str, Any]
@@ -88,31 +88,25 @@ def _nodes(native: Native) -> str | None:
         return f"{generating} nodes generate, and inference is not set"
     if generating == 0 and native["inference"] is not None:
         return "inference is set, and no node generates"
-    return (
-        f"{native[keys.NODES]} nodes are no whole number of groups of {groups}"
-        if groups and native[keys.NODES] % groups
-        else None
-    )
+    text = f"{native[keys.NODES]} nodes are no whole number of groups of {groups}"
+    return text if groups and native[keys.NODES] % groups else None
 
 
 def _asked(native: Native) -> str | None:
     if native[keys.DEPLOYED] != "multi_node" or not native[keys.NODES]:
         return None
-    there = native[keys.NODES] * native[keys.PER_NODE]
-    return (
-        f"{native[keys.TRAINING]} devices were asked for, and there are {there}"
-        if native[keys.TRAINING] != there
-        else None
-    )
+    asked, there = native[keys.TRAINING], native[keys.NODES] * native[keys.PER_NODE]
+    return f"{asked} devices were asked for, and there are {there}" if asked != there else None
 
 
 def _row(
     number: int, test: Callable[[Native], str | None], where: tuple[str, ...], symbol: str, **more: Any
 ) -> Rule[Any]:
-    said = {"phase": "config", "native": "ValueError", "severity": "error"} | more
-    return Rule(code=f"BB-PRIME-{number:03}", test=test, keys=where, source=f"prime-rl 0.8.0 {symbol}", **said)
+    said = {"native": "ValueError"} | more
+    return IN_CONFIG(f"BB-PRIME-{number:03}", test, where, source=f"prime-rl 0.8.0 {symbol}", **said)
 
 
+DEPLOYMENT = "RLConfig.auto_setup_deployment"
 _ROWS = (
     _row(10, _shared, tuple(keys.SHARED), "validation.propagate_shared_fields"),
     _row(11, _ends, (keys.STEPS, "orchestrator.max_steps"), "validation.validate_shared_max_steps"),
@@ -125,13 +119,7 @@ _ROWS = (
     _row(
         19, _nodes, (keys.DEPLOYED, keys.NODES, GENERATING_NODES), "RLConfig.validate_deployment, auto_setup_deployment"
     ),
-    _row(
-        20,
-        _asked,
-        (keys.NODES, keys.PER_NODE),
-        "RLConfig.auto_setup_deployment",
-        native="trains on the nodes that are there",
-    ),
+    _row(20, _asked, (keys.NODES, keys.PER_NODE), DEPLOYMENT, native="trains on the nodes that are there"),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-PRIME"),
 )
 RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

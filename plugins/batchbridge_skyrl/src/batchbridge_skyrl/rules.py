@@ -93,9 +93,8 @@ def _shared(run: Run) -> str | None:
     sizes = ("num_engines", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     engines, devices = math.prod(run[f"inference_engine.{size}"] for size in sizes), _devices(run, "policy")
     if run["colocate_all"]:
-        return (
-            f"{engines} devices generate, {devices} train, and colocate_all shares them" if engines != devices else None
-        )
+        text = f"{engines} devices generate, {devices} train, and colocate_all shares them"
+        return text if engines != devices else None
     apart = run["colocate_policy_ref"] and any(_devices(run, model) != devices for model in _models(run))
     return "the reference shares the policy's devices, and has another number of them" if apart else None
 
