@@ -8,7 +8,17 @@ from typing import Any
 import measures
 import pytest
 
-MOST = {}
+MOST = {
+    "bashread": 1_774,
+    "batchbridge": 21_164,
+    "batchbridge_easyr1": 2_785,
+    "batchbridge_history": 172,
+    "batchbridge_open_instruct": 3_587,
+    "batchbridge_open_r1": 79,
+    "batchbridge_openrlhf": 5_280,
+    "batchbridge_trl": 6_258,
+    "batchbridge_verl": 6_898,
+}
 """Lines of code that a package has at most. A package that has become smaller gets a smaller number."""
 NEAR = 0.98
 """Of its number, a package has at least so much: a number far above says nothing."""
