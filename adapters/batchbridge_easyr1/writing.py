@@ -6,9 +6,8 @@ from typing import Any
 
 from batchbridge import Spec
 from batchbridge.kit.key_table import written_by
-from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.score_ranges import ALIKE
-from batchbridge.kit.writing import Problems
+from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT

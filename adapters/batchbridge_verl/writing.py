@@ -9,8 +9,7 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import MicroBatch, Objective
 from batchbridge.kit.key_table import written_by
-from batchbridge.kit.ranks import nodes_and_gpus
-from batchbridge.kit.writing import Problems
+from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_verl import distillation, terms
 from batchbridge_verl import settings as tables
 from batchbridge_verl.critic import write_critic

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
-from batchbridge.kit.ranks import nodes_and_gpus
+from batchbridge.kit.writing import nodes_and_gpus
 from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, Run
 
 Fixes = Callable[[Run], tuple[Fix, ...]]

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
-from batchbridge.comparing.edit_yaml import groups
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
 from batchbridge.comparing.nearest_spec import Search
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
@@ -29,7 +28,7 @@ from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
-from batchbridge.reading.yaml_json import flat
+from batchbridge.reading.yaml_json import flat, groups
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from batchbridge.errors import CannotEdit
 from batchbridge.kit.config_texts import yaml_float
 from batchbridge.meaning.findings import Finding
-from batchbridge.reading.yaml_json import flat, parse_yaml
+from batchbridge.reading.yaml_json import flat, groups, parse_yaml
 
 
 class _Removed:
@@ -87,11 +87,6 @@ def _key_of(item: _Item, path: _Path) -> _Item | None:
         if path[: len(head)] == head and value.kind == "mapping":
             return _key_of(value, path[len(head) :])
     return None
-
-
-def groups(key: str) -> Iterator[str]:
-    """The groups that a dotted key stands in, the outermost first."""
-    return (key[: dot.start()] for dot in re.finditer(r"\.", key))
 
 
 def scalar(value: Any, like: str = "") -> str:

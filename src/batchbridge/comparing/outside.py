@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from batchbridge.comparing.edit_yaml import groups
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Reading, Written
 from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import includes
+from batchbridge.reading.yaml_json import groups
 
 Status = Literal["mapped", "fill in", "left"]
 """mapped: the target has such a setting, and it is written. fill in: a variable stands there. left: it is in the source

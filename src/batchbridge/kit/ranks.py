@@ -96,9 +96,3 @@ def layout(costs: Sequence[int], *, ranks: int, rows_per_micro_batch: int | None
 def fillers(order: Sequence[int | None]) -> int:
     """How many filler rows `order` needs."""
     return sum(row is None for row in order)
-
-
-def nodes_and_gpus(world: int) -> tuple[int, int]:
-    """Nodes and GPUs per node (at most 8, as many as divide) of `world` devices."""
-    gpus = next(size for size in range(min(world, 8), 0, -1) if world % size == 0)
-    return world // gpus, gpus

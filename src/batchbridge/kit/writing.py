@@ -172,3 +172,9 @@ def _key(values: Mapping[str, Any]) -> bytes | None:
         return marshal.dumps(values, 2)  # type: ignore[arg-type]  # what it does not take raises
     except ValueError:
         return None
+
+
+def nodes_and_gpus(world: int) -> tuple[int, int]:
+    """Nodes and GPUs per node (at most 8, as many as divide) of `world` devices."""
+    gpus = next(size for size in range(min(world, 8), 0, -1) if world % size == 0)
+    return world // gpus, gpus

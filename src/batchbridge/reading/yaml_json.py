@@ -297,3 +297,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def groups(key: str) -> Iterator[str]:
+    """The groups that a dotted key stands in, the outermost first."""
+    parts = key.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
