@@ -141,6 +141,10 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     assert digests.digest(both) == digests.digest(base, user), "a base of its own is a part of the class"
     assert digests.digest(both) != digests.digest(base.replace("1", "2"), user)
     assert digests.digest(both) != digests.digest(base, f"{user}\n\nb = B()\n"), "the base is used by itself"
+    hiding = user.replace("return self.g()", "return super().g()") + "\n    def g(self):\n        return 2\n"
+    hidden = base.replace("return 1", "return 2"), hiding.replace("return 2", "return 1")
+    assert digests.digest(base, hiding) != digests.digest(*hidden), "which of two methods counts"
+    assert digests.digest("x = 1\nx = 2\n") != digests.digest("x = 2\nx = 1\n"), "the last one counts"
     recorded = {"batchbridge.meaning.plan": plain}
     assert digests.changed(recorded, recorded) == []
     now = {"batchbridge.meaning.plan": "other", "batchbridge_trl.rows": plain}

@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 CORE = {name: f"meaning/{name}.py" for name in ("plan", "weights", "order")} | {
@@ -119,8 +120,18 @@ def digest(*texts: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             node.body.sort(key=lambda one: ast.unparse(one) if isinstance(one, ast.FunctionDef) else "")
-    code = "\n".join([*sorted(elsewhere), *sorted({ast.unparse(node) for node in tree.body})])
+    every = [*sorted(elsewhere), *sorted({ast.unparse(node) for node in tree.body}), *_bound_again(tree)]
+    code = "\n".join(every)
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
+
+
+def _bound_again(tree: ast.Module) -> Iterator[str]:
+    """The statements that bind one name, where they stand in another order than sorted: the last one counts."""
+    bound: dict[str, list[str]] = {}
+    for node in tree.body:
+        for name in _binds(node):
+            bound.setdefault(name, []).append(ast.unparse(node))
+    yield from (f"{name}: {texts}" for name, texts in sorted(bound.items()) if texts != sorted(texts))
 
 
 def _without_underscores(tree: ast.Module) -> None:
@@ -146,10 +157,15 @@ def _with_their_bases(tree: ast.Module) -> None:
         user = users[0] if len(users) == 1 else None
         if not isinstance(user, ast.ClassDef) or [ast.unparse(one) for one in user.bases] != [base.name]:
             continue
-        if not any(base.name in _names(one) for one in user.body):
+        hides = _methods(base) & _methods(user)
+        if not hides and not any(base.name in _names(one) for one in user.body):
             tree.body.remove(base)
             said = [] if base.bases or base.decorator_list else [one for one in base.body if _says_a_type(one)]
             user.bases, user.body = base.bases, [*(one for one in base.body if one not in said), *user.body]
+
+
+def _methods(node: ast.ClassDef) -> set[str]:
+    return {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def _says_a_type(node: ast.stmt) -> bool:
