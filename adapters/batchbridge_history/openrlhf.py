@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from batchbridge.kit.rule_table import GENERATING
-from batchbridge_openrlhf.facts import Facts, Rule, fixed
+from batchbridge.kit.rule_table import GENERATING, Rules, says
+from batchbridge_openrlhf.facts import Facts, fixed
 
 RANGE = "algo.dynamic_filtering_range"
 
 
+ROWS = Rules[Facts]()
+
+
+@ROWS.add(GENERATING, "BB-ORL-024", RANGE, fixes=fixed(algo__dynamic_filtering_range=None))
+@says(
+    "TypeError: '<' not supported between a text and a number",
+    "openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
+    ">=0.8.1,<0.8.1.post1",
+)
 def _text(facts: Facts) -> str | None:
     if not facts.sizes.filtered or facts[RANGE] == (0.0, 1.0):
         return None
     return f"{facts.name(RANGE)} stays text in 0.8.1, which no score can be compared with"
-
-
-ROWS: tuple[Rule, ...] = (
-    GENERATING(
-        "BB-ORL-024",
-        _text,
-        (RANGE,),
-        "TypeError: '<' not supported between a text and a number",
-        "openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
-        fixed(algo__dynamic_filtering_range=None),
-        ">=0.8.1,<0.8.1.post1",
-    ),
-)

@@ -365,6 +365,8 @@ def test_the_commands_write_one_and_compare_it(two: Path, tmp_path: Path, run: R
     code, text = run("certificate", str(two), "-o", str(file))
     assert (code, "--overwrite replaces it" in text) == (64, True), "a README is no file to be replaced unasked"
     assert run("certificate", str(two), "-o", str(file), "--overwrite") == (0, "")
+    code, text = run("certificate", str(two), "-o", str(tmp_path / "nowhere" / "run.json"))
+    assert (code, "run.json: cannot be written: No such file or directory" in text) == (64, True)
     document = json.loads(file.read_text())
     document["completions"] = 17
     file.write_text(json.dumps(document))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._output import html_option, keep, overwrite_option, say, write_page
+from batchbridge.cli._output import html_option, keep, overwrite_option, say, write_page, writing
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
@@ -191,10 +191,8 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
         return FINE
     from batchbridge.comparing.edit_file import save
 
-    try:
+    with writing(output):
         save(text + "\n", output)
-    except OSError as error:
-        return refuse(error, "ledger certificate")
     return FINE
 
 
