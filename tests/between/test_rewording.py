@@ -1,15 +1,16 @@
 """What an adapter's sentences say decides nothing: conversions of reworded refusals and origins are the same.
 
-Refusals lose the dots and underscores of everything in them, and the words where a value comes from go, so that neither
-can be read for a field or a native key.
+Refusals lose the dots and underscores of everything in them, are all one word, or are never the same twice; and the
+words where a value comes from go, so that neither can be read for a field or a native key, or compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,25 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 PLAIN = nearest_spec.write
 
 
-def reworded(adapter: Adapter, spec: Spec, version: str | None) -> Written | tuple[Problem, ...]:
-    """As `nearest_spec.write`, with refusals that no expression over words can read."""
-    result = PLAIN(adapter, spec, version)
-    if isinstance(result, Written):
-        return result
-    return tuple(
-        dataclasses.replace(problem, reason=problem.reason.replace(".", " ").replace("_", " ")) for problem in result
-    )
+NUMBERED = itertools.count()
+WORDINGS: dict[str, Callable[[str], str]] = {
+    "without dots": lambda reason: reason.replace(".", " ").replace("_", " "),
+    "all alike": lambda reason: "no",
+    "each another": lambda reason: f"{reason} ({next(NUMBERED)})",
+}
+"""What becomes of a refusal's sentence: nothing can be read in it, or it is every other's, or never twice the same."""
+
+
+def reworded(wording: Callable[[str], str]) -> Callable[..., Written | tuple[Problem, ...]]:
+    """`nearest_spec.write`, with refusals in other words."""
+
+    def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | tuple[Problem, ...]:
+        result = PLAIN(adapter, spec, version)
+        if isinstance(result, Written):
+            return result
+        return tuple(dataclasses.replace(problem, reason=wording(problem.reason)) for problem in result)
+
+    return write
 
 
 def without_words(reading: Reading) -> Reading:
@@ -81,11 +93,12 @@ def differing(readings: Iterator[tuple[str, Reading]], monkeypatch: pytest.Monke
                 continue
             monkeypatch.setattr(nearest_spec, "write", PLAIN)
             plain = convert_to(adapter, reading, version=VERSIONS[framework], given=reading.native)
-            monkeypatch.setattr(nearest_spec, "write", reworded)
-            other = convert_to(adapter, without_words(reading), version=VERSIONS[framework], given=reading.native)
-            count += 1
-            if decided(plain) != decided(other):
-                found.append(f"{name} to {framework}")
+            for how, wording in WORDINGS.items():
+                monkeypatch.setattr(nearest_spec, "write", reworded(wording))
+                other = convert_to(adapter, without_words(reading), version=VERSIONS[framework], given=reading.native)
+                count += 1
+                if decided(plain) != decided(other):
+                    found.append(f"{name} to {framework}, {how}")
     assert count, "no conversion was compared"
     return found
 

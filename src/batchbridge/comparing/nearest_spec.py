@@ -55,13 +55,19 @@ class Search:
             return result
         self.refused = result
         defaults = self._defaults(spec)
-        current, reset = spec, 0
+        current, reset, back = spec, 0, 0
+        before: list[tuple[Spec, Problems]] = []
         while not isinstance(result, Written) and self._left > 0:
             self._seen.add(current)
             step = self._improve(current, result, _moves(current, _named(result), defaults, self.dataset_size))
             if step is None:
                 # The refusal names no field that helps: each one, the least effect first.
                 step = self._improve(current, result, _any_field(current, defaults))
+            if step is None and before and back < _BACK:
+                # This way leads nowhere, for all its fewer problems: another one from the place before.
+                back += 1
+                current, result = before.pop()
+                continue
             if step is None and defaults is not None and reset < _RESETS:
                 # No single change helps: everything that is named goes to the target's defaults at once.
                 reset += 1
@@ -69,6 +75,7 @@ class Search:
                 step = None if changed is None or changed == current else (changed, self._try(changed))
             if step is None:
                 break
+            before.append((current, result))
             current, result = step
         if isinstance(result, Written):
             return self._restored(spec, current, result)
@@ -171,7 +178,7 @@ class Search:
             result = self._try(changed)
             if isinstance(result, Written) or len(result) < len(problems):
                 return changed, result
-            ends = bool(set(problems) - set(result)) and self._moved.union(_named(result)).isdisjoint(changes)
+            ends = bool(_causes(problems) - _causes(result)) and self._moved.union(_named(result)).isdisjoint(changes)
             other = other or ((changed, result, set(changes)) if ends else None)
         if other is None:
             return None
@@ -212,6 +219,8 @@ class Search:
 _FROM_DEFAULTS = 150
 """Attempts that are kept for building up from the target's defaults."""
 _RESETS = 3
+_BACK = 3
+"""Attempts to take another way from the place before."""
 _SEEDS = 1 << 32
 """Most frameworks take seeds below this."""
 _SIZES = (
@@ -259,6 +268,11 @@ _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
 """What is tried first where a framework lacks a value: what changes the gradient least."""
 _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
 """Words to try in fields of free text."""
+
+
+def _causes(problems: Problems) -> set[tuple[str, ...]]:
+    """What tells problems apart: their fields. A sentence with another number in it is no other problem."""
+    return {problem.fields for problem in problems}
 
 
 def _named(problems: Problems) -> list[str]:
