@@ -7,12 +7,14 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_trl.rules import ignored, later, rollouts, steps, validated
 from batchbridge_trl.rules.facts import Facts, facts_of
+from batchbridge_trl.rules.ignored import uncarried
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.tables import settings_of
 
@@ -37,15 +39,14 @@ def check(reading: Reading) -> list[Finding]:
         return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
 
     found = rule_table.checked(reading.framework, RULES, facts, facts.version, where)
-    return [_about_what_is_set(finding, reading) if finding.code == MANY_SETTINGS else finding for finding in found]
+    return [
+        _about(uncarried(facts), finding, reading) if finding.code == MANY_SETTINGS else finding for finding in found
+    ]
 
 
-def _about_what_is_set(finding: Finding, reading: Reading) -> Finding:
-    """A finding about the settings that somebody set, of the many that its rule is about."""
-    set_ones = tuple(
-        where for where in finding.where if where.key in reading.given or f"{where.key} = " in finding.message
-    )
-    return replace(finding, where=set_ones)
+def _about(keys: Sequence[str], finding: Finding, reading: Reading) -> Finding:
+    """A finding about `keys` and what else somebody set, of the many settings that its rule is about."""
+    return replace(finding, where=tuple(one for one in finding.where if one.key in (*keys, *reading.given)))
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:

@@ -37,22 +37,26 @@ def _deprecated_cap(facts: Facts) -> str | None:
     return f"{CAP} = {cap} is deprecated and wins over the upper bound"
 
 
-@RULES.add(NOTE, "BB-TRL-075", *UNCARRIED)
-@says("used as given", f"{ALL} GRPOTrainer")
-def _uncarried(facts: Facts) -> str | None:
+def uncarried(facts: Facts) -> list[str]:
+    """The settings that act, are not at their defaults, and have no field in the schema."""
     rows = settings_of(TRL_GROUPS, facts.version)
     surrogate = facts.loss.surrogate if facts.loss else None
-    set_ones = []
+    found = []
     for key, topic in UNCARRIED.items():
         if topic.startswith("surrogate ") and topic.removeprefix("surrogate ") != surrogate:
             continue
         if key == "ref_model_mixup_alpha" and not facts.native["sync_ref_model"]:
             continue
         if key in rows and facts.native[key] != rows[key].default:
-            set_ones.append(f"{key} = {facts.native[key]} ({topic})")
-    if not set_ones:
-        return None
-    return f"the schema has no field for {', '.join(set_ones)}: two runs that differ in it do not agree"
+            found.append(key)
+    return found
+
+
+@RULES.add(NOTE, "BB-TRL-075", *UNCARRIED)
+@says("used as given", f"{ALL} GRPOTrainer")
+def _uncarried(facts: Facts) -> str | None:
+    said = ", ".join(f"{key} = {facts.native[key]} ({UNCARRIED[key]})" for key in uncarried(facts))
+    return f"the schema has no field for {said}: two runs that differ in it do not agree" if said else None
 
 
 @RULES.add(SILENT, "BB-TRL-076", "temperature", fixes=setting("temperature", 1.0))

@@ -115,7 +115,13 @@ def _chosen(
 
 def _why(error: PlanError, reading: Reading) -> str:
     """Why there is no plan; with what it comes to where the order of prompts is left to chance."""
-    if reading.spec is None or reading.spec.order.seed is not None or "order.seed" not in error.reason:
+    if reading.spec is None or reading.spec.order.seed is not None:
+        return error.reason
+    from batchbridge.meaning.candidates import plan_of
+
+    try:
+        plan_of(reading.spec.replace(**{"order.seed": 0}), reading.dataset_size)
+    except PlanError:
         return error.reason
     chance = "nothing seeds the order of prompts, so every launch has another"
     return f"{error.reason} ({chance}); batchbridge explain says the sizes, which stay"

@@ -60,9 +60,10 @@ def _violations(rule: Rule, spec: Spec, dataset_size: int | None) -> Iterator[Vi
     policys = list(rule.violations(spec, dataset_size))
     yield from policys
     if rule.critics and spec.critic is not None:
-        said = {violation.message for violation in policys}
-        for violation in rule.violations(run_of_critic(spec), dataset_size):
-            if violation.message not in said:
+        critics, said = run_of_critic(spec), {violation.fields for violation in policys}
+        for violation in rule.violations(critics, dataset_size):
+            shared = all(critics.values.get(path) == spec.values.get(path) for path in violation.fields)
+            if not (shared and violation.fields in said):
                 fields = tuple(map(critics_field, violation.fields))
                 yield violation._replace(message=f"critic: {violation.message}", fields=fields)
 
