@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from batchbridge.cli.main import FINE, INVALID, USAGE
-from batchbridge.cli.new_adapter import canonical_fields, kind_of
+from batchbridge.cli.new_adapter import canonical_fields, kind_of, literal
+from batchbridge.contract import plugins
 from batchbridge.kit import kinds
 
 Run = Callable[..., tuple[int, str, str]]
@@ -90,6 +92,20 @@ def test_a_guessed_kind_takes_the_value_that_it_was_guessed_from(value: object) 
 def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, run: Run, recipe: Path) -> None:
     code, _, error = run("new-adapter", name, "--from", str(recipe))
     assert (code, "lower case, digits and underscores" in error) == (USAGE, True)
+
+
+def test_a_name_that_an_adapter_has_is_a_usage_error(run: Run, recipe: Path) -> None:
+    code, _, error = run("new-adapter", next(iter(plugins.adapters())), "--from", str(recipe))
+    assert (code, "an adapter of that name is installed" in error) == (USAGE, True)
+
+
+@pytest.mark.parametrize("value", [float("inf"), [1, float("-inf")], {'a "b"': [True, None]}, 'it\'s \\ "so"', 10**30])
+def test_a_value_is_written_as_python_reads_it(value: object) -> None:
+    assert eval(literal(value)) == value
+
+
+def test_a_date_is_its_text() -> None:
+    assert literal([datetime.date(2026, 11, 26)]) == '["2026-11-26"]'
 
 
 def test_nothing_is_written_over(begun: Path, run: Run) -> None:

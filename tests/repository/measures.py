@@ -110,9 +110,12 @@ def lines_in_functions(file: Path) -> int:
 
 def module_name(file: Path) -> str:
     """A module's dotted name."""
-    package = next(path for path in PACKAGES.values() if file.is_relative_to(path))
-    parts = file.relative_to(package.parent).with_suffix("").parts
+    parts = file.relative_to(_package(file).parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package(file: Path) -> Path:
+    return next(path for path in PACKAGES.values() if file.is_relative_to(path))
 
 
 def imports(file: Path, known: Mapping[str, Path]) -> set[str]:
@@ -121,10 +124,16 @@ def imports(file: Path, known: Mapping[str, Path]) -> set[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in known}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif isinstance(node, ast.ImportFrom):
+            home = node.module or ""
+            if node.level:  # relative: from the package that the file stands in, or one above it
+                inside = [*file.relative_to(_package(file).parent).parent.parts]
+                home = ".".join([*inside[: len(inside) - node.level + 1], *filter(None, [node.module])])
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found |= {whole if whole in known else node.module} & known.keys()
+                whole = f"{home}.{alias.name}"
+                found |= {whole if whole in known else home} & known.keys()
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {one.value for one in node.args if isinstance(one, ast.Constant)} & known.keys()
     return found - {module_name(file)}
 
 

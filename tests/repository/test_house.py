@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import measures
 import pytest
 from measures import FRAMEWORKS, MARKS, ROOMS, UNDERSTOOD_FIRST, arrows, circles, page, room
 
@@ -85,6 +86,24 @@ def test_a_wrong_import_is_found(found: object, import_: tuple[str, str]) -> Non
     assert found({**ARROWS, module: {*ARROWS[module], target}}) == [f"{module} imports {target}"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from ..kit import values",
+        "from ..kit.values import Told",
+        "def late():\n    import batchbridge.kit.values",
+        "import importlib\nimportlib.import_module('batchbridge.kit.values')",
+    ],
+)
+def test_every_way_to_import_is_seen(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "batchbridge"
+    for name, said in {"meaning/spec": text, "kit/values": ""}.items():
+        (package / name).parent.mkdir(parents=True)
+        (package / f"{name}.py").write_text(said, encoding="utf-8")
+    monkeypatch.setattr(measures, "PACKAGES", {"batchbridge": package})
+    assert arrows()["batchbridge.meaning.spec"] == {"batchbridge.kit.values"}
+
+
 def test_a_circle_is_found() -> None:
     graph = {**ARROWS, "batchbridge.meaning.spec": {"batchbridge.meaning.plan"}}
     assert any({"batchbridge.meaning.plan", "batchbridge.meaning.spec"} <= set(found) for found in circles(graph))
@@ -94,6 +113,27 @@ def test_the_picture_of_the_page_is_of_the_imports_as_they_are(repository: Path)
     text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
     assert MARKS[0] in text
     assert SIZE.sub("", page(text)) == SIZE.sub("", text), REWRITE
+
+
+WHERE = {
+    "reads TRL's `loss_type`": '"loss_type"',
+    "weighs a token": "def token_weights",
+    "measures what the trainer's own loss gives a token": "class Tap",
+    "patches `training_step`": '"training_step"',
+    "decides which completions a step trains": "class Plan",
+    "refuses what cannot be enforced": "class Refusal",
+    "says before a run what would be refused": "def foreseen",
+}
+"""What the page's table says of a file, and what stands in that file."""
+
+
+def test_every_file_that_the_page_names_is_there_and_has_what_it_says(repository: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.*`.+?`.*) \|$", text.split("## Where is ...")[1].split("\n## ")[0], re.M)
+    files = {what: re.findall(r"`([\w/]+/\w+\.py)`", where) for what, where in rows}
+    assert {what: files[what] for what in WHERE if not files[what]} == {}
+    for what, word in WHERE.items():
+        assert word in (repository / files[what][0]).read_text(encoding="utf-8"), what
 
 
 def test_the_sizes_of_the_page_are_those_of_the_rooms_but_for_a_hundred_lines(repository: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,12 +145,15 @@ class Test{title}Adapter(AdapterContract):
 def command(name: str, file: str, release: str, folder: str) -> int:
     """Write a package NAME: the file's keys as rows with guessed kinds, the plugin, and its contract test.
 
-    The canonical fields that no row says yet stand beside the rows. docs/plugins.md says how to go on.
+    The canonical fields that no row says yet stand beside the rows. docs/tutorial.md says how to go on.
     """
+    from batchbridge.contract import plugins
     from batchbridge.reading.files import load_source
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise click.UsageError(f"NAME {name!r}: lower case, digits and underscores, as in `import {name.lower()}`")
+    if name in plugins.adapters():
+        raise click.UsageError(f"NAME {name!r}: an adapter of that name is installed")
     source = load_source(file)
     problems = [problem for problem in source.problems if problem.severity == "error"]
     if problems or not source.values:
@@ -183,7 +187,7 @@ def package(name: str, release: str, values: Mapping[str, Any], file: str) -> di
         "title": "".join(part.capitalize() for part in name.split("_")),
         "upper": name.replace("_", "").upper(),
         "release": release,
-        "rows": "".join(f'    Key("{key}", {kinds[key]}, {literal(value)}),\n' for key, value in said.items()),
+        "rows": "".join(f"    Key({literal(key)}, {kinds[key]}, {literal(value)}),\n" for key, value in said.items()),
         "kinds": ", ".join(sorted({word for kind in kinds.values() for word in re.findall(r"[a-z]+", kind)})),
         "fields": "\n".join(f"- {path}{'*' if needed else ''} ({said})" for path, said, needed in fields),
         "needed": ", ".join(path for path, _, needed in fields if needed and path != "topology.world_size"),
@@ -212,8 +216,15 @@ def kind_of(value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value as Python writes it, text in the quotes that formatters take."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    """A value as Python writes it, text in the quotes that formatters take; what Python has no words for (a date) is
+    its text."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{literal(key)}: {literal(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value) if isinstance(value, int | float | None) else json.dumps(str(value), ensure_ascii=False)
 
 
 def canonical_fields() -> Iterator[tuple[str, str, bool]]:

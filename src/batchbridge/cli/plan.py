@@ -115,7 +115,7 @@ def _chosen(
 
 def _why(error: PlanError, reading: Reading) -> str:
     """Why there is no plan; with what it comes to where the order of prompts is left to chance."""
-    if reading.spec is None or reading.spec.order.seed is not None:
+    if reading.spec is None or reading.dataset_size is None or reading.spec.order.seed is not None:
         return error.reason
     from batchbridge.meaning.candidates import plan_of
 
