@@ -10,7 +10,7 @@ import pytest
 
 MOST = {
     "bashread": 1_774,
-    "batchbridge": 21_235,
+    "batchbridge": 21_232,
     "batchbridge_easyr1": 2_741,
     "batchbridge_history": 172,
     "batchbridge_open_instruct": 3_562,
