@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Reading, Spec
-from batchbridge.kit import Request
+from batchbridge.kit import Request, refused
 from batchbridge.kit.model_files import ASSUMED, images_of
 from batchbridge.kit.refusals import Refusal, common, is_on, never, own_spec, setting
 from batchbridge.kit.token_budgets import cut_of, objection
@@ -155,33 +155,10 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: reading.native[ESTIMATOR] == "gae",
         remedy="algorithm.adv_estimator=grpo",
     ),
-    Refusal(
-        "value_baseline",
-        "the spec's advantages need a critic, and EasyR1's cannot run",
-        lambda trainer, request: request.spec.advantage.baseline == "value",
-        remedy="algorithm.adv_estimator=grpo",
-    ),
-    Refusal(
-        "batch_scale",
-        "EasyR1 whitens advantages over every token of the rollout; the spec takes the deviation over completions, or "
-        "the trainer's estimator is another one",
-        lambda trainer, request: (
-            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
-        ),
-        remedy="algorithm.adv_estimator=grpo or rloo",
-    ),
-    Refusal(
-        "tokens_per_device",
-        "the spec's micro-batches cannot be handed to EasyR1, which cuts them itself",
-        lambda trainer, request: _no_budget(trainer, request) is not None,
-        detail=lambda trainer, request: _no_budget(trainer, request),
-        configured=never,
-    ),
-    Refusal(
-        "group_filter",
-        "the spec and the trainer filter groups differently: set algorithm.online_filtering",
-        lambda trainer, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
-    ),
+    refused.value_baseline("and EasyR1's cannot run", remedy="algorithm.adv_estimator=grpo"),
+    refused.batch_scale("EasyR1", remedy="algorithm.adv_estimator=grpo or rloo"),
+    refused.tokens_per_device("EasyR1", _no_budget),
+    refused.group_filter("algorithm.online_filtering"),
     Refusal(
         "critic_warmup",
         "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
@@ -197,25 +174,10 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
         configured=never,
     ),
-    Refusal(
-        "aggregation",
-        f"what can be enforced: {', '.join(AVERAGED)}",
-        lambda trainer, request: request.spec.loss.policy.aggregation not in AVERAGED,
-    ),
+    refused.aggregation("what can be enforced:", AVERAGED),
     *common("EasyR1"),
-    Refusal(
-        "entropy",
-        "EasyR1 has no entropy term",
-        lambda trainer, request: bool(request.spec.objective.entropy_coefficient),
-    ),
-    Refusal(
-        "kl_estimator",
-        f"EasyR1's estimators are {', '.join(KL_ESTIMATORS.values())}",
-        lambda trainer, request: (
-            bool(request.spec.objective.kl_coefficient)
-            and request.spec.objective.kl_estimator not in KL_ESTIMATORS.values()
-        ),
-    ),
+    refused.entropy("EasyR1"),
+    refused.kl_estimator(f"EasyR1's estimators are {', '.join(KL_ESTIMATORS.values())}", KL_ESTIMATORS.values()),
     Refusal(
         "adaptive_kl",
         "algorithm.kl_type adaptive moves the coefficient of the KL penalty; set it to fixed",
@@ -224,12 +186,7 @@ REFUSALS: tuple[Refusal, ...] = (
             not reading.native["algorithm.disable_kl"] and reading.native["algorithm.kl_type"] != "fixed"
         ),
     ),
-    Refusal(
-        "group_size",
-        "the spec has another number of completions per prompt; set worker.rollout.n",
-        lambda trainer, request: request.spec.rollout.completions_per_prompt != trainer.config.worker.rollout.n,
-        configured=never,
-    ),
+    refused.group_size("worker.rollout.n", lambda trainer: trainer.config.worker.rollout.n),
     Refusal(
         "sequence_parallel",
         "ranks that share a row's tokens (worker.actor.ulysses_size above 1) stop in EasyR1's own forward: of a model "

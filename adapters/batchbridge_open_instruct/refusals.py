@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge import Reading, Spec
-from batchbridge.kit import CandidatePlan, Request
+from batchbridge.kit import CandidatePlan, Request, refused
 from batchbridge.kit.refusals import Refusal, common, is_on, never, only_asked, own_spec, setting
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge_open_instruct import settings
@@ -139,11 +139,7 @@ REFUSALS: tuple[Refusal, ...] = (
             )
         ),
     ),
-    Refusal(
-        "group_filter",
-        "the spec and the trainer filter groups differently: set active_sampling and filter_zero_std_samples",
-        lambda view, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
-    ),
+    refused.group_filter("active_sampling and filter_zero_std_samples"),
     Refusal(
         "loss_denominator",
         "a constant divides a step's loss whatever the filter leaves of it, and the spec's counts what is left",
@@ -195,15 +191,9 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: script(reading) == settings.GRPO and _named_otherwise(reading),
         remedy="take a model of attention and dense blocks alone, or start grpo_fast.py",
     ),
-    Refusal(
-        "value_baseline",
-        "the spec's advantages need a critic, and neither script has one",
-        lambda view, request: request.spec.advantage.baseline == "value",
-    ),
-    Refusal(
-        "aggregation",
-        f"one number divides a step's sum, so its tokens weigh alike; what can be enforced: {', '.join(AGGREGATIONS)}",
-        lambda view, request: request.spec.loss.policy.aggregation not in AGGREGATIONS,
+    refused.value_baseline("and neither script has one"),
+    refused.aggregation(
+        "one number divides a step's sum, so its tokens weigh alike; what can be enforced:", AGGREGATIONS
     ),
     Refusal(
         "surrogate",
@@ -238,24 +228,9 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: _rho(reading),
         remedy="leave rho_mask_sequence_level and rho_mask_tv_divergence out",
     ),
-    Refusal(
-        "entropy",
-        "open-instruct has no entropy term",
-        lambda view, request: bool(request.spec.objective.entropy_coefficient),
-    ),
-    Refusal(
-        "kl_estimator",
-        f"open-instruct's estimators are {', '.join(KL_ESTIMATORS)}",
-        lambda view, request: (
-            bool(request.spec.objective.kl_coefficient) and request.spec.objective.kl_estimator not in KL_ESTIMATORS
-        ),
-    ),
-    Refusal(
-        "group_size",
-        "the spec has another number of completions per prompt; set num_samples_per_prompt_rollout",
-        lambda view, request: request.spec.rollout.completions_per_prompt != view.config.num_samples_per_prompt_rollout,
-        configured=never,
-    ),
+    refused.entropy("open-instruct"),
+    refused.kl_estimator(f"open-instruct's estimators are {', '.join(KL_ESTIMATORS)}", KL_ESTIMATORS),
+    refused.group_size("num_samples_per_prompt_rollout", lambda view: view.config.num_samples_per_prompt_rollout),
     Refusal(
         "prompts_per_rollout",
         "the spec has another number of prompts per rollout; set num_unique_prompts_rollout",

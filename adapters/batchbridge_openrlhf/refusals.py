@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
 from batchbridge import Reading, Spec
-from batchbridge.kit import Request
+from batchbridge.kit import Request, refused
 from batchbridge.kit.ranks import steps_cross_rollouts
-from batchbridge.kit.refusals import Refusal, never, own_spec
+from batchbridge.kit.refusals import Refusal, common, own_spec
 from batchbridge_openrlhf.critic_refusals import CRITIC
 from batchbridge_openrlhf.facts import settings_in
 
@@ -30,15 +34,15 @@ def _unproven_correction(request: Request) -> bool:
     return named is not None and named.partition(" ")[0] not in PROVEN_CORRECTIONS
 
 
-def _tensor_parallel_with_more(reading: Reading) -> bool:
-    own = settings_in(reading)
-    more = (
-        own["ds.zero_stage"] == 3
-        or own["ds.ring_attn_size"] > 1
-        or own["data.max_images_per_prompt"] > 0
-        or own["algo.advantage.estimator"] == "gae"
+def _configured(name: str, reason: str, applies: Callable[[Callable[[str], Any]], bool], **more: Any) -> Refusal:
+    """A refusal of settings alone: `applies` looks them up by key, in a configuration or the trainer's arguments."""
+    return Refusal(
+        name,
+        reason,
+        lambda args, request: applies(lambda key: attrgetter(key)(args)),
+        configured=lambda reading: applies(settings_in(reading).__getitem__),
+        **more,
     )
-    return bool(own["ds.tensor_parallel_size"] > 1 and more)
 
 
 def _observed_in_vain(reading: Reading) -> bool:
@@ -51,15 +55,7 @@ def _observed_in_vain(reading: Reading) -> bool:
 
 REFUSALS: tuple[Refusal, ...] = (
     *CRITIC,
-    Refusal(
-        "batch_scale",
-        "openrlhf whitens advantages over every token of the rollout; the spec takes the deviation over completions, "
-        "or the trainer's estimator is another one",
-        lambda args, request: (
-            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
-        ),
-        remedy="algo.advantage.estimator group_norm",
-    ),
+    refused.batch_scale("openrlhf", remedy="algo.advantage.estimator group_norm"),
     Refusal(
         "advantage_with_kl",
         "the spec's advantages are another rule's than the trainer's, and the KL penalty is inside of them: openrlhf "
@@ -78,79 +74,59 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: bool(settings_in(reading)["train.async_enable"]),
         remedy="leave train.async_enable out",
     ),
-    Refusal(
-        "staleness",
-        "the spec and the trainer differ in how far generation runs ahead: set train.async_enable as it says",
-        lambda args, request: request.spec.staleness != own_spec(request).staleness,
-    ),
-    Refusal(
-        "group_filter",
-        "the spec and the trainer filter groups differently: set algo.dynamic_filtering_enable, and its range",
-        lambda args, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
-    ),
-    Refusal(
+    refused.staleness("train.async_enable as it says"),
+    refused.group_filter("algo.dynamic_filtering_enable, and its range"),
+    _configured(
         "agent",
         "train.agent_func_path with data.max_images_per_prompt: an environment may show images between a completion's "
         "own tokens; not proven",
-        lambda args, request: bool(args.train.agent_func_path) and args.data.max_images_per_prompt > 0,
-        configured=lambda reading: (
-            bool(settings_in(reading)["train.agent_func_path"])
-            and settings_in(reading)["data.max_images_per_prompt"] > 0
-        ),
+        lambda said: bool(said("train.agent_func_path")) and said("data.max_images_per_prompt") > 0,
         remedy="data.max_images_per_prompt 0, or leave train.agent_func_path out",
     ),
-    Refusal(
+    _configured(
         "ema",
         "train.enable_ema moves its average by micro-batches that openrlhf counts itself; not proven",
-        lambda args, request: bool(args.train.enable_ema),
-        configured=lambda reading: bool(settings_in(reading)["train.enable_ema"]),
+        lambda said: bool(said("train.enable_ema")),
         remedy="leave train.enable_ema out",
     ),
-    Refusal(
+    _configured(
         "adaptive_kl",
         "algo.kl.target changes the KL coefficient while the run goes on",
-        lambda args, request: args.algo.kl.target is not None,
-        configured=lambda reading: settings_in(reading)["algo.kl.target"] is not None,
+        lambda said: said("algo.kl.target") is not None,
         remedy="leave algo.kl.target out",
     ),
-    Refusal(
+    _configured(
         "sequence_parallel",
         "a critic with ds.ring_attn_size above 1 is not proven",
-        lambda args, request: args.ds.ring_attn_size > 1 and args.algo.advantage.estimator == "gae",
-        configured=lambda reading: (
-            settings_in(reading)["ds.ring_attn_size"] > 1 and settings_in(reading)["algo.advantage.estimator"] == "gae"
-        ),
+        lambda said: said("ds.ring_attn_size") > 1 and said("algo.advantage.estimator") == "gae",
         remedy="ds.ring_attn_size 1",
     ),
-    Refusal(
+    _configured(
         "tensor_parallel",
         "ds.tensor_parallel_size above 1 with ZeRO-3, ring attention, images or a critic: under ZeRO-3 transformers "
         "(5.15.0) does not load a model whose weights deepspeed cuts; the others are not proven",
-        lambda args, request: (
-            args.ds.tensor_parallel_size > 1
+        lambda said: (
+            said("ds.tensor_parallel_size") > 1
             and (
-                args.ds.zero_stage == 3
-                or args.ds.ring_attn_size > 1
-                or args.data.max_images_per_prompt > 0
-                or args.algo.advantage.estimator == "gae"
+                said("ds.zero_stage") == 3
+                or said("ds.ring_attn_size") > 1
+                or said("data.max_images_per_prompt") > 0
+                or said("algo.advantage.estimator") == "gae"
             )
         ),
-        configured=lambda reading: _tensor_parallel_with_more(reading),
         remedy="ds.tensor_parallel_size 1, or ds.zero_stage 2 with neither of the others",
     ),
-    Refusal(
+    _configured(
         "fp16",
         "the fp16 loss scaler leaves steps out on its own; use ds.param_dtype bf16",
-        lambda args, request: args.ds.param_dtype == "fp16",
-        configured=lambda reading: settings_in(reading)["ds.param_dtype"] == "fp16",
+        lambda said: said("ds.param_dtype") == "fp16",
     ),
-    Refusal(
+    _configured(
         "router_loss",
         "actor.aux_loss_coef: the router's loss is a mean per micro-batch and depends on the split; "
         'allow=("router_loss",) accepts that',
-        lambda args, request: args.actor.aux_loss_coef > 1e-8,
+        lambda said: said("actor.aux_loss_coef") > 1e-8,
         allowable=True,
-        configured=lambda reading: settings_in(reading)["actor.aux_loss_coef"] > 1e-8,
         remedy="actor.aux_loss_coef 0",
     ),
     Refusal(
@@ -182,16 +158,8 @@ REFUSALS: tuple[Refusal, ...] = (
             request.spec.objective.ratio_level == "sequence" and request.spec.loss.policy.aggregation != "sequence_mean"
         ),
     ),
-    Refusal(
-        "aggregation",
-        f"openrlhf's losses aggregate as {', '.join(AGGREGATIONS)}",
-        lambda args, request: request.spec.loss.policy.aggregation not in AGGREGATIONS,
-    ),
-    Refusal(
-        "denominator_scope",
-        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
-        lambda args, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
-    ),
+    refused.aggregation("openrlhf's losses aggregate as", AGGREGATIONS),
+    *common("openrlhf", "denominator_scope"),
     Refusal(
         "loss_per_term",
         "openrlhf averages the KL and entropy terms over the step's tokens, whatever the policy term does; the spec "
@@ -231,17 +199,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "openrlhf scores a rollout before it trains on it; the spec takes the ratio over something else",
         lambda args, request: request.spec.objective.old_logprobs != "rollout_start",
     ),
-    Refusal(
-        "truncated_completions",
-        "the spec masks or drops completions that were cut off; openrlhf trains on them",
-        lambda args, request: request.spec.rollout.truncated_completions != "keep",
-    ),
-    Refusal(
-        "group_size",
-        "the spec has another number of completions per prompt; set rollout.n_samples_per_prompt",
-        lambda args, request: request.spec.rollout.completions_per_prompt != args.rollout.n_samples_per_prompt,
-        configured=never,
-    ),
+    *common("openrlhf", "truncated_completions"),
+    refused.group_size("rollout.n_samples_per_prompt", lambda args: args.rollout.n_samples_per_prompt),
     Refusal(
         "step_crosses_rollouts",
         "some optimizer step would draw from two rollouts: no rollout fills one (rollout.batch_size x "
@@ -250,10 +209,5 @@ REFUSALS: tuple[Refusal, ...] = (
         "optimizer_step.step_may_span is none",
         lambda args, request: request.plan is not None and steps_cross_rollouts(request.plan),
     ),
-    Refusal(
-        "no_step",
-        "the plan has no optimizer step: fewer prompts than one rollout takes, no pass over it, or a critic's warm-up "
-        "that is as long as the run",
-        lambda args, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
-    ),
+    refused.no_step("no pass over it, or a critic's warm-up that is as long as the run"),
 )

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LossTerm, Request, walk
+from batchbridge.kit import LossTerm, Request, refused, walk
 from batchbridge.kit.refusals import (
     Refusal,
     Settable,
+    common,
     is_on,
     never,
     only_asked,
@@ -302,14 +303,7 @@ REFUSALS: tuple[Refusal, ...] = (
             request.spec.objective.kl_placement == "reward" and bool(request.spec.objective.kl_coefficient)
         ),
     ),
-    Refusal(
-        "kl_estimator",
-        "TRL has the estimators k3 and k3_times_ratio only",
-        lambda trainer, request: (
-            bool(request.spec.objective.kl_coefficient)
-            and request.spec.objective.kl_estimator not in ("k3", "k3_times_ratio")
-        ),
-    ),
+    refused.kl_estimator("TRL has the estimators k3 and k3_times_ratio only", ("k3", "k3_times_ratio")),
     Refusal(
         "loss_per_term",
         "the spec gives the KL term other weights than the policy's, or the entropy bonus others than a mean over the "
@@ -328,27 +322,15 @@ REFUSALS: tuple[Refusal, ...] = (
         "estimator k3_times_ratio before 0.26)",
         lambda trainer, request: bool(_missing_settings(request)),
     ),
-    Refusal(
-        "denominator_scope",
-        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
-        lambda trainer, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
-    ),
-    Refusal(
-        "value_baseline",
-        "the spec's advantages need a critic, which GRPOTrainer has not",
-        lambda trainer, request: request.spec.advantage.baseline == "value",
-    ),
+    *common("TRL", "denominator_scope"),
+    refused.value_baseline("which GRPOTrainer has not"),
     Refusal(
         "sampler_logprobs",
         "the spec takes old log-probabilities from the sampler; TRL scores them itself",
         lambda trainer, request: request.spec.objective.old_logprobs == "sampler" and not trainer.use_vllm,
         configured=never,
     ),
-    Refusal(
-        "no_step",
-        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
-        lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
-    ),
+    refused.no_step("or no pass over it"),
 )
 
 SETTABLE: Settable = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchbridge import Reading, Spec
-from batchbridge.kit import CandidatePlan, Request
+from batchbridge.kit import CandidatePlan, Request, refused
 from batchbridge.kit.refusals import Refusal, common, is_on, never, only_asked, own_spec, setting
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge_verl import distillation
@@ -243,22 +243,8 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: _value(reading) and not run_of(reading).critic,
         remedy="algorithm.adv_estimator=grpo",
     ),
-    Refusal(
-        "batch_scale",
-        "verl whitens advantages over every token of the rollout; the spec takes the deviation over "
-        "completions, or the trainer's estimator is another one",
-        lambda trainer, request: (
-            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
-        ),
-        remedy="algorithm.adv_estimator=grpo or rloo",
-    ),
-    Refusal(
-        "tokens_per_device",
-        "the spec's micro-batches cannot be handed to verl, which cuts them itself",
-        lambda trainer, request: _no_budget(trainer, request) is not None,
-        detail=lambda trainer, request: _no_budget(trainer, request),
-        configured=never,
-    ),
+    refused.batch_scale("verl", remedy="algorithm.adv_estimator=grpo or rloo"),
+    refused.tokens_per_device("verl", _no_budget),
     Refusal(
         "asynchronous",
         "generation that runs ahead works in one mode each: colocate_async with mode enforce, since a step of it has "
@@ -287,17 +273,8 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
         remedy="distillation.enabled=False",
     ),
-    Refusal(
-        "group_filter",
-        "the spec and the trainer filter groups differently: set algorithm.filter_groups, which the V1 trainer reads",
-        lambda trainer, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
-    ),
-    Refusal(
-        "staleness",
-        "the spec and the trainer differ in how far generation runs ahead: set trainer.v1.trainer_mode and "
-        "trainer.v1.sampler.max_off_policy_threshold",
-        lambda trainer, request: request.spec.staleness != own_spec(request).staleness,
-    ),
+    refused.group_filter("algorithm.filter_groups, which the V1 trainer reads"),
+    refused.staleness("trainer.v1.trainer_mode and trainer.v1.sampler.max_off_policy_threshold"),
     Refusal(
         "custom_sampler",
         "trainer.v1.sampler.custom_sampler chooses among candidates by its own rule",
@@ -348,11 +325,7 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=lambda reading: setting(reading, f"{ACTOR}policy_loss.dro_beta") is None,
         remedy="another policy_loss.loss_mode",
     ),
-    Refusal(
-        "aggregation",
-        f"verl's losses aggregate as {', '.join(AGGREGATIONS.values())}",
-        lambda trainer, request: request.spec.loss.policy.aggregation not in AGGREGATIONS.values(),
-    ),
+    refused.aggregation("verl's losses aggregate as", AGGREGATIONS.values()),
     Refusal(
         "release",
         "this release of verl lacks the loss mode or the aggregation: dro and token-sum came with 0.9.0, and gspo took "
@@ -373,13 +346,8 @@ REFUSALS: tuple[Refusal, ...] = (
             and request.spec.objective.old_logprobs != own_spec(request).objective.old_logprobs
         ),
     ),
-    Refusal(
-        "kl_estimator",
-        f"verl's estimators are {', '.join(KL_NAMES)}",
-        lambda trainer, request: (
-            bool(request.spec.objective.kl_coefficient)
-            and (request.spec.objective.kl_estimator or "").removesuffix("+") not in KL_NAMES
-        ),
+    refused.kl_estimator(
+        f"verl's estimators are {', '.join(KL_NAMES)}", [f"{name}{plus}" for name in KL_NAMES for plus in ("", "+")]
     ),
     Refusal(
         "bypass_mode",

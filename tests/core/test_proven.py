@@ -52,7 +52,7 @@ def graded(folder: Path, text: str, **releases: tuple[str, str]) -> Evidence:
 
 def test_code_of_a_tested_release_is_proven_and_its_label_named(tmp_path: Path) -> None:
     found = graded(tmp_path, TEXT)
-    assert (found.grade, found.label, found.needs_probe) == ("proven", f"{NAME} v1", False)
+    assert (found.grade, found.label) == ("proven", f"{NAME} v1")
     assert found.text() == f"proven: the native tests ran on this code ({NAME} v1)"
 
 
@@ -69,7 +69,6 @@ def test_a_changed_control_function_is_refused_and_named(tmp_path: Path) -> None
 def test_a_changed_loss_alone_is_measured(tmp_path: Path) -> None:
     found = graded(tmp_path, TEXT.replace("'loss'", "'lost'"))
     assert (found.grade, found.control, found.loss) == ("measured", (), (f"{NAME} train.py: Trainer.loss",))
-    assert found.needs_probe
     assert "a loss that is not known: " in found.text()
 
 

@@ -81,20 +81,20 @@ def field_rows() -> Iterator[tuple[str, str, str, str, str]]:
     """A row of `COLUMNS` for every canonical field, in schema order."""
     from dataclasses import MISSING
 
+    from batchbridge.meaning.fields import options
     from batchbridge.meaning.spec import Quantity, default_of, every_field, field_type
     from batchbridge.render.text import one_line
 
     def values(path: str, quantity: Quantity) -> str:
-        kind = field_type(path)
-        options = (kind,) if get_origin(kind) in (Literal, tuple) or not get_args(kind) else get_args(kind)
+        kinds = options(field_type(path))
         low, high = quantity.minimum, quantity.maximum
         bounds = "" if low is None else f" from {low:g}" + ("" if high is None else f" to {high:g}")
         words = [
             ", ".join(get_args(option)) if get_origin(option) is Literal else _KINDS.get(option, "names") + bounds
-            for option in options
+            for option in kinds
             if option is not type(None)
         ]
-        return " or ".join([*words, *(["unset"] if type(None) in options else [])])
+        return " or ".join([*words, *(["unset"] if type(None) in kinds else [])])
 
     for path, quantity in every_field():
         default = default_of(path)

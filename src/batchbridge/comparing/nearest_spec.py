@@ -19,6 +19,7 @@ from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.derived import derive
+from batchbridge.meaning.fields import options
 from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
 from batchbridge.reading.yaml_json import flat
 from batchbridge.rules.nearest_numbers import divisors
@@ -464,7 +465,7 @@ def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Ite
         found += _near_sizes(path, value, spec)
     if defaults is not None:
         found.append(_get(defaults, path))
-    for option in _options(path):
+    for option in options(field_type(path)):
         found += get_args(option) if get_origin(option) is Literal else _OF_TYPE.get(option, ())
     for candidate in dict.fromkeys(found):
         if candidate != value:
@@ -490,11 +491,6 @@ def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
 
 
 _OF_TYPE: Mapping[Any, tuple[Any, ...]] = {type(None): (None,), bool: (True, False)}
-
-
-def _options(path: str) -> tuple[Any, ...]:
-    hint = field_type(path)
-    return (hint,) if get_origin(hint) in (Literal, tuple) or not get_args(hint) else get_args(hint)
 
 
 def _versions_in(specifier: str) -> list[str]:

@@ -143,11 +143,6 @@ class Evidence:
             return None
         return ", ".join(f"{name} {label}" for name, label in self.labels.items())
 
-    @property
-    def needs_probe(self) -> bool:
-        """Whether the weights must be measured before anything is trained."""
-        return self.grade != "proven"
-
     def text(self) -> str:
         """One sentence for the attachment's report."""
         code = self.label or ", ".join(f"{name} {label or 'unrecorded'}" for name, label in self.labels.items())

@@ -187,9 +187,10 @@ def step_crosses(trainer: Any, request: Request) -> bool:
     return any(size % plan.completions_per_step for size in sizes)
 
 
-def common(framework: str) -> tuple[Refusal, ...]:
-    """What no trainer that trains rollout by rollout, all terms of its loss aggregated alike, can be made to do."""
-    return (
+def common(framework: str, *names: str) -> tuple[Refusal, ...]:
+    """What no trainer that trains rollout by rollout, all terms of its loss aggregated alike, can be made to do.
+    names: those of these rows alone."""
+    rows = (
         Refusal(
             "denominator_scope",
             "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
@@ -240,3 +241,4 @@ def common(framework: str) -> tuple[Refusal, ...]:
             lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
         ),
     )
+    return tuple(row for row in rows if not names or row.name in names)

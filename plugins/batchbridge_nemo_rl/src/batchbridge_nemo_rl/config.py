@@ -9,7 +9,7 @@ from operator import add, mul, truediv
 from pathlib import Path
 from typing import Any
 
-from batchbridge import Behaviour, Finding, Source, Spec, Where
+from batchbridge import Behaviour, Finding, Source, Where
 from batchbridge.kit import set_on_top
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.file_schema import changed
@@ -18,11 +18,11 @@ from batchbridge.kit.inherited_files import ComposedSource, compose
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told, shown
-from batchbridge_nemo_rl import settings
-from batchbridge_nemo_rl.meaning import derive, is_async
+from batchbridge.kit.values import shown
+from batchbridge_nemo_rl import meaning, settings, writing
+from batchbridge_nemo_rl.meaning import is_async
 from batchbridge_nemo_rl.rules import RULES
-from batchbridge_nemo_rl.writing import hydra_value, not_training, restate
+from batchbridge_nemo_rl.writing import hydra_value, not_training
 
 BASE = "grpo_math_1B.yaml"
 PROGRAM = "run_grpo"
@@ -45,6 +45,8 @@ class NemoAdapter(TableAdapter):
     rules = RULES
     strict = settings.STRICT
     interpolates = True
+    derive = staticmethod(meaning.derive)
+    restate = staticmethod(writing.restate)
 
     def detect(self, source: Source) -> float:
         """Certain of its program; else the share of keys that are NeMo-RL's, or a file that inherits such."""
@@ -135,12 +137,6 @@ class NemoAdapter(TableAdapter):
     def apart(self, native: Mapping[str, Any]) -> int:
         """Devices that only generate, or score."""
         return not_training(native)
-
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
-        return derive(native)
-
-    def restate(self, spec: Spec) -> Mapping[str, Any]:
-        return restate(spec)
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         ahead = is_async(native)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from batchbridge import Behaviour, Finding, Source, Spec, Where
+from batchbridge import Behaviour, Finding, Source, Where
 from batchbridge.kit.config_texts import shell_word
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told, shown
-from batchbridge_skyrl.meaning import derive, is_async
+from batchbridge.kit.values import shown
+from batchbridge_skyrl import meaning, writing
+from batchbridge_skyrl.meaning import is_async
 from batchbridge_skyrl.rules import RULES
 from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, Run
-from batchbridge_skyrl.writing import restate
 
 
 class SkyRLAdapter(TableAdapter):
@@ -41,6 +41,8 @@ class SkyRLAdapter(TableAdapter):
     codes = Codes.of("BB-SKYRL")
     no_file = "SkyRL has no configuration file of its own; its command line says everything"
     rules = RULES
+    derive = staticmethod(meaning.derive)
+    restate = staticmethod(writing.restate)
 
     def detect(self, source: Source) -> float:
         """Certain of a program that is known; else the share of keys that are SkyRL's."""
@@ -73,12 +75,6 @@ class SkyRLAdapter(TableAdapter):
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Source: TrainerConfig.__post_init__."""
         return {"data.dataloader.num_workers": 8}
-
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
-        return derive(Run(native))
-
-    def restate(self, spec: Spec) -> Mapping[str, Any]:
-        return restate(spec)
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         run, timed = Run(native), is_async(Run(native))

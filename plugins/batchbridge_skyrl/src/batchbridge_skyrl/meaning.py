@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge.kit.values import Told, by
@@ -20,8 +20,9 @@ NAMED = {"advantage_estimator": "advantage", "policy_loss_type": "objective"}
 """Settings whose values without a row are open terms of a group."""
 
 
-def derive(run: Run) -> dict[str, Told]:
+def derive(native: Mapping[str, Any]) -> dict[str, Told]:
     """Canonical values by field."""
+    run = Run(native)
     size = run["policy_mini_batch_size"] * run["n_samples_per_prompt"]
     opened, corrected = tuple(sorted(open_terms(run))), "; ".join(corrections(run)) or None
     correction = [key for key in run if f".{CORRECTION}." in key]
