@@ -10,12 +10,12 @@ import pytest
 
 MOST = {
     "bashread": 1_774,
-    "batchbridge": 21_164,
+    "batchbridge": 21_170,
     "batchbridge_easyr1": 2_785,
     "batchbridge_history": 172,
-    "batchbridge_open_instruct": 3_587,
+    "batchbridge_open_instruct": 3_602,
     "batchbridge_open_r1": 79,
-    "batchbridge_openrlhf": 5_280,
+    "batchbridge_openrlhf": 5_268,
     "batchbridge_trl": 6_258,
     "batchbridge_verl": 6_898,
 }
