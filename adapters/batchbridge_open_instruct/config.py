@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, walk
-from batchbridge.kit.command_line import options_of
+from batchbridge.kit import Context, NativeStep, set_on_top, walk
+from batchbridge.kit.command_line import NOT_USED, CommandLine, Takes, options_of, parse, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
@@ -78,10 +78,8 @@ class OpenInstructAdapter(PackagedAdapter):
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
         rows, others = tables.rows_of(version), tables.other_names(version)
-        takes = {key: row for key, row in rows.items() if not row.fixed}
-        on = others.union(key for key, row in takes.items() if row.default is True)  # of others it is not known
-        values = {key: value for key, value in source.values.items() if key != SCRIPT}
-        said, places = options_of(dataclasses.replace(source, values=values), others.union(takes), on)
+        line = _given(source, options_of(rows, others))
+        said, places = line.values, line.places
         elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
@@ -94,8 +92,8 @@ class OpenInstructAdapter(PackagedAdapter):
             return Finding(self.codes.wrong_value, "error", "config", text, (places[key],), (fix,))
 
         taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
-        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
-        found += taken.findings
+        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong or line.refused)
+        found += [*refusals(line, self.codes, ""), *taken.findings, *strays(line, self.codes, "", NOT_USED)]
         world_key, asked = LEARNERS[script], context.world_size
         if asked is not None and asked != learners(native):
             if world_key in said or asked > LARGEST:
@@ -210,12 +208,16 @@ _PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cli
 
 def _program(argv: Sequence[str]) -> Path | None:
     """The script that a command starts; `python -m open_instruct.grpo_fast` starts that file."""
-    for word in argv:
-        if word.startswith("open_instruct.") and word.count(".") == 1:
-            return Path(f"{word.replace('.', '/')}.py")
-        if word.endswith(".py"):
-            return Path(word)
-    return None
+    place = _place(argv)
+    if place is None:
+        return None
+    word = argv[place]
+    return Path(word if word.endswith(".py") else f"{word.replace('.', '/')}.py")
+
+
+def _place(argv: Sequence[str]) -> int | None:
+    named = (word.endswith(".py") or (word.startswith("open_instruct.") and word.count(".") == 1) for word in argv)
+    return next((place for place, is_name in enumerate(named) if is_name), None)
 
 
 def _named_script(source: Source) -> str:
@@ -233,6 +235,26 @@ def _checkout_at(source: Source) -> str | None:
     program = _program(source.argv)
     there = program is not None and program.name in (GRPO_FAST, GRPO) and program.is_file()
     return checkout_of(program.absolute().parent) if program is not None and there else None
+
+
+def _given(source: Source, options: Mapping[str, Takes]) -> CommandLine:
+    """The settings of a source: the words behind the script, and what was set on top of them."""
+    place = _place(source.argv[:4])
+    words = source.argv[0 if place is None else place + 1 :]
+    bare = place is None and not any(word.startswith("-") for word in words)  # settings alone
+    given = parse(() if bare else words, options, lambda name, words: None, _shown, source)
+    file = None if source.path is None else str(source.path)
+    for key, value in (source.values if bare else set_on_top(source.values, source.argv)).items():
+        if key == SCRIPT:
+            continue
+        name, line = key if isinstance(key, str) else repr(key)[:60], source.lines.get(key)
+        given.refused = [refused for refused in given.refused if refused.name != name]
+        given.values[name], given.places[name] = value, Where(name, shown(value), file if line else None, line)
+    return given
+
+
+def _shown(words: Any) -> Any:
+    return shown(words[0] if isinstance(words, list) and len(words) == 1 else words)
 
 
 def _script(source: Source) -> str | None:

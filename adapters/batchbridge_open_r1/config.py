@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from batchbridge import Source
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.parser_kinds import ANY, BOOL, FLOAT, INT, MAPPING, OPTIONAL_TEXT, TEXT
+from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT, MAPPING, OPTIONAL_TEXT, TEXT, TEXTS
 from batchbridge_trl import settings as trl
 from batchbridge_trl.config import TrlAdapter, keys_in
 from batchbridge_trl.tables import Group
@@ -20,8 +20,8 @@ from batchbridge_trl.tables import Group
 OWN = Group(
     "open_r1.configs at 8d139cb and 078c5e1, and the keys of its published recipes",
     (
-        Key("benchmarks", ANY, None),
-        Key("callbacks", ANY, None),
+        Key("benchmarks", TEXTS, None),
+        Key("callbacks", TEXTS, None),
         Key("chat_template", OPTIONAL_TEXT, None),
         Key("system_prompt", OPTIONAL_TEXT, None),
         Key("hub_model_revision", OPTIONAL_TEXT, "main"),
@@ -34,7 +34,7 @@ OWN = Group(
         Key("wandb_log_unique_prompts", BOOL, True),
         Key("dataset_mixture", MAPPING, None),
         Key("dataset_prompt_column", TEXT, "prompt"),
-        Key("reward_funcs", ANY, None),
+        Key("reward_funcs", TEXTS, None),
         Key("cosine_min_value_wrong", FLOAT, 0.0),
         Key("cosine_max_value_wrong", FLOAT, -0.5),
         Key("cosine_min_value_correct", FLOAT, 0.5),

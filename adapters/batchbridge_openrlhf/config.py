@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from batchbridge import Attachment, Finding, Fix, Provenance, Source, Spec, Where
 from batchbridge.kit import Context, Phase, Request
-from batchbridge.kit.command_line import CommandLine
+from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
@@ -105,11 +105,11 @@ class OpenRlhfAdapter(PackagedAdapter):
         idle = {name for name, option in options.items() if is_idle(option.identity)}
         # A script leaves it open, and nothing here depends on it.
         given.refused = [one for one in given.refused if one.name not in source.unknown or one.name not in idle]
-        found += _refused(given)
+        found += refusals(given, self.codes, tables.SOURCE)
         settings = tables.defaults_of(version)
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
-        later = list(_strays(given))
+        later = [*strays(given, self.codes, tables.SOURCE), *_abbreviated(given)]
         near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
@@ -223,24 +223,7 @@ def _no_command(argv: Sequence[str]) -> Finding:
     return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=other is not None)
 
 
-def _refused(given: CommandLine) -> Iterator[Finding]:
-    """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
-    for word, longer in given.ambiguous.items():
-        message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
-        fixes = [Fix(f"write --{name}") for name in longer[:3]]
-        yield _finding("BB-ORL-003", message, Where(word[:60]), fixes, "argparse: error: ambiguous option")
-    for refused in given.refused:
-        yield _finding("BB-ORL-004", refused.message, refused.place, native=refused.native)
-
-
-_UNRECOGNIZED = "argparse: error: unrecognized arguments"
-
-
-def _strays(given: CommandLine) -> Iterator[Finding]:
-    if given.strays:
-        words = " ".join(given.strays)[:120]
-        place, fix = Where(given.strays[0][:60] or "''"), Fix(f"remove {words!r}")
-        yield _finding("BB-ORL-003", f"no option takes {words!r}", place, [fix], _UNRECOGNIZED)
+def _abbreviated(given: CommandLine) -> Iterator[Finding]:
     for short, name in given.abbreviated.items():
         message = f"--{short} is short for --{name}; a further option of that beginning would make it ambiguous"
         yield Finding("BB-ORL-008", "note", "config", message, (Where(name),), (Fix(f"write --{name}"),))
@@ -256,7 +239,7 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
     fixes = [Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near]
     fixes.append(Fix(f"remove {name}", {name: None}))
-    return _finding("BB-ORL-003", message, place, fixes, _UNRECOGNIZED)
+    return _finding("BB-ORL-003", message, place, fixes, UNRECOGNIZED)
 
 
 def _world_notes(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]:

@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Provenance, Source, Spec, Where
 from batchbridge.kit import Context, SharedSetting
+from batchbridge.kit.command_line import NOT_USED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
-from batchbridge.kit.key_table import Codes, Key, converted, gathered
+from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge_trl import settings as tables
+from batchbridge_trl.given import given_of, printable, program_of, script_of_ones_own, shown, wrong_value
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import OF_SFT, fine_tunes, name_of, not_judged, recipe_of, starts
+from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of, starts
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, GENERATIONS, MICRO, PASSES, STEPS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import Group, settings_of, versions_of
@@ -77,18 +79,22 @@ class TrlAdapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """See `FramedAdapter.read`. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
+        refused, bad = [], set[str]()
         if source.native is not None:
             given, places = _from_object(source.native, rows)
         else:
             found += [_no_text(key) for key in source.values if not isinstance(key, str)]
             source, recipe, problem = recipe_of(source)
             found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
-            given, places = _from_values(recipe, rows) if recipe else ({}, {})
-            arguments, argument_places = _from_values(source, rows)
-            given, places = {**given, **arguments}, {**places, **argument_places}
+            defaults = given_of(recipe, rows, version) if recipe else CommandLine()
+            command = given_of(source, rows, version)
+            given, places = {**defaults.values, **command.values}, {**defaults.places, **command.places}
             if (unjudged := not_judged(source.argv, places)) is not None:
                 return self.unread(version, [*found, unjudged], context)
-        script = _script_of_ones_own(source.argv)
+            groups = ", ".join(group.source for group in self.groups[:2])
+            refused = [*refusals(command, self.codes, groups), *strays(command, self.codes, groups, NOT_USED)]
+            bad = {one.name for one in command.refused}
+        script = script_of_ones_own(source.argv)
         parsed = source.path is not None or bool(source.argv) or source.native is not None
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
@@ -98,9 +104,9 @@ class TrlAdapter(PackagedAdapter):
         def wrong(key: str, error: WrongValue) -> Finding:
             return _wrong_value(places.get(key) or Where(key), given[key], error)
 
-        taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, parsed=parsed))
-        native, bad = taken.native, taken.wrong
-        found += taken.findings
+        taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
+        native, bad = taken.native, taken.wrong | bad
+        found += [*refused, *taken.findings]
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.provenance is None:
@@ -120,7 +126,7 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import Facts
 
-        start = None if source.native is not None else start_of(source, native, _program(source.argv))
+        start = None if source.native is not None else start_of(source, native, program_of(source.argv))
         facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version)) is None:
@@ -232,22 +238,10 @@ def keys_in(source: Source) -> set[str]:
     """The keys of a source, at the top; with those of the recipe that a command names, where it is one of GRPO."""
     own, recipe, _ = recipe_of(source)
     mine, named = (
-        {key.partition(".")[0] for key in values if isinstance(key, str)}
+        {key.partition(".")[0].replace("-", "_") for key in values if isinstance(key, str)}
         for values in (own.values, recipe.values if recipe else ())
     )
     return mine | named if named & _TELLING else mine
-
-
-def _program(argv: Sequence[str]) -> str | None:
-    """The script or module that words start, where it is not TRL's."""
-    program = [word for word in argv[:3] if not word.startswith("-") and not name_of(word).startswith("python")]
-    return None if not program or argv[0].startswith("-") or starts(argv, "grpo") else program[0]
-
-
-def _script_of_ones_own(argv: Sequence[str]) -> str | None:
-    """The script or module that words start, where it is neither TRL's nor Open-R1's: its parser is not known."""
-    program = _program(argv)
-    return None if program is None or program.endswith("open_r1/grpo.py") else program
 
 
 def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
@@ -260,17 +254,6 @@ def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
 def _is_a(name: str, thing: object) -> bool:
     """Whether something is of a class of TRL's with this name, or of a subclass."""
     return any(cls.__name__ == name and cls.__module__.startswith("trl.") for cls in type(thing).__mro__)
-
-
-def _from_values(source: Source, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:
-    """Settings with their values and places; dotted keys are put into their mapping."""
-    given = gathered(((key, value) for key, value in source.values.items() if isinstance(key, str)), rows)
-    lines = {key.partition(".")[0]: line for key, line in source.lines.items()} | dict(source.lines)
-    file = None if source.path is None else str(source.path)
-    return given, {
-        key: Where(key, _printable(value), file if lines.get(key) else None, lines.get(key))
-        for key, value in given.items()
-    }
 
 
 def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:
@@ -295,37 +278,22 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
             given[STEPS] = None
     elif isinstance(batch, int) and isinstance(steps, int):
         given[STEPS] = None
-    return given, {key: Where(key, _printable(value)) for key, value in given.items() if value != rows[key].default}
+    return given, {key: Where(key, printable(value)) for key, value in given.items() if value != rows[key].default}
 
 
 def _no_text(key: object) -> Finding:
-    shown = _shown(key)
-    message = f"the key {shown} is no text, and every setting's name is"
-    fix, native = Fix(f"remove {shown}"), "TypeError: keywords must be strings"
-    return Finding("BB-TRL-008", "error", "config", message, (Where(shown),), (fix,), native)
-
-
-def _printable(value: Any) -> Any:
-    """`value`, unless it holds integers that are too large: Python writes none of more than 4,300 digits."""
-    return _shown(value) if too_large(value) else value
-
-
-def _shown(value: object) -> str:
-    """`value` in at most 60 characters, whatever it is."""
-    try:
-        text = repr(value)
-    except Exception as error:  # an object's own __repr__, or an integer of more digits than Python writes
-        return f"<{type(value).__name__}: {error}>"[:60]
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = shown(key)
+    message = f"the key {text} is no text, and every setting's name is"
+    fix, native = Fix(f"remove {text}"), "TypeError: keywords must be strings"
+    return Finding("BB-TRL-008", "error", "config", message, (Where(text),), (fix,), native)
 
 
 def _wrong_value(place: Where, value: object, wrong: WrongValue) -> Finding:
-    code, shown = "BB-TRL-007" if wrong is TOO_LARGE else "BB-TRL-004", _shown(value)
-    message, where = (
-        f"{place.key} = {shown}: expected {wrong.expected}",
-        Where(place.key, shown, place.file, place.line),
+    code = "BB-TRL-007" if wrong is TOO_LARGE else "BB-TRL-004"
+    message, native = wrong_value(place.key or "", value, wrong)
+    return Finding(
+        code, "error", "config", message, (Where(place.key, shown(value), place.file, place.line),), native=native
     )
-    return Finding(code, "error", "config", message, (where,), native=wrong.native.replace("{key}", place.key or ""))
 
 
 def _world_missing(reason: str) -> Finding:

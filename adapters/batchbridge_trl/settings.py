@@ -12,6 +12,7 @@ from batchbridge.kit.parser_kinds import (
     ANY,
     BOOL,
     FLOAT,
+    FLOATS,
     INT,
     MAPPING,
     OPTIONAL_BOOL,
@@ -20,6 +21,7 @@ from batchbridge.kit.parser_kinds import (
     OPTIONAL_TEXT,
     PLAIN_MAPPING,
     TEXT,
+    TEXTS,
     passes_unchecked,
 )
 from batchbridge.kit.versions import holds as holds
@@ -141,7 +143,7 @@ _GRPO_CONFIG = (
     Key("vespo_k_neg", FLOAT, 3.0, versions=">=1.0"),
     Key("vespo_lambda_neg", FLOAT, 2.0, versions=">=1.0"),
     *fixed_before(Key("importance_sampling_level", TEXT, "token", "objective.ratio_level", versions=">=0.20")),
-    Key("reward_weights", ANY, None),
+    Key("reward_weights", FLOATS, None),
     *fixed_before(Key("multi_objective_aggregation", TEXT, "sum_then_normalize", versions=">=0.27")),
     *fixed_before(Key("scale_rewards", BOOL, True, "advantage.scale", SCALES, versions=">=0.16,<0.22")),
     Key("scale_rewards", SCALE, "group", "advantage.scale", INVERTED_SCALES, versions=">=0.22,<0.22.2"),
@@ -215,7 +217,7 @@ _SCRIPT_ARGUMENTS = (
 )
 _GRPO_SCRIPT_ARGUMENTS = (
     Key("reward_model_name_or_path", OPTIONAL_TEXT, None),
-    Key("reward_funcs", ANY, None, versions=">=0.18"),
+    Key("reward_funcs", TEXTS, None, versions=">=0.18"),
 )
 _MODEL_CONFIG = (
     Key("model_name_or_path", OPTIONAL_TEXT, None),
@@ -229,9 +231,9 @@ _MODEL_CONFIG = (
     Key("lora_r", INT, 16),
     Key("lora_alpha", INT, 32),
     Key("lora_dropout", FLOAT, 0.05),
-    Key("lora_target_modules", ANY, None),
-    Key("lora_target_parameters", ANY, None, versions=">=0.21"),
-    Key("lora_modules_to_save", ANY, None),
+    Key("lora_target_modules", TEXTS, None),
+    Key("lora_target_parameters", TEXTS, None, versions=">=0.21"),
+    Key("lora_modules_to_save", TEXTS, None),
     Key("lora_task_type", TEXT, "CAUSAL_LM"),
     Key("use_rslora", BOOL, False),
     Key("use_dora", BOOL, False, versions=">=0.16"),
@@ -242,7 +244,7 @@ _MODEL_CONFIG = (
     Key("bnb_4bit_quant_storage", OPTIONAL_TEXT, None, versions=">=0.26"),
 )
 _DATASET_MIXTURE = (
-    Key("datasets", ANY, None, versions=">=0.22"),
+    Key("datasets", TEXTS, None, versions=">=0.22"),
     Key("streaming", BOOL, False, versions=">=0.22"),
     Key("test_split_size", OPTIONAL_FLOAT, None, versions=">=0.22"),
 )

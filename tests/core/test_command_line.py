@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from batchbridge import Source
-from batchbridge.kit.command_line import Takes, options_of, parse, spelled, words_by_name
-from batchbridge.reading.arguments import parse_arguments
+from batchbridge.kit.command_line import Takes, options_of, parse, refusals, strays
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.parser_kinds import BOOL, FLOATS, INT, OPTIONAL_BOOL
 
 OPTIONS = {
     "batch.size": Takes(),
@@ -68,34 +69,79 @@ def test_every_refusal_is_found_not_the_first_alone():
     assert (found.values, found.strays) == ({"other": "2"}, ["--", "--fast"])
 
 
+FIELDS = {
+    row.key: row
+    for row in (
+        Key("num_epochs", INT, 1),
+        Key("num_nodes", INT, 1),
+        Key("beta", INT, 1),
+        Key("shuffle_data", BOOL, True),
+        Key("verbose", BOOL, False),
+        Key("debug_mode", OPTIONAL_BOOL, None),
+        Key("group_weights", FLOATS, None),
+        Key("gone", INT, 1, fixed=True),
+    )
+}
+
+
+def of_fields(line, *, strict=True, **more):
+    words = line.split()
+    options = options_of(FIELDS, ["other_list"], strict=strict)
+    source = Source(argv=words, path=Path("run.sh"), lines={"num-epochs": 2})
+    return parse(words, options, lambda name, value: None, str, source, **more)
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "meant"),
+    ("line", "values"),
     [
-        ("num-epochs", 2, ("num_epochs", 2)),
-        ("num_ep", 2, ("num_epochs", 2)),
-        ("no_shuffle", True, ("shuffle", False)),
-        ("no_verbose", True, ("no_verbose", True)),
-        ("num", 2, ("num", 2)),
+        ("--num-epochs 2 --num_nodes=3", {"num_epochs": "2", "num_nodes": "3"}),
+        ("--num_e 2 --bet 1", {"num_epochs": "2", "beta": "1"}),
+        ("--no_shuffle_data --verbose", {"shuffle_data": False, "verbose": True}),
+        ("--no-shuffle-data --verbose no", {"shuffle_data": False, "verbose": "no"}),
+        ("--no_s --shuffle-data", {"shuffle_data": True}),
+        ("--group-weights 1 2 --debug_mode true", {"group_weights": ["1", "2"], "debug_mode": "true"}),
+        ("--other_list a b --no_other_list --num_epochs 1", {"other_list": False, "num_epochs": "1"}),
     ],
 )
-def test_a_field_is_found_by_what_stands_for_it(key, value, meant):
-    assert spelled(key, value, ["num_epochs", "num_steps", "shuffle", "verbose"], {"shuffle"}) == meant
+def test_a_field_is_set_by_each_of_its_options(line, values):
+    found = of_fields(line)
+    assert (found.values, found.refused, found.strays, found.ambiguous) == (values, [], [], {})
 
 
-def test_words_are_grouped_by_their_option():
-    assert words_by_name(["run.py", "--a", "1", "2", "--b=3", "--c", "--d", "x"]) == {
-        "a": ["1", "2"],
-        "b": "3",
-        "c": True,
-        "d": "x",
-    }
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("--num-epochs_now 2", "--num 2", "--shuffle 0", "--no_verbose", "--gone 1", "--no_o", "--group_weights"),
+        *("--debug_mode", "--num_epochs", "--no_shuffle_data=1", "--shuffle_data no x", "-n 3", "--shuffle-data_ 1"),
+    ],
+)
+def test_what_stands_for_no_field_or_has_not_its_words_is_found(line):
+    found = of_fields(line)
+    assert (
+        found.refused
+        or found.ambiguous
+        or found.strays
+        or set(found.values) - {key for key, row in FIELDS.items() if not row.fixed}
+    )
 
 
-def test_keys_of_a_source_stand_for_fields_and_lists_are_taken_from_its_words():
-    argv = ("run.py", "--num-devices", "2", "4", "--no_shuffle", "--seed", "1")
-    values = {**parse_arguments(argv), "seed": 7, 3: "x"}
-    source = Source(values=values, argv=argv, path=Path("run.sh"), lines={"num-devices": 2})
-    found, places = options_of(source, {"num_devices", "shuffle", "seed"}, {"shuffle"})
-    assert found == {"num_devices": ["2", "4"], "shuffle": False, "seed": 7, "3": "x"}
-    assert (places["num_devices"].file, places["num_devices"].line) == ("run.sh", 2)
-    assert (places["seed"].value, places["seed"].file) == (7, None)
+def test_a_field_s_place_is_that_of_the_option_as_it_is_written():
+    place = of_fields("--num-epochs 2").places["num_epochs"]
+    assert (place.key, place.value, place.file, place.line) == ("num_epochs", "2", "run.sh", 2)
+
+
+def test_of_a_parser_that_is_not_known_each_option_may_stand_alone():
+    found = of_fields("--debug_mode --num_epochs --bet 1 --no_shuffle_data", strict=False, abbreviates=False)
+    values = {"debug_mode": True, "num_epochs": True, "bet": "1", "shuffle_data": False}
+    assert (found.values, found.refused, found.abbreviated) == (values, [], {})
+
+
+def test_findings_say_what_argparse_refuses():
+    codes, line = Codes.of("BB-X"), of_fields("stray more --num 2 --num_epochs")
+    found = [*refusals(line, codes, "a parser"), *strays(line, codes, "a parser")]
+    assert [(one.code, one.source) for one in found] == [
+        (code, "a parser") for code in ("BB-X-004", "BB-X-005", "BB-X-004")
+    ]
+    assert "--num could be short for num_epochs, num-epochs" in found[0].message
+    assert found[1].message == "--num_epochs needs a value; given: nothing"
+    assert found[2].message == "no option takes 'stray more'"

@@ -6,30 +6,31 @@ argparse, `_parse_optional`, `_get_values`.
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
-from batchbridge.kit.values import shown
-from batchbridge.meaning.findings import Where
-from batchbridge.reading.arguments import parse_arguments
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.meaning.findings import Finding, Fix, Where
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 """Words with a leading dash that are values. Source: `_negative_number_matcher`; later Pythons take exponents too."""
 
 
 class Takes(NamedTuple):
-    """The words that an option takes: how many (None: as many as there are, but the `least`), and what it holds where
-    it takes none."""
+    """The words that an option takes: how many (None: as many as there are), and at `least` (None: all of them), what
+    it holds where it takes none, and the field that it sets, where that has another name. whole: no beginning of its
+    name stands for it."""
 
     number: int | None = 1
     constant: Any = None
-    least: int = 0
+    least: int | None = None
+    field: str = ""
+    whole: bool = False
 
 
 class Refused(NamedTuple):
@@ -57,6 +58,8 @@ class CommandLine:
     abbreviated: dict[str, str] = field(default_factory=dict)
 
 
+UNRECOGNIZED = "argparse: error: unrecognized arguments"
+NOT_USED = "ValueError: Some specified arguments are not used by the HfArgumentParser"
 Objection = Callable[[str, Any], tuple[str, str] | None]
 """Option and words to what argparse has against them: a message, and its own words."""
 
@@ -77,19 +80,22 @@ def parse(
     objection: Objection,
     shown: Callable[[Any], Any],
     source: Source,
+    abbreviates: bool = True,
 ) -> CommandLine:
-    """The options that `words` of a source give; `shown` makes values plain and short."""
+    """The options that `words` of a source give; `shown` makes values plain and short. abbreviates: whether a beginning
+    stands for a name."""
     found = CommandLine()
     file = None if source.path is None else str(source.path)
-    rest = deque(_sorted(words, options, found))
+    rest = deque(_sorted(words, options, found, abbreviates))
     while rest:
         word = rest.popleft()
         if word.name is None:
             found.strays.append(word.text)
             continue
         line = source.lines.get(_name(word.text))
-        place = Where(word.name, None, file if line else None, line)
-        found.places.setdefault(word.name, place)
+        name = word.name if word.takes is None else word.takes.field or word.name
+        place = Where(name, None, file if line else None, line)
+        found.places.setdefault(name, place)
         count = None if word.takes is None else word.takes.number
         given = [word.attached] if word.attached is not None else _values(rest, count)
         if word.text in found.ambiguous:
@@ -98,13 +104,33 @@ def parse(
         if word.takes is None:
             value = word.attached if word.attached is not None else " ".join(given) or True
         elif refused := _objection(word.name, word.takes, word.attached, given, objection):
-            found.refused.append(Refused(word.name, place, *refused))
+            found.refused.append(Refused(name, place, *refused))
             continue
-        elif count == 0:
+        elif not given and (count is not None or word.takes.constant is not None):
             value = word.takes.constant
-        found.values[word.name] = value
-        found.places[word.name] = Where(word.name, shown(value), place.file, place.line)
+        found.values[name] = value
+        found.places[name] = Where(name, shown(value), place.file, place.line)
     return found
+
+
+def refusals(line: CommandLine, codes: Codes, source: str) -> Iterator[Finding]:
+    """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
+    for word, longer in line.ambiguous.items():
+        message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
+        fixes = tuple(Fix(f"write --{name}") for name in longer[:3])
+        native, place = "argparse: error: ambiguous option", (Where(word[:60]),)
+        yield Finding(codes.unknown_key, "error", "config", message, place, fixes, native, source=source)
+    for one in line.refused:
+        place = (one.place,)
+        yield Finding(codes.wrong_value, "error", "config", one.message, place, (), one.native, source=source)
+
+
+def strays(line: CommandLine, codes: Codes, source: str, native: str = UNRECOGNIZED) -> Iterator[Finding]:
+    """What it comes to last; `native`: in the parser's words."""
+    if line.strays:
+        words = " ".join(line.strays)[:120]
+        message, place, fix = f"no option takes {words!r}", Where(line.strays[0][:60] or "''"), Fix(f"remove {words!r}")
+        yield Finding(codes.unknown_key, "error", "config", message, (place,), (fix,), native, source=source)
 
 
 def _objection(
@@ -115,23 +141,25 @@ def _objection(
     if takes.number == 0:
         ignored = (f"--{name} takes no value; given: {attached}", f"{native}: ignored explicit argument")
         return None if attached is None else ignored
-    if takes.number not in (None, len(given)) or len(given) < takes.least:
+    if len(given) < ((takes.number or 0) if takes.least is None else takes.least):
         wanted = {1: "a value", 2: "two values"}.get(takes.number or 0, "values")
         return f"--{name} needs {wanted}; given: {' '.join(given) or 'nothing'}", native
-    return objection(name, given[0] if takes.number == 1 else given)
+    if takes.number == 1:
+        return objection(takes.field or name, given[0]) if given else None
+    return objection(takes.field or name, given)
 
 
 def _name(word: str) -> str:
-    return word.lstrip("-").partition("=")[0]
+    return word.removeprefix("--").partition("=")[0]
 
 
-def _sorted(words: Sequence[str], options: Mapping[str, Takes], found: CommandLine) -> list[_Word]:
+def _sorted(words: Sequence[str], options: Mapping[str, Takes], found: CommandLine, abbreviates: bool) -> list[_Word]:
     """After a lone -- everything is a value."""
     end = next((index for index, word in enumerate(words) if word == "--"), len(words))
-    return [*(_option(word, options, found) for word in words[:end]), *map(_Word, words[end:])]
+    return [*(_option(word, options, found, abbreviates) for word in words[:end]), *map(_Word, words[end:])]
 
 
-def _option(word: str, options: Mapping[str, Takes], found: CommandLine) -> _Word:
+def _option(word: str, options: Mapping[str, Takes], found: CommandLine, abbreviates: bool) -> _Word:
     if len(word) < 2 or not word.startswith("-"):
         return _Word(word)
     name = word[2:].partition("=")[0]
@@ -140,7 +168,8 @@ def _option(word: str, options: Mapping[str, Takes], found: CommandLine) -> _Wor
     if word.startswith("--"):
         if name in options:
             return _Word(word, name, options[name], attached)
-        longer = [known for known in (*options, "help") if known.startswith(name)]
+        longer = [known for known in (*options, "help") if known.startswith(name)] if abbreviates else []
+        longer = [known for known in longer if known not in options or not options[known].whole]
         if len(longer) > 1:
             found.ambiguous[word] = longer
         elif longer and longer[0] != "help":
@@ -159,57 +188,31 @@ def _values(rest: deque[_Word], count: int | None) -> list[str]:
     return taken
 
 
-# ---- transformers' HfArgumentParser: argparse with a flag for each field of a dataclass
+# ---- transformers' HfArgumentParser: argparse with options for each field of a dataclass
 
 
-def options_of(source: Source, names: Collection[str], on: Collection[str]) -> tuple[dict[str, Any], dict[str, Where]]:
-    """(values, places) by the names of fields that the keys of a source stand for; see `spelled`. Lists are taken from
-    its words, unless something else was set on top of them."""
-    words, plain = words_by_name(source.argv), parse_arguments(source.argv)
-    file = None if source.path is None else str(source.path)
-    known = sorted(names)
-    values: dict[str, Any] = {}
-    places: dict[str, Where] = {}
-    for key, value in source.values.items():
-        if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
-            value = words[key]
-        name, value = spelled(key if isinstance(key, str) else repr(key)[:60], value, known, on)
-        line = source.lines.get(key)
-        values[name], places[name] = value, Where(name, shown(value), file if line else None, line)
-    return values, places
+def options_of(rows: Mapping[str, Key], others: Iterable[str] = (), *, strict: bool = True) -> dict[str, Takes]:
+    """The options that HfArgumentParser makes of fields: `--a_b` and `--a-b`, and for a flag that is on by default
+    `--no_a_b` and `--no-a-b` too. Of `others` the names alone are known.
 
-
-def words_by_name(argv: Sequence[str]) -> dict[str, Any]:
-    """Key to value, words of lists joined in a list; `--no_x` is x: False, as HfArgumentParser adds for flags."""
-    found: dict[str, Any] = {}
-    place = 0
-    while place < len(argv):
-        word = argv[place]
-        place += 1
-        if not word.startswith("--") or word == "--":
-            continue
-        key, equals, text = word[2:].partition("=")
-        words = [text] if equals else []
-        while not equals and place < len(argv) and not argv[place].startswith("--"):
-            words.append(argv[place])
-            place += 1
-        found[key] = True if not words else words[0] if len(words) == 1 else words
-    return found
-
-
-def spelled(key: str, value: Any, names: Sequence[str], on: Collection[str]) -> tuple[str, Any]:
-    """The field and value that an option stands for: `--a-b` is a_b, `--no_x` is x off, and an unambiguous beginning
-    is the whole name. A key that stands for nothing comes back as it is.
-
-    names: of all fields, sorted. on: flags that are on by default, which alone have a `--no_x`. Source: transformers
-    HfArgumentParser, Python argparse (allow_abbrev).
+    strict: false for a parser that may declare some of them itself, so that each may stand alone. Source: transformers
+    4.51.3 to 5.23.0 HfArgumentParser._parse_dataclass_field.
     """
-    name = key.replace("-", "_")
-    first = bisect.bisect_left(names, name)
-    longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
-    if name in longer:
-        return name, value
-    positive = name.removeprefix("no_")
-    if positive != name and positive in on and value is True:
-        return positive, False
-    return (longer[0], value) if len(longer) == 1 else (key, value)
+    fields = {key: _takes(row) for key, row in rows.items() if not row.fixed}
+    on = {key for key in fields if rows[key].kind.name in ("bool", "bool?") and rows[key].default is True}
+    fields |= {name: Takes(None, True, 0) for name in others if name not in fields}
+    options: dict[str, Takes] = {}
+    for key, takes in fields.items():
+        known = {key: takes if strict else takes._replace(constant=True, least=0)}
+        if key in on or key not in rows:
+            known[f"no_{key}"] = Takes(0, False, whole=key not in on)  # whether it has one is not known of others
+        for name, one in known.items():
+            options[name] = options[name.replace("_", "-")] = one._replace(field=key)
+    return options
+
+
+def _takes(row: Key) -> Takes:
+    if row.kind.name in ("ints", "floats", "texts"):
+        return Takes(None, least=1)
+    alone = row.kind.name in ("bool", "any or alone") or (row.kind.name == "bool?" and row.default is not None)
+    return Takes(1, True, 0) if alone else Takes()

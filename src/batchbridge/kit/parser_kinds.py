@@ -146,4 +146,9 @@ MAPPING = Kind("dict", "a mapping", _mapping, {"type": ["object", "string", "nul
 PLAIN_MAPPING = Kind("json", "a mapping of text to plain values", _plain_mapping, MAPPING.schema)
 """A mapping that JSON can say: its values become part of a canonical field."""
 ANY = Kind("any", "any value", lambda value: value)
+ANY_OR_ALONE = ANY._replace(name="any or alone")
+"""Of an option that may stand alone, too."""
+FLOATS = Kind("floats", "numbers", lambda value: [*map(_number, value)] if isinstance(value, list) else value)
+TEXTS = ANY._replace(name="texts")
+"""Lists: options that take all words behind them."""
 OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT = map(or_null, (INT, FLOAT, BOOL, TEXT))

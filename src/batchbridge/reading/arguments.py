@@ -67,6 +67,11 @@ def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]
     return {key: value for key, value in values.items() if key not in before or before[key] != value}
 
 
+def spellings(key: str) -> tuple[str, ...]:
+    """How a setting may be named elsewhere: Hydra's marks are no part of it, and argparse's `--a-b` sets `a_b`."""
+    return key, key.lstrip("+~"), key.replace("-", "_")
+
+
 def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
     """(key, text of the value or None for a flag, index of the word with the value) of every setting in `argv`."""
     place = 0

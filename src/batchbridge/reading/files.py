@@ -184,7 +184,9 @@ def _override(source: Source, overrides: Mapping[str, Any]) -> Source:
         for known in [known for known in lines if known == key or known.startswith((f"{key}.", f"{key}["))]:
             del lines[known]
         values = _set(values, key, value)
-    unknown = {key: names for key, names in source.unknown.items() if key not in overrides}
+    from batchbridge.reading.arguments import spellings
+
+    unknown = {key: names for key, names in source.unknown.items() if overrides.keys().isdisjoint(spellings(key))}
     return replace(source, values=values, lines=lines, unknown=unknown)
 
 

@@ -149,12 +149,13 @@ def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
 
 def _unknown_values(source: Source, reading: Reading) -> Reading:
     """`reading` with what a launch script leaves open: an error about such a value is no error yet."""
+    from batchbridge.reading.arguments import spellings
     from batchbridge.reading.scripts import unknown_values
 
     about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
     matter = {key for origin in reading.provenance.values() for key in origin.keys}
     matter |= {key for keys in about for key in keys}
-    open_keys = {spelling for key in source.unknown for spelling in (key, key.lstrip("+~"))}
+    open_keys = {spelling for key in source.unknown for spelling in spellings(key)}
     kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
     return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
 

@@ -277,12 +277,14 @@ def _whole(word: Argument) -> bool:
 
 def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Finding]:
     """Findings on settings whose value only running the script would tell: undecided where the setting matters."""
+    from batchbridge.reading.arguments import spellings
+
     matter = set(keys_that_matter)
     file = None if source.path is None else str(source.path)
     found, idle = [], []
     for key, names in source.unknown.items():
         left = [name for name in names if PLACEHOLDER.fullmatch(name)]
-        matters = key in matter or key.lstrip("+~") in matter
+        matters = not matter.isdisjoint(spellings(key))
         if not matters and left:
             message = f"{key} still has a placeholder, {left[0]}"
             found.append(Finding("BB018", "note", "config", message, (Where(key, None, file, source.lines.get(key)),)))

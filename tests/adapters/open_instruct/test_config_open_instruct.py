@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +172,31 @@ def test_the_ppo_script_is_no_part_of_later_checkouts() -> None:
         ("--num_mini 4", "num_mini_batches", 4),
         ("--num_learners_per_node 2 4", "num_learners_per_node", [2, 4]),
         ("--learning_rate 3e-7", "learning_rate", 3e-7),
+        ("--no-filter-zero-std-samples --with_tracking", "filter_zero_std_samples", False),
+        ("--stop_strings a b --filter_zero_std_samples=no", "filter_zero_std_samples", False),
     ],
 )
 def test_flags_are_read_as_the_parser_reads_them(flags: str, key: str, value: object) -> None:
     reading, found = fast(flags)
     assert reading.native[key] == value
     assert verdict(found.values()) == "valid"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        ("--num-mini_batches 4", "BB-OI-003", "has no setting num-mini_batches"),
+        ("--num_m 4 stray", "BB-OI-003", "no option takes 'stray'"),
+        ("--num 4", "BB-OI-003", "--num could be short for num_"),
+        ("--no_active_sampling", "BB-OI-003", "has no setting no_active_sampling"),
+        ("--beta", "BB-OI-004", "--beta needs a value; given: nothing"),
+        ("--num_learners_per_node", "BB-OI-004", "--num_learners_per_node needs values; given: nothing"),
+    ],
+)
+def test_what_the_parser_refuses_is_a_finding(flags: str, code: str, message: str) -> None:
+    _, found = fast(flags)
+    assert verdict(found.values()) == "invalid"
+    assert message in found[code].message
 
 
 def test_an_override_replaces_an_argument() -> None:
@@ -481,6 +499,15 @@ def test_every_published_command_is_read() -> None:
     assert len(published) == PUBLISHED["commands"]
 
 
+def without(argv: Sequence[str], options: Collection[str]) -> list[str]:
+    """Words without some options and all that stands behind them."""
+    kept, dropping = [], False
+    for word in argv:
+        dropping = word[2:].partition("=")[0] in options if word.startswith("--") else dropping
+        kept += [] if dropping else [word]
+    return kept
+
+
 @pytest.mark.shared
 def test_a_stale_published_command_is_valid_without_the_flags_that_are_named() -> None:
     stale = both = mendable = 0
@@ -493,9 +520,8 @@ def test_a_stale_published_command_is_valid_without_the_flags_that_are_named() -
             continue
         stale += 1
         both += "max_token_length" in named and source.values.get("kl_estimator") == 2
-        values = {key: value for key, value in source.values.items() if key not in named}
         adapter = OpenInstructAdapter()
-        mended = adapter.read(dataclasses.replace(source, values=values), Context(framework_version=version))
+        mended = adapter.read(load_source(without(argv, named)), Context(framework_version=version))
         errors = {f.code for f in [*mended.findings, *adapter.check(mended)] if f.severity == "error"}
         assert errors == ({"BB-OI-010"} if path.endswith("grpo_fast_mini_old.sh") else set()), path
         mendable += not errors

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import batchbridge
+from batchbridge.reading.files import load_source
 
 RECIPE = "num_generations: 8\nper_device_train_batch_size: 4\nmax_completion_length: 64\nlearning_rate: 1.0e-6\n"
 
@@ -124,3 +125,131 @@ def test_the_nearest_loss_type_is_one_that_the_version_has(version: str, fix: st
     reading = batchbridge.read(given, framework="trl", version=version, world_size=2)
     (found,) = [finding for finding in reading.findings if finding.code == "BB-TRL-062"]
     assert [each.changes for each in found.fixes] == ([{"loss_type": fix}] if fix else [])
+
+
+SIZES = ("--num_generations", "8", "--per_device_train_batch_size", "8", "--max_completion_length", "64")
+TRL = ("trl", "grpo", "--num_processes", "1", *SIZES)
+OWN = ("python", "train.py", *SIZES)
+
+
+def words_read(*words: str, version: str = "1.16.0", start: tuple[str, ...] = TRL) -> batchbridge.Reading:
+    return batchbridge.read([*start, *words], framework="trl", version=version, world_size=1)
+
+
+def errors(reading: batchbridge.Reading) -> list[tuple[str, str]]:
+    return [(found.code, found.message) for found in reading.findings if found.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        ("--per-device-train-batch-size 16", "per_device_train_batch_size", 16),
+        ("--no_shuffle_dataset", "shuffle_dataset", False),
+        ("--no-shuffle-dataset", "shuffle_dataset", False),
+        ("--no_shuffle", "shuffle_dataset", False),
+        ("--shuffle_dataset 0", "shuffle_dataset", False),
+        ("--no_gradient_checkpointing --gradient-checkpointing", "gradient_checkpointing", True),
+        ("--bet 0.1", "beta", 0.1),
+        ("--reward_weights 1.0 0.5", "reward_weights", [1.0, 0.5]),
+        ("--reward-weights 1", "reward_weights", [1.0]),
+        ("--reward_funcs accuracy format", "reward_funcs", ["accuracy", "format"]),
+        ("--max_completion_length none", "max_completion_length", None),
+        ("--run_name null", "run_name", "null"),
+        ("--num-processes 1", "num_processes", 1),
+        ("--seed=5 --seed 1_0", "seed", 10),
+    ],
+)
+def test_words_are_read_as_the_parser_reads_them(words: str, key: str, value: object) -> None:
+    reading = words_read(*words.split())
+    assert (errors(reading), reading.native[key]) == ([], value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "native"),
+    [
+        ("--reward_weights", "--reward_weights needs values; given: nothing", "argument --reward_weights"),
+        (
+            "--reward_weights 1.0,0.5",
+            "reward_weights = ['1.0,0.5']: expected a number",
+            "invalid float value: '1.0,0.5'",
+        ),
+        ("--seed 0x10", "seed = 16: expected an integer", "argument --seed: invalid int value: '0x10'"),
+        ("--seed x --seed 3", "seed = 'x': expected an integer", "invalid int value: 'x'"),
+        ("--seed", "--seed needs a value; given: nothing", "argument --seed"),
+        ("--beta -1e-3", "--beta needs a value; given: nothing", "argument --beta"),
+        ("--bf16", "--bf16 needs a value; given: nothing", "argument --bf16"),
+        ("--shuffle_dataset= x", "shuffle_dataset = None: expected true or false", "Truthy value expected"),
+        ("--no_shuffle_dataset=1", "--no_shuffle_dataset takes no value; given: 1", "ignored explicit argument"),
+        ("stray", "no option takes 'stray'", "not used by the HfArgumentParser"),
+        ("-- --seed 3", "no option takes '-- --seed 3'", "not used by the HfArgumentParser"),
+        ("--learn 1e-5", "--learn could be short for learning_rate, learning-rate", "ambiguous option"),
+        ("-s 3", "trl 1.16.0 with transformers 5.23.0 has no setting -s", ""),
+        ("--per-device_train_batch_size 8", "has no setting per-device_train_batch_size", ""),
+        ("--no_log_completions", "has no setting no_log_completions", ""),
+        ("--config=recipe.yaml", "has no setting config", ""),
+    ],
+)
+def test_words_that_the_parser_refuses_are_findings(words: str, message: str, native: str) -> None:
+    reading = words_read(*words.split())
+    assert reading.verdict == "invalid"
+    (found,) = [found for found in reading.findings if message in found.message]
+    assert (found.severity, native in (found.native or "")) == ("error", True), found
+    assert found.code == (
+        "BB-TRL-004" if "setting" not in message and "option" not in native + message else "BB-TRL-003"
+    )
+
+
+def test_a_word_for_no_number_is_one_since_1_6() -> None:
+    assert errors(words_read("--steps_per_generation", "null", version="1.6.0")) == []
+    assert [code for code, _ in errors(words_read("--steps_per_generation", "null", version="1.5.1"))] == ["BB-TRL-004"]
+
+
+@pytest.mark.parametrize("words", ["--bf16", "--reward_weights 1.0,0.5", "data.json", "--reward_funcs", "-v 3"])
+def test_a_script_of_one_s_own_may_take_words_otherwise(words: str) -> None:
+    assert errors(words_read(*words.split(), start=OWN)) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["--bet 0.1", "--per-device_train_batch_size 1", "--model m", "--my_own [1,2]", "-s 3"]
+)
+def test_an_option_of_a_script_s_own_is_a_warning(words: str) -> None:
+    reading = words_read(*words.split(), start=OWN)
+    (found,) = [found for found in reading.findings if found.code == "BB-TRL-003"]
+    assert (found.severity, "train.py may take it itself" in found.message) == ("warning", True)
+    assert reading.native["beta"] == 0.0
+
+
+def test_a_script_of_one_s_own_takes_dashes_and_settings_too() -> None:
+    reading = words_read("--no-shuffle-dataset", "beta=0.5", start=OWN)
+    assert (errors(reading), reading.native["shuffle_dataset"], reading.native["beta"]) == ([], False, 0.5)
+
+
+@pytest.mark.parametrize(
+    "launcher", ["accelerate launch --num_processes 2", "torchrun --nproc_per_node 2", "deepspeed"]
+)
+@pytest.mark.parametrize("script", ["trl/scripts/grpo.py", "src/open_r1/grpo.py", "-m trl.scripts.grpo"])
+def test_words_behind_a_launcher_are_read_alike(tmp_path: Path, launcher: str, script: str) -> None:
+    if launcher == "deepspeed" and script.startswith("-m"):
+        script = script.replace("-m", "--module")
+    reading = read(tmp_path, f"{launcher} {script} --config recipe.yaml --per-device-train-batch-size 8 --no_shuffle_d")
+    found = [found.code for found in reading.findings if found.code in ("BB-TRL-003", "BB-TRL-004")]
+    values = [reading.native[key] for key in ("num_generations", "per_device_train_batch_size", "shuffle_dataset")]
+    assert (found, values) == ([], [8, 8, False])
+    assert [code for code, _ in errors(read(tmp_path, f"{launcher} {script} --config recipe.yaml stray"))] == [
+        "BB-TRL-003"
+    ]
+
+
+def test_what_a_script_leaves_open_is_open_whatever_its_option_is_spelled(tmp_path: Path) -> None:
+    command = "trl grpo --config recipe.yaml --num-processes 2 --per-device-train-batch-size $MICRO"
+    reading = read(tmp_path, command)
+    assert (reading.verdict, [code for code, _ in errors(reading)]) == ("undecided", ["BB011"])
+    source = load_source(tmp_path / "run.sh", overrides={"per_device_train_batch_size": 8})
+    reading = batchbridge.read(source, version="1.16.0")
+    assert (reading.verdict, reading.native["per_device_train_batch_size"]) == ("valid", 8)
+
+
+def test_what_is_set_on_top_replaces_what_is_refused(tmp_path: Path) -> None:
+    read(tmp_path, "trl grpo --config recipe.yaml --num_processes 2 --seed x")
+    reading = batchbridge.read(load_source(tmp_path / "run.sh", overrides={"seed": 7}), version="1.16.0")
+    assert (reading.verdict, reading.native["seed"]) == ("valid", 7)
