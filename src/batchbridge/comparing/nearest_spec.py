@@ -5,27 +5,32 @@ A refusal names its fields; they are set to the nearest value that the framework
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from batchbridge.comparing.differences import UNIT_OF
-from batchbridge.comparing.effects import EFFECTS
+from batchbridge.comparing.nearest_moves import (
+    ALONE,
+    LENGTHS,
+    RANKED,
+    SIZES,
+    TOGETHER,
+    Problems,
+    any_field,
+    moves,
+    named,
+    replaced,
+    splits,
+    value_of,
+    values_of,
+)
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source, Written
-from batchbridge.errors import CannotWrite, Problem
+from batchbridge.errors import CannotWrite
 from batchbridge.kit.writing import UNKNOWN
-from batchbridge.meaning.derived import derive
-from batchbridge.meaning.fields import options
-from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
+from batchbridge.meaning.spec import Spec
 from batchbridge.reading.yaml_json import flat
-from batchbridge.rules.nearest_numbers import divisors
 
-Problems = tuple[Problem, ...]
-"""A refusal."""
 _SCHEDULE = "carried.lr_schedule"
 MAX_WRITES = 500
 """Attempts to find an expressible neighbour; none is needed where the target can say everything."""
@@ -60,10 +65,10 @@ class Search:
         before: list[tuple[Spec, Problems]] = []
         while not isinstance(result, Written) and self._left > 0:
             self._seen.add(current)
-            step = self._improve(current, result, _moves(current, _named(result), defaults, self.dataset_size))
+            step = self._improve(current, result, moves(current, named(result), defaults, self.dataset_size))
             if step is None:
                 # The refusal names no field that helps: each one, the least effect first.
-                step = self._improve(current, result, _any_field(current, defaults))
+                step = self._improve(current, result, any_field(current, defaults))
             if step is None and before and back < _BACK:
                 # This way leads nowhere, for all its fewer problems: another one from the place before.
                 back += 1
@@ -72,7 +77,7 @@ class Search:
             if step is None and defaults is not None and reset < _RESETS:
                 # No single change helps: everything that is named goes to the target's defaults at once.
                 reset += 1
-                changed = _replace(current, _values(defaults, _named(result)))
+                changed = replaced(current, values_of(defaults, named(result)))
                 step = None if changed is None or changed == current else (changed, self._try(changed))
             if step is None:
                 break
@@ -89,7 +94,7 @@ class Search:
         """
         own = found.values
         every = [path for path in own if path.startswith("carried.")]
-        carried = {path: own[path] for path in every if _get(spec, path) is not None}
+        carried = {path: own[path] for path in every if value_of(spec, path) is not None}
         filled = [
             path for path, value in spec.values.items() if value is None and path in own and path.startswith(UNKNOWN)
         ]
@@ -115,8 +120,8 @@ class Search:
 
     def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
         """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
-        for paths in (*((path,) for path in _ALONE), _LENGTHS):
-            current, taken = self._take(current, _values(spec, paths))
+        for paths in (*((path,) for path in ALONE), LENGTHS):
+            current, taken = self._take(current, values_of(spec, paths))
             written = taken or written
         return written
 
@@ -173,13 +178,13 @@ class Search:
         for changes in moves:
             if self._left <= 0:
                 return None
-            changed = _replace(current, changes)
+            changed = replaced(current, changes)
             if changed is None or changed in self._seen:
                 continue
             result = self._try(changed)
             if isinstance(result, Written) or len(result) < len(problems):
                 return changed, result
-            ends = bool(_causes(problems) - _causes(result)) and self._moved.union(_named(result)).isdisjoint(changes)
+            ends = bool(_causes(problems) - _causes(result)) and self._moved.union(named(result)).isdisjoint(changes)
             other = other or ((changed, result, set(changes)) if ends else None)
         if other is None:
             return None
@@ -191,18 +196,18 @@ class Search:
         current = defaults.replace(**{"topology.world_size": spec.topology.world_size})
         best = self._try(current)
         self._left += _FROM_DEFAULTS
-        for group in _TOGETHER:
-            said = _values(spec, group)
-            sized = _replace(current, said)
-            for change in [{}, *(splits(sized, None) if group is _SIZES and sized is not None else ())]:
+        for group in TOGETHER:
+            said = values_of(spec, group)
+            sized = replaced(current, said)
+            for change in [{}, *(splits(sized, None) if group is SIZES and sized is not None else ())]:
                 current, taken = self._take(current, {**said, **change})
                 best = taken or best
                 if taken is not None:
                     break
         # What goes together once more: single fields may have made room for it.
-        again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *_TOGETHER]
+        again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *TOGETHER]
         for paths in again:
-            current, taken = self._take(current, _values(spec, paths))
+            current, taken = self._take(current, values_of(spec, paths))
             best = taken or best
         return best if isinstance(best, Written) else None
 
@@ -210,7 +215,7 @@ class Search:
         """`current` with `changes` where that is written, else `current` itself."""
         if "micro_batch." in changes:
             changes = {path: value for path, value in changes.items() if path == "micro_batch." or "micro" not in path}
-        changed = _replace(current, changes)
+        changed = replaced(current, changes)
         if changed is None or changed == current or self._left <= 0:
             return current, None
         result = self._try(changed)
@@ -222,275 +227,11 @@ _FROM_DEFAULTS = 150
 _RESETS = 3
 _BACK = 3
 """Attempts to take another way from the place before."""
-_SEEDS = 1 << 32
-"""Most frameworks take seeds below this."""
-_SIZES = (
-    "rollout.prompts_per_rollout",
-    "rollout.completions_per_prompt",
-    "optimizer_step.completions_per_step",
-    "micro_batch.completions_per_device",
-    "micro_batch.tokens_per_device",
-)
-_CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
-_LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
-_STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
-_TOGETHER = (
-    _SIZES,
-    _LENGTHS,
-    ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
-    ("objective.kl_placement", "objective.kl_coefficient"),
-    ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
-    ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
-    _STALENESS,
-    ("critic.", "advantage.baseline", "advantage.scale", "advantage.ddof"),
-    ("carried.warmup_steps", "carried.warmup_ratio"),
-)
-"""Fields that only go together."""
-RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
-_ALONE = [path for path in RANKED if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS]
-"""Fields that are moved alone."""
-_NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
-    ("objective.kl_placement", "reward"): ("loss",),
-    ("objective.kl_placement", "loss"): ("reward",),
-    ("order.last_rollout", "wrap"): ("short", "drop"),
-    ("order.last_rollout", "pad"): ("short", "drop"),
-    ("order.last_rollout", "short"): ("pad", "drop"),
-    ("order.last_optimizer_step", "pad"): ("short",),
-    ("order.last_optimizer_step", "short"): ("pad",),
-    ("objective.old_logprobs", "sampler"): ("rollout_start",),
-    ("objective.old_logprobs", "detached"): ("rollout_start",),
-    ("rollout.group_filter", "mask_zero_variance"): ("none",),
-    ("rollout.group_filter", "drop_zero_variance"): ("replace_zero_variance", "none"),
-    ("rollout.group_filter", "replace_zero_variance"): ("drop_zero_variance", "none"),
-    ("advantage.scale", "group_others"): ("group", "none"),
-    ("objective.kl_estimator", "k1_with_score"): ("k3+", "k2", "k3"),
-    ("objective.kl_estimator", "k2_with_score"): ("k3+", "k2", "k3"),
-}
-"""What is tried first where a framework lacks a value: what changes the gradient least."""
-_WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
-"""Words to try in fields of free text."""
 
 
 def _causes(problems: Problems) -> set[tuple[str, ...]]:
     """What tells problems apart: their fields. A sentence with another number in it is no other problem."""
     return {problem.fields for problem in problems}
-
-
-def _named(problems: Problems) -> list[str]:
-    """The canonical fields of problems, split fields first, then in the problems' order."""
-    found = dict.fromkeys(path for problem in problems for path in problem.fields)
-    known = [path for path in found if path in UNIT_OF or path in ("loss.kl", "loss.entropy")]
-    return sorted(known, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
-
-
-def _moves(
-    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
-) -> Iterator[dict[str, Any]]:
-    """Changes to try for the fields `named`, those that keep the meaning first."""
-
-    def about(*paths: str) -> bool:
-        """Whether one of these fields is named, or one that begins so."""
-        return any(path.startswith(paths) for path in named)
-
-    if about("micro_batch.forward_"):
-        yield dict.fromkeys(("micro_batch.forward_completions_per_device", "micro_batch.forward_tokens_per_device"))
-    if about("micro_batch.cap"):
-        yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
-    if about("micro_batch.tokens_per_device"):
-        yield from _tokens(current, defaults)
-    if about("micro_batch.", "topology.", "optimizer_step.completions"):
-        yield from splits(current, defaults)
-        yield from _steps(current)
-        if about("topology."):
-            alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
-            yield alone
-            for split in splits(_replace(current, alone) or current, defaults):
-                yield {**alone, **split}
-    if about(*_LENGTHS):
-        yield from _lengths(current, defaults, dataset_size)
-    if about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"):
-        yield from _parts(current)
-    if defaults is not None and about(*_STALENESS):
-        yield from _ages(defaults)
-    if about(*_CRITICS_SPLIT):
-        yield dict.fromkeys(_CRITICS_SPLIT)
-        for name in ("completions_per_device", "tokens_per_device"):
-            yield {**dict.fromkeys(_CRITICS_SPLIT), f"critic.{name}": getattr(current.micro_batch, name)}
-    if about("critic."):
-        yield {"critic.": None}
-    for path in named:
-        if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
-            continue
-        for term in ("loss.kl", "loss.entropy"):
-            if path.startswith(term):
-                yield {term: None}
-                yield {term: current.loss.policy}
-                yield from ({term: LossTerm(aggregation=mean)} for mean in _MEANS)
-        if path in UNIT_OF:
-            for value in _candidates(path, _get(current, path), current, defaults):
-                yield {path: value}
-
-
-def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """Every field at the target's default, then what belongs together, then every field with its first other values.
-
-    The least effect first. A default comes before any other value: one that the framework has on its own turns no run
-    into another kind of run.
-    """
-    if defaults is not None:
-        for path in reversed(_ALONE):
-            if _get(defaults, path) != _get(spec, path):
-                yield {path: _get(defaults, path)}
-        yield from _ages(defaults)
-        for group in reversed(_TOGETHER):
-            if not set(group) & {*_LENGTHS, *_STALENESS}:
-                yield _values(defaults, group)
-    for path in reversed(_ALONE):
-        for value in islice(_candidates(path, _get(spec, path), spec, defaults), 2):
-            yield {path: value}
-
-
-def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """Micro-batches of a fixed size that divide the device's share, the nearest to the present one first."""
-    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
-    replicas = spec.topology.data_parallel_size
-    if defaults is not None:
-        yield {"micro_batch.": defaults.micro_batch}
-    if step is None or replicas.denominator != 1:
-        return
-    present = spec.micro_batch.completions_per_device
-    near = present or (defaults.micro_batch.completions_per_device if defaults is not None else None) or 1
-    seen: set[int] = set()
-    # First what divides the rollout too: many frameworks generate in the same portions.
-    for completions in (math.gcd(step, rollout or step), step):
-        share = completions // int(replicas) if completions % int(replicas) == 0 else 0
-        sizes = [size for size in divisors(share) if size <= _LARGEST_MICRO_BATCH] if share else []
-        # Not above the present size where that can be helped: it is what fits into memory.
-        sizes.sort(key=lambda size: (size > near, abs(size - near)))
-        for size in sizes[:_SPLITS_TRIED]:
-            if size not in seen:
-                seen.add(size)
-                yield {"micro_batch.": MicroBatch(completions_per_device=size)}
-
-
-def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """A token budget that holds the fixed micro-batch at its longest."""
-    if defaults is None:
-        return
-    prompt = spec.carried.max_prompt_tokens or defaults.carried.max_prompt_tokens
-    completion = spec.carried.max_completion_tokens or defaults.carried.max_completion_tokens
-    total = spec.carried.max_total_tokens
-    if total is not None or (prompt is not None and completion is not None):
-        carried = dataclasses.replace(spec.carried, max_prompt_tokens=prompt, max_completion_tokens=completion)
-        tokens = (carried.longest_tokens or 1) * (spec.micro_batch.completions_per_device or 1)
-        yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
-
-
-def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
-    path = "optimizer_step.completions_per_step"
-    step = spec.optimizer_step.completions_per_step
-    for near in [] if step is None else _near_sizes(path, step, spec):
-        for split in islice(splits(spec.replace(**{path: near}), None), 1):
-            yield {path: near, **split}
-
-
-_LARGEST_MICRO_BATCH = 4096
-_SPLITS_TRIED = 6
-_MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
-"""What frameworks do with a term that has weights of its own."""
-
-
-def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Steps of a number of completions as parts of a rollout, and back: as many steps, with other members."""
-    step, rollout = spec.optimizer_step, spec.completions_per_rollout
-    if rollout and step.completions_per_step and rollout % step.completions_per_step == 0:
-        parts = rollout // step.completions_per_step
-        yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
-    if rollout and step.parts_per_rollout:
-        completions, group = max(rollout // step.parts_per_rollout, 1), spec.rollout.completions_per_prompt or 1
-        for size in dict.fromkeys((completions, max(completions // group, 1) * group)):  # some count whole groups
-            yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
-
-
-def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
-    """One step old, as it is or as the target's own staleness is: the nearest to none. Two. Then the target's own."""
-    own = _values(defaults, _STALENESS)
-    for ahead in (1, 2):
-        yield {"staleness.maximum": ahead}
-        if defaults.staleness.mode != "sync":
-            yield {**own, "staleness.maximum": ahead}
-    yield own
-    yield {"staleness.mode": "sync", "staleness.maximum": 0}
-
-
-def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
-    """The same length of the run: one of several that ends first, or another unit, where it follows. Then each of
-    several alone, and the target's default length."""
-    derived = derive(spec, dataset_size)
-    steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]
-    per_rollout = derived["optimizer_steps_per_rollout"]
-    warmup = 0 if spec.critic is None else spec.critic.warmup_rollouts
-    if per_rollout:
-        steps = max(rollouts - warmup, 0) * per_rollout if steps is None and rollouts is not None else steps
-        rollouts = max(round(steps / per_rollout), 1) + warmup if rollouts is None and steps is not None else rollouts
-    per_epoch = derived["optimizer_steps_per_epoch"]
-    found: dict[str, Any] = {
-        "horizon.rollouts": rollouts,
-        "horizon.optimizer_steps": int(steps) if steps is not None and steps == int(steps) else None,
-        "horizon.epochs": None if steps is None or not per_epoch else (steps + warmup * (per_rollout or 0)) / per_epoch,
-    }
-    given = {f"horizon.{name}": length for name, length in spec.horizon.lengths.items()}
-    alone: list[dict[str, Any]] = [{**dict.fromkeys(_LENGTHS), path: given[path]} for path in given if len(given) > 1]
-    for one in alone:
-        if steps is not None and derive(spec.replace(**one), dataset_size)["total_optimizer_steps"] == steps:
-            yield one
-    for path, value in found.items():
-        if value and given.keys() != {path}:
-            yield {**dict.fromkeys(_LENGTHS), path: value}
-    yield from alone
-    if defaults is not None:
-        yield _values(defaults, _LENGTHS)
-
-
-def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Iterator[Any]:
-    """Values to try instead of `value`, each once, the nearest first."""
-    found: list[Any] = list(_NEARER.get((path, value), ()))
-    found += _WORDS.get(path, ())
-    if path == "order.seed" and isinstance(value, int) and not 0 <= value < _SEEDS:
-        found.append(value % _SEEDS)
-    if path == "open_terms":  # as many as the target names alike
-        found += [(*value[:place], *value[place + 1 :]) for place in range(len(value))]
-    if path in ("optimizer_step.completions_per_step", "rollout.prompts_per_rollout") and isinstance(value, int):
-        found += _near_sizes(path, value, spec)
-    if defaults is not None:
-        found.append(_get(defaults, path))
-    for option in options(field_type(path)):
-        found += get_args(option) if get_origin(option) is Literal else _OF_TYPE.get(option, ())
-    for candidate in dict.fromkeys(found):
-        if candidate != value:
-            yield candidate
-
-
-def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
-    """The nearest sizes that share out evenly: over devices and groups, or in whole optimizer steps."""
-    group, replicas = spec.rollout.completions_per_prompt, math.ceil(spec.topology.data_parallel_size)
-    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
-    whole: list[int] = []
-    if path == "rollout.prompts_per_rollout":
-        units = [step // math.gcd(step, group)] if step else []
-        units += [math.lcm(unit, replicas) for unit in units]  # some hand whole prompts to devices
-        whole, rollout = units, None  # a rollout of one optimizer step: all that some frameworks have
-    else:
-        micro = spec.micro_batch.completions_per_device or 1
-        units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
-    found = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
-    found |= set(whole)
-    # Half as far, where that keeps a rollout's number of optimizer steps whole.
-    return sorted(found - {0}, key=lambda near: abs(near - value) * (1 if rollout and rollout % near else 0.5))
-
-
-_OF_TYPE: Mapping[Any, tuple[Any, ...]] = {type(None): (None,), bool: (True, False)}
 
 
 def _versions_in(specifier: str) -> list[str]:
@@ -503,25 +244,6 @@ def _versions_in(specifier: str) -> list[str]:
         elif sign not in ("<", ">", "!="):
             found.append(numbers)
     return [".".join(map(str, numbers)) for numbers in sorted(found, reverse=True)]
-
-
-def _get(spec: Spec, path: str) -> Any:
-    value: Any = spec
-    for name in filter(None, path.split(".")):
-        value = getattr(value, name, None)
-    return value
-
-
-def _values(spec: Spec, paths: Iterable[str]) -> dict[str, Any]:
-    return {path: _get(spec, path) for path in paths}
-
-
-def _replace(spec: Spec, changes: Mapping[str, Any]) -> Spec | None:
-    """`spec` with `changes`; None where a term of the loss is to be changed that is not there."""
-    try:
-        return spec.replace(**changes)
-    except (TypeError, AttributeError):
-        return None
 
 
 def _keys(written: Written) -> set[str]:

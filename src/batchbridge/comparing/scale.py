@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import diff
-from batchbridge.comparing.nearest_spec import splits, write
+from batchbridge.comparing.nearest_moves import splits
+from batchbridge.comparing.nearest_spec import write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
