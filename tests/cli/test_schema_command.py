@@ -10,6 +10,8 @@ import pytest
 
 from batchbridge import Source
 from batchbridge.cli.main import main
+from batchbridge.cli.schema import key_rows
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Behaviour, Context
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import anything, flag, natural, one_of, optional, real
@@ -80,6 +82,19 @@ def test_a_version_newer_than_the_tables_has_the_newest_schema(capsys: pytest.Ca
     assert told == f"{said}: 99.0.0 is newer than all that are known, and read as this one\n"
 
 
+@pytest.mark.parametrize("framework", ["trl", "verl", "easyr1"])
+def test_the_table_of_a_framework_s_keys_has_those_of_its_schema(
+    framework: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = plugins.adapters()[framework]
+    rows = {row[0]: row[1] for row in key_rows(adapter.file_schema(adapter.newest_version) or {})}
+    assert len(rows) > 180
+    assert set(FIELDS[framework].items()) <= set(rows.items())
+    assert main(["schema", "--framework", framework, "--framework-version", adapter.newest_version, "--table"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["key", *rows]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -89,7 +104,8 @@ def test_a_version_newer_than_the_tables_has_the_newest_schema(capsys: pytest.Ca
         (("--framework", "openrlhf"), "OpenRLHF has no configuration file of its own"),
         (("--framework", "open-instruct"), "Open-Instruct has no configuration file of its own"),
         (("--framework", "trll"), "tip: a similar framework exists: 'trl'"),
-        (("--framework", "trl", "--table"), "give one of --framework, --table and --json-output"),
+        (("--json-output", "--table"), "give --json-output without --framework and --table"),
+        (("--framework", "openrlhf", "--table"), "OpenRLHF has no configuration file of its own"),
         (("--framework-version", "1.0"), "--framework-version needs --framework NAME"),
     ],
 )
@@ -102,6 +118,12 @@ def test_what_has_no_schema_is_refused_by_name(
     assert captured.out == ""
 
 
+FIELDS = {
+    "trl": {"adam_beta1": "carried.beta1", "num_generations": "rollout.completions_per_prompt"},
+    "verl": {"actor_rollout_ref.rollout.n": "rollout.completions_per_prompt"},
+    "easyr1": {"worker.rollout.n": "rollout.completions_per_prompt"},
+}
+"""Some keys and the canonical fields that they say alone."""
 LOSSES = {"mean": "token_mean", "sum": "token_sum"}
 
 

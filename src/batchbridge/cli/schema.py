@@ -1,5 +1,5 @@
 """`batchbridge schema`: JSON Schemas of the canonical specification, of a framework's own file, and of what commands
-print for `--json`; or a table of the specification's fields."""
+print for `--json`; or a table of the specification's fields, or of the file's keys."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.adapter import Adapter
 
 COLUMNS = ("field", "unit", "values", "default", "meaning")
+KEY_COLUMNS = ("key", "field", "unit", "default", "meaning")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -108,6 +109,25 @@ def field_rows() -> Iterator[tuple[str, str, str, str, str]]:
         yield path, quantity.unit, values(path, quantity), shown, quantity.meaning
 
 
+def key_rows(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
+    """A row of `KEY_COLUMNS` for every setting in a framework's file, by that file's schema; of all its branches."""
+    import json
+
+    found: dict[str, Mapping[str, Any]] = {}
+    pending = [("", part) for part in (*schema.get("definitions", {}).values(), schema)]
+    while pending:
+        above, part = pending.pop()
+        for name, inner in part.get("properties", {}).items():
+            if "properties" in inner:
+                pending.append((f"{above}{name}.", inner))
+            elif inner.get("not") != {}:  # else a key that is gone
+                found[f"{above}{name}"] = inner
+    for key, part in sorted(found.items()):
+        default = part.get("default", "(none)")
+        shown = default if isinstance(default, str) else json.dumps(default)
+        yield key, part.get("x-field", ""), part.get("x-unit", ""), shown, part.get("description", "")
+
+
 _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 
 
@@ -121,7 +141,7 @@ _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"
 @click.option(
     "--framework-version", metavar="VERSION", help="Default: the one installed, pinned here, or the newest known."
 )
-@click.option("--table", is_flag=True, help="A table of the specification's fields: unit, values, default, meaning.")
+@click.option("--table", is_flag=True, help="A table instead, a row for each field or key: unit, default, meaning.")
 @click.option("--json-output", is_flag=True, help="The schema of what commands print for --json.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @overwrite_option
@@ -141,8 +161,8 @@ def command(
     \b
       # yaml-language-server: $schema=FILE
     """
-    if sum((framework is not None, table, json_output)) > 1:
-        raise click.UsageError("give one of --framework, --table and --json-output")
+    if json_output and (framework is not None or table):
+        raise click.UsageError("give --json-output without --framework and --table")
     if framework_version is not None and framework is None:
         raise click.UsageError("--framework-version needs --framework NAME")
     if output is not None:
@@ -150,7 +170,10 @@ def command(
     if table:
         from batchbridge.cli._tables import table_for_stdout
 
-        text = table_for_stdout()(COLUMNS, list(field_rows()))
+        columns, rows = COLUMNS, field_rows()
+        if framework is not None:
+            columns, rows = KEY_COLUMNS, key_rows(_file_schema(framework, framework_version))
+        text = table_for_stdout()(columns, list(rows))
     else:
         from batchbridge.render.json import dumps
 
