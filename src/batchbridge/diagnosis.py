@@ -17,8 +17,9 @@ from typing import Any
 from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
 from batchbridge.contract.reading import Reading
 from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations, setting
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Fix
+from batchbridge.reading.read import read
 
 MAX_CHARACTERS = 1 << 20
 """Of a longer text only the end is read: that is where a traceback says what happened."""
@@ -47,7 +48,7 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
 
     def __repr__(self) -> str:
-        return brief(self, self.text.name, f"line {self.line}", f"{len(self.fixes)} fixes")
+        return brief(self, self.text.name, f"line {self.line}", many(self.fixes, "way") + " out")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -76,7 +77,7 @@ def doctor(
     given: Numbers | None = None,
     texts: Sequence[ErrorText] | None = None,
     *,
-    readings: Sequence[Reading] = (),
+    readings: Sequence[object] = (),
 ) -> tuple[Diagnosis, ...]:
     """The known error texts in a pasted text or traceback, in the order of their places.
 
@@ -85,12 +86,19 @@ def doctor(
         given: Numbers that the text does not say, by the names that a diagnosis asks for.
         texts: The texts to look for; by default all that are known, those of installed adapters included, and behind
             them the messages that rules quote.
-        readings: The run's configuration, under the versions that come into question, the likeliest first: what a
-            diagnosis asks for is looked up there, and what the text tells of is found there.
+        readings: The run's configuration, a `Reading` or what `read` takes, under each version that comes into question,
+            the likeliest first: what a diagnosis asks for is looked up there, and what the text tells of.
 
     Returns:
         One diagnosis for each text that was recognised; none where nothing is known.
+
+    Raises:
+        TypeError: `text` is no text, `readings` no sequence, or has what `read` does not take.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"doctor reads a text, not a {type(text).__name__}; of a file: its read_text()")
+    if not isinstance(readings, list | tuple):
+        raise TypeError(f"doctor: readings is a list, not a {type(readings).__name__}")
     flat, lines = _flat(text[-MAX_CHARACTERS:])
     found: dict[tuple[str, str], tuple[Diagnosis, int, int]] = {}
     for entry in known_texts() if texts is None else texts:
@@ -109,7 +117,8 @@ def doctor(
             known = dataclasses.replace(_diagnosis(entry, said, lines(start), {}, {}), codes=(entry.name,))
             found[entry.name, said] = known, start, end
     diagnoses = sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line)
-    return tuple(_held_against(diagnosis, readings, given or {}) for diagnosis in diagnoses)
+    configurations = [read(one) for one in readings]
+    return tuple(_held_against(diagnosis, configurations, given or {}) for diagnosis in diagnoses)
 
 
 _CODE = re.compile(r"\bBB-[A-Z0-9]+-\d{3}\b")

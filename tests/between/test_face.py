@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,21 @@ def test_a_known_text_is_diagnosed(frameworks: None) -> None:
     assert batchbridge.doctor("nothing that is known") == ()
 
 
+def test_a_known_text_is_held_against_a_recipe(recipe: Path, reading: batchbridge.Reading) -> None:
+    text = "ValueError: generation_batch_size (512) must be divisible by num_generations (14)."
+    (found,) = batchbridge.doctor(text, readings=[reading])
+    assert found.reading == reading
+    (found,) = batchbridge.doctor(text, readings=[recipe])
+    assert found.reading is not None
+    assert found.reading.framework == "trl"
+
+
+@pytest.mark.parametrize(("text", "readings"), [(None, ()), (b"", ()), (Path("log.txt"), ()), ("", "recipe.yaml")])
+def test_what_a_doctor_cannot_read_is_named(text: Any, readings: Any) -> None:
+    with pytest.raises(TypeError, match="doctor"):
+        batchbridge.doctor(text, readings=readings)
+
+
 def test_results_are_represented_on_one_short_line(reading: batchbridge.Reading) -> None:
     assert reading.spec is not None
     conversion = batchbridge.convert(reading, "open_r1")
@@ -102,4 +118,5 @@ def test_results_are_represented_on_one_short_line(reading: batchbridge.Reading)
         assert len(repr(result)) < 200, result
         assert "\n" not in repr(result)
         assert type(result).__name__ in repr(result)
+    assert "1 findings" not in repr(dataclasses.replace(reading, findings=reading.findings[:1]))
     assert repr(reading).startswith("<RunReading: trl 1.16.0, valid, ")

@@ -10,7 +10,7 @@ import pytest
 
 MOST = {
     "bashread": 1_774,
-    "batchbridge": 21_284,
+    "batchbridge": 21_311,
     "batchbridge_easyr1": 2_741,
     "batchbridge_history": 168,
     "batchbridge_open_instruct": 3_577,

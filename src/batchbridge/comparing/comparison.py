@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 
 Kind = Literal["differs", "unknown", "same"]
 """differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""
@@ -59,7 +59,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         sides = f"{self.a.framework} with {self.b.framework}"
-        return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
+        return brief(self, sides, self.verdict, many(self.differences, "difference"))
 
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask

@@ -24,7 +24,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import includes
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.advantages import RULED
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
@@ -81,9 +81,8 @@ class Conversion:
     strict: bool = False
 
     def __repr__(self) -> str:
-        lost = len(self.lost)
-        ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}"
-        return brief(self, ways, self.verdict, f"{len(self.fields)} fields, {lost} lost or approximate")
+        ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}".rstrip()
+        return brief(self, ways, self.verdict, many(self.fields, "field"), f"{len(self.lost)} lost or approximate")
 
     @property
     def lost(self) -> tuple[FieldReport, ...]:
@@ -151,6 +150,7 @@ def convert(
 
     Args:
         source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+            With a version of its own: `convert(read(path, version="1.16.0"), "verl")`.
         to: The framework to write for.
         version: Its version; by default the newest that can say it.
         given: The native keys that the user gave, to say which are left behind; by default those of `source`, where it

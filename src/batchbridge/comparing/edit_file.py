@@ -23,7 +23,7 @@ from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import CannotEdit
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading.files import SCRIPTS, load_source
 from batchbridge.reading.read import DETECTED, read_source
@@ -65,7 +65,7 @@ class Into:
     problems: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return brief(self, self.path, f"{len(self.changes)} changes", f"{len(self.problems)} problems")
+        return brief(self, self.path, many(self.changes, "change"), many(self.problems, "problem"))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""

@@ -22,7 +22,7 @@ from batchbridge.comparing.nearest_spec import write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat
@@ -58,7 +58,7 @@ class Choice:
     lost: tuple[Difference, ...]
 
     def __repr__(self) -> str:
-        return brief(self, self.title, f"{len(self.settings)} settings change", f"{len(self.lost)} lost")
+        return brief(self, self.title, many(self.settings, "changed setting"), f"{len(self.lost)} lost")
 
     @property
     def spec(self) -> Spec:
@@ -91,7 +91,7 @@ class Scaling:
 
     def __repr__(self) -> str:
         return brief(
-            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, f"{len(self.choices)} choices"
+            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, many(self.choices, "choice")
         )
 
     @property

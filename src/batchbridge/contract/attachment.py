@@ -10,7 +10,7 @@ from pathlib import Path
 from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
 from batchbridge.frozen import dataclass
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
@@ -81,7 +81,7 @@ class Attachment:
     suspended: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.framework} {self.framework_version}", self.mode, f"{len(self.changes)} changes")
+        return brief(self, f"{self.framework} {self.framework_version}", self.mode, many(self.changes, "change"))
 
     @property
     def mode(self) -> Mode:

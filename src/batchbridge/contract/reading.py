@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from batchbridge.frozen import dataclass
-from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
@@ -205,7 +205,7 @@ class Reading:
 
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""
-        return brief(self, f"{self.framework}{version}", self.verdict, f"{len(self.findings)} findings")
+        return brief(self, f"{self.framework}{version}", self.verdict, many(self.findings, "finding"))
 
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask
@@ -263,4 +263,4 @@ class Written:
     """The version that it is written for; None: not said, and whoever reads it back must name one."""
 
     def __repr__(self) -> str:
-        return brief(self, self.framework_version or "no version", f"{len(self.values)} keys", ", ".join(self.text))
+        return brief(self, self.framework_version or "no version", many(self.values, "key"), ", ".join(self.text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 LONGEST = 160
 """Characters of a line at most: a result's own fields may be any text."""
 
@@ -11,6 +13,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def many(things: Sized, what: str) -> str:
+    """How many things there are, in words. what: one of them."""
+    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
 
 
 def brief(of: object, *facts: object) -> str:
