@@ -86,7 +86,7 @@ def doctor(
         given: Numbers that the text does not say, by the names that a diagnosis asks for.
         texts: The texts to look for; by default all that are known, those of installed adapters included, and behind
             them the messages that rules quote.
-        readings: The run's configuration, a `Reading` or what `read` takes, under each version that comes into question,
+        readings: The run's configuration, a `Reading` or what `read` takes, under each version in question,
             the likeliest first: what a diagnosis asks for is looked up there, and what the text tells of.
 
     Returns:
