@@ -433,3 +433,15 @@ def test_text_is_a_number_where_omegaconf_says_so() -> None:
 @pytest.mark.parametrize("value", [1e-6, 1e22, 2.0, 0.1, float("inf"), -float("inf")])
 def test_a_float_is_a_float_in_yaml_too(value: float) -> None:
     assert yaml.safe_load(nested_yaml({"a.b": value})) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize("nothing", [{}, None])
+def test_an_empty_group_says_nothing_and_anything_else_in_its_place_is_refused(nothing: Any) -> None:
+    rows = keys_of((Key("train.size", natural, 4), Key("train.extra.name", text, "x")), "1")
+    for values in ({"train": nothing}, {"train": {"extra": nothing}}):
+        assert read_values(Source(values=values), rows, "toy", Codes.of("BB-TOY")).findings == []
+    for values, key in (({"train": 5}, "train"), ({"train": {"extra": ["x"]}}, "train.extra")):
+        (found,) = read_values(Source(values=values), rows, "toy", Codes.of("BB-TOY")).findings
+        assert (found.code, found.where[0].key) == ("BB-TOY-005", key)
+        assert "expected a group of settings" in found.message
+        assert found.fixes == (Fix(f"remove {key}", {key: None}),)

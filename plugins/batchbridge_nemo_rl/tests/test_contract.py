@@ -219,12 +219,16 @@ class TestNemoAdapter(AdapterContract):
         _valid("nodes of NeMo-Gym, beside the cluster", {"env.nemo_gym.num_gpu_nodes": 5}, DEFAULTS),
         _valid("a reward model on the node", {**SCORED, "cluster.gpus_per_node": 9}, DEFAULTS),
         _valid("a reward model on its own node", {**SCORED, "cluster.num_nodes": 2}, DEFAULTS),
+        _valid("empty groups", {"grpo.async_grpo": None, "policy.generation": {}, "data.train": [{}]}, DEFAULTS),
         _valid("no deviation", {"grpo.normalize_rewards": False, "policy.scheduler": None}),
     )
     invalid = (
         _invalid("two devices asked", 3, {"cluster.gpus_per_node": 2, "cluster.num_nodes": 2}),
         _invalid("a stranger", 4, {"grpo.num_prompt_per_step": 3}),
         _invalid("no number", 5, {"policy.train_global_batch_size": "x"}),
+        _invalid("a group that is a word", 5, {"policy": {"optimizer": "adamw"}}),
+        _invalid("a group that is a number", 5, {"grpo": 5}),
+        _invalid("a group that is a list", 5, {"policy": [1]}),
         _invalid("a multiplier without a filter", 10, {"grpo.batch_multiplier": 2}),
         _invalid("loaders", 11, {"data.use_multiple_dataloader": True, "data.num_prompts_per_dataloader": 5}),
         _invalid("a token-level gspo", 12, {f"{LOSS}sequence_level_importance_ratios": True}),

@@ -287,6 +287,7 @@ class TestPrimeRLAdapter(AdapterContract):
     invalid = (
         _invalid("a stranger", 4, orchestrator__batchsize=8),
         _invalid("no number", 5, orchestrator__batch_size="x"),
+        _invalid("a table that is a number", 5, trainer__optim=5),
         _invalid("two places", 10, trainer__max_steps=11, orchestrator__max_steps=11),
         _invalid("two ends", 11, max_steps=None, trainer__max_steps=11, orchestrator__max_steps=12),
         _invalid("longer rows", 12, trainer__model__seq_len=1024, orchestrator__seq_len=4096),

@@ -249,11 +249,13 @@ class TestSkyRLAdapter(AdapterContract):
         _valid(
             "one step ahead", {"entrypoint": "examples.train.async.main_async", "trainer.placement.colocate_all": False}
         ),
+        _valid("empty groups", {"generator.sampling_params": {}, "trainer.algorithm": None}, DEFAULTS),
         _valid("groups of one", {"generator.n_samples_per_prompt": 1, f"{ALGORITHM}policy_loss_type": "cispo"}),
     )
     invalid = (
         _invalid("a stranger", 4, {"trainer.trian_batch_size": 8}),
         _invalid("no number", 5, {"trainer.epochs": "many"}),
+        _invalid("a group that is a list", 5, {"trainer.algorithm": ["grpo"]}),
         _invalid("three betas", 10, {"trainer.policy.optimizer_config.adam_betas": [0.9, 0.99, 0.999]}),
         _invalid("input", 11, {"generator.max_input_length": 1024}),
         _invalid("log-probabilities", 12, {"generator.sampling_params.logprobs": 5}),

@@ -84,15 +84,17 @@ class TableAdapter(FramedAdapter):
         """What the framework does with these settings; its `defects` are added."""
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """JSON Schema of the rows; a key that is a row in other versions only is refused with these."""
-        from batchbridge.kit.file_schema import elsewhere, nested, setting
+        """JSON Schema of the rows, with null for a group; a key that is a row in other versions only is refused with
+        these."""
+        from batchbridge.kit.file_schema import changed, elsewhere, nested, setting
 
         rows = keys_of(self.keys, version)
         leaves = {
             key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
         }
         leaves |= dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))
-        return nested(leaves, strict=self.strict)
+        may_be_null = {"type": ["object", "null"]}
+        return changed(nested(leaves, strict=self.strict), lambda group: {**group, **may_be_null}, lambda leaf: leaf)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""

@@ -15,7 +15,7 @@ from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
-from batchbridge.kit.key_table import Codes, Key, settings_in
+from batchbridge.kit.key_table import Codes, Key, is_group, settings_in
 from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, shown
@@ -57,11 +57,11 @@ class NemoAdapter(TableAdapter):
         return 0.95 * len(said & heads) / len(said) if said and (named or "grpo" in own or len(own) > 1) else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """As the rows say, with `defaults`, and null for a group that is off."""
+        """As the rows say, with `defaults`."""
 
         def group(schema: dict[str, Any]) -> dict[str, Any]:
             replaces = {"_override_": {"description": "true: this group takes the place of the inherited one."}}
-            return {**schema, "type": ["object", "null"], "properties": {**schema["properties"], **replaces}}
+            return {**schema, "properties": {**schema["properties"], **replaces}}
 
         found = changed(super().settings_schema(version), group, lambda leaf: leaf)
         found["properties"]["defaults"] = {"description": "The files that this one inherits from."}
@@ -73,15 +73,14 @@ class NemoAdapter(TableAdapter):
         Settings of free groups without a row are left out. Source: utils/config.py, examples/run_grpo.py.
         """
         source = self._command(source) if source.argv else self._composed(source)
-        # A group that is off: grpo.async_grpo: null.
-        groups = {key[:at] for key in rows for at, mark in enumerate(key) if mark == "."}
-        said = {key: value for key, value in settings_in(source.values, rows) if value is not None or key not in groups}
+        said = dict(settings_in(source.values, rows))
         defaults = {key: row.default for key, row in rows.items()}
         defaults |= {"policy.model_name": "", settings.FORWARD: f"${{{settings.MICRO}}}"}
         resolver = Resolver({**defaults, **said}, source.env, source.unknown, FUNCTIONS)
         values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
         problems = list(source.problems)
-        for key in [key for key in said if key in rows or key.startswith(settings.STRICT)]:
+        groups = {key for key in said if is_group(key, rows) and not key.startswith("data.")}  # or a list of datasets
+        for key in [key for key in said if key in rows or key.startswith(settings.STRICT) or key in groups]:
             try:
                 values[key] = typed(said[key] if key in source.unknown else resolver.get(key))
             except Unresolved as error:
