@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
 
-from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where
+from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where, hookimpl
+from batchbridge.contract import plugins
 from batchbridge.kit import Context
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import origins
@@ -28,7 +29,7 @@ from batchbridge.kit.key_table import (
 )
 from batchbridge.kit.kinds import WrongValue, anything, count, flag, named, natural, one_of, optional, real, text, whole
 from batchbridge.kit.omegaconf import typed
-from batchbridge.kit.rule_table import Rule, recorded_rules
+from batchbridge.kit.rule_table import SILENT, Rule, recorded_rules
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told
 
@@ -246,6 +247,25 @@ def test_what_keeps_a_table_from_a_spec(values: Any, context: Context, found: li
     assert codes(reading) == found
     assert (reading.spec is None) == bool(found)
     assert any(finding.undecided for finding in reading.findings) == undecided
+
+
+def test_rows_that_plugins_add_are_asked_and_their_defects_told() -> None:
+    class Site:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Mapping[str, Any]]]:
+            if (framework, version) == ("toy", "2.0"):
+                yield SILENT("SITE-1", lambda native: f"{native['group']} are few", ("group",), "trains", "toy 2.0")
+
+    site = Site()
+    plugins.manager().register(site)
+    try:
+        reading = read(WHOLE)
+        (found,) = Table().check(reading)
+    finally:
+        plugins.manager().unregister(site)
+    assert (found.code, found.severity, found.where[0].key) == ("SITE-1", "warning", "group")
+    assert [defect.code for defect in reading.behaviour.defects] == ["SITE-1"]
+    assert codes(reading) == []
 
 
 def test_a_newer_version_is_read_as_the_newest_with_a_warning() -> None:

@@ -199,9 +199,14 @@ def checked(
     where: Callable[[tuple[str, ...]], tuple[Where, ...]],
 ) -> list[Finding]:
     """As `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's own."""
+    rows, failures = added(framework, version)
+    return [*findings([*table, *rows], facts, version, where), *failures]
+
+
+def added(framework: str, version: str) -> tuple[list[Rule[Any]], list[Finding]]:
+    """The rows that plugins add about a version (`batchbridge_rules`), and a finding for each plugin that failed."""
     answers, failures = plugins.call("batchbridge_rules", framework=framework, version=version)
-    added = [row for _, rows in answers for row in rows]
-    return [*findings([*table, *added], facts, version, where), *failures]
+    return [row for _, rows in answers for row in rows], failures
 
 
 def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:

@@ -21,7 +21,7 @@ from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, told_by
-from batchbridge.kit.rule_table import Rule, defects, findings
+from batchbridge.kit.rule_table import Rule, checked, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -117,7 +117,11 @@ class TableAdapter(FramedAdapter):
             given.fill(key, value)
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
-            self.unread(version, found, context), native=given.native, given=given.places, findings=tuple(found)
+            self.unread(version, found, context),
+            native=given.native,
+            given=given.places,
+            findings=tuple(found),
+            run=given.native,
         )
         if devices is None or any(finding.severity == "error" or finding.undecided for finding in found):
             return reading
@@ -149,10 +153,11 @@ class TableAdapter(FramedAdapter):
         )
 
     def check(self, reading: Reading) -> Sequence[Finding]:
-        """The rules of the table."""
-        if not reading.native or reading.framework_version is None:
+        """The rules of the table, and rows that plugins add about its version, over native settings."""
+        version, places = reading.framework_version, lambda keys: reading.where(*keys)
+        if not reading.native or version is None:
             return []
-        return findings(self.rules, reading.native, reading.framework_version, lambda keys: reading.where(*keys))
+        return checked(self.framework, self.rules, reading.native, version, places)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """See `FramedAdapter`: what the rows say, and `restate`."""
