@@ -140,11 +140,12 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
          "native": "AssertionError", "source": "toy 1.0 check", "fix": {"kl_reward": false}}
 
     A row is broken where every setting of `when` has one of its values, or with {"not": [...]} none of them. What is
-    reported never is a warning, all else an error. code: the beginning of the codes.
+    reported never is a warning, all else an error, but where a row says its "severity". code: the beginning of the
+    codes.
     """
     for row in table:
         fixes = setting_fixes(row["fix"]) if row.get("fix") else ()
-        make = Make("warning" if row["phase"] == "never" else "error", row["phase"])
+        make = Make(row.get("severity", "warning" if row["phase"] == "never" else "error"), row["phase"])
         test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fixes)
         yield make(f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways)
 
