@@ -268,6 +268,17 @@ def test_rows_that_plugins_add_are_asked_and_their_defects_told() -> None:
     assert codes(reading) == []
 
 
+def test_what_is_told_nothing_has_the_settings_that_its_devices_need() -> None:
+    class Nodes(Table):
+        def alone(self, world: int) -> Mapping[str, Any]:
+            return {"steps": world, "epochs": None}
+
+    spec = Nodes().read(Source(), ON_TWO).spec
+    assert spec is not None
+    assert spec.horizon.optimizer_steps == 2
+    assert Nodes().read(Source(values={"batch": 8}), ON_TWO).spec is None
+
+
 def test_a_newer_version_is_read_as_the_newest_with_a_warning() -> None:
     reading = read(WHOLE, Context(framework_version="2.7", world_size=2))
     (warning,) = reading.findings

@@ -66,6 +66,11 @@ class TableAdapter(FramedAdapter):
         """Settings that follow others in a way that `follows` has no words for, by native key."""
         return {}
 
+    def alone(self, world: int) -> Mapping[str, Any]:
+        """Settings by native key that a run on so many devices needs where nothing at all is said, None as in
+        `restate`: so there are defaults for any number."""
+        return {}
+
     def apart(self, native: Mapping[str, Any]) -> int:
         """Devices among those of the settings that do not train: where others generate."""
         return 0
@@ -106,6 +111,9 @@ class TableAdapter(FramedAdapter):
         """See `FramedAdapter.read`."""
         already = len(source.problems)
         rows = keys_of(self.keys, version)
+        if context.world_size and not source.values and not source.argv:
+            needed = self.alone(context.world_size).items()
+            source = dataclasses.replace(source, values={key: value for key, value in needed if value is not None})
         source = self.settings_of(source, rows)
         given = read_values(source, rows, self.framework, self.codes)
         found += [*source.problems[already:], *given.findings]

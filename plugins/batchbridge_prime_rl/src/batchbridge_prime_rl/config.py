@@ -7,17 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Behaviour, Source, Spec
+from batchbridge import Behaviour, Source
 from batchbridge.kit import load_source, parse_arguments
 from batchbridge.kit.config_texts import nested_toml
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told
 from batchbridge_prime_rl import settings
 from batchbridge_prime_rl.meaning import derive
 from batchbridge_prime_rl.rules import RULES
-from batchbridge_prime_rl.writing import restate
+from batchbridge_prime_rl.writing import devices, restate
 
 
 class PrimeRLAdapter(TableAdapter):
@@ -35,6 +34,7 @@ class PrimeRLAdapter(TableAdapter):
     }
     codes = Codes.of("BB-PRIME")
     rules = RULES
+    alone, derive, restate = staticmethod(devices), staticmethod(derive), staticmethod(restate)
 
     def detect(self, source: Source) -> float:
         """Certain of `rl @ FILE`; else the share of keys that are prime-rl's, of which one is of its orchestrator."""
@@ -76,12 +76,6 @@ class PrimeRLAdapter(TableAdapter):
             devices = filled[settings.TRAINING] = native[settings.NODES] * native[settings.PER_NODE]
         filled["orchestrator.num_train_workers"] = max(devices // native["trainer.model.cp"], 1)
         return filled
-
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
-        return derive(native)
-
-    def restate(self, spec: Spec) -> Mapping[str, Any]:
-        return restate(spec)
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         return Behaviour(

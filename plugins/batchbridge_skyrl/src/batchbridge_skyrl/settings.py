@@ -58,7 +58,7 @@ KEYS = (
     *recorded(FACTS["settings"]),
     Key(_SCHEDULER, text, SCHEDULES[0], "carried.lr_schedule", (schedule_text, _scheduler)),
     Key(_WARMUP, count, 0, "carried.warmup_steps", (float, _whole), unit="optimizer steps"),
-    Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, lambda epochs: _whole(epochs) or ENDLESS)),
+    Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, _whole)),
 )
 """Of two rows for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))

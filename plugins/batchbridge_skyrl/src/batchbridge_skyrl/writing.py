@@ -10,7 +10,7 @@ from batchbridge import Spec
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.omegaconf import number
 from batchbridge_skyrl.meaning import CLIPS, CORRECTION, NAMED, SLICES
-from batchbridge_skyrl.settings import ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
+from batchbridge_skyrl.settings import ENDLESS, ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
 
 NODE = 8
 """Devices of a node, where a specification says only how many there are."""
@@ -58,6 +58,7 @@ def _sizes(spec: Spec) -> dict[str, Any]:
         path = "optimizer_step.completions_per_step"
         raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path)
     said = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": size // group}
+    said["trainer.epochs"] = int(spec.horizon.epochs or ENDLESS)
     if micro.tokens_per_device is not None:
         return said | {"max_tokens_per_microbatch": micro.tokens_per_device}
     alone = micro.completions_per_device or 1
