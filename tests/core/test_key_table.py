@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
 
-from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where
+from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where, hookimpl
+from batchbridge.contract import plugins
 from batchbridge.kit import Context
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import origins
@@ -28,7 +29,7 @@ from batchbridge.kit.key_table import (
 )
 from batchbridge.kit.kinds import WrongValue, anything, count, flag, named, natural, one_of, optional, real, text, whole
 from batchbridge.kit.omegaconf import typed
-from batchbridge.kit.rule_table import Rule, recorded_rules
+from batchbridge.kit.rule_table import SILENT, Rule, recorded_rules
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told
 
@@ -248,6 +249,36 @@ def test_what_keeps_a_table_from_a_spec(values: Any, context: Context, found: li
     assert any(finding.undecided for finding in reading.findings) == undecided
 
 
+def test_rows_that_plugins_add_are_asked_and_their_defects_told() -> None:
+    class Site:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Mapping[str, Any]]]:
+            if (framework, version) == ("toy", "2.0"):
+                yield SILENT("SITE-1", lambda native: f"{native['group']} are few", ("group",), "trains", "toy 2.0")
+
+    site = Site()
+    plugins.manager().register(site)
+    try:
+        reading = read(WHOLE)
+        (found,) = Table().check(reading)
+    finally:
+        plugins.manager().unregister(site)
+    assert (found.code, found.severity, found.where[0].key) == ("SITE-1", "warning", "group")
+    assert [defect.code for defect in reading.behaviour.defects] == ["SITE-1"]
+    assert codes(reading) == []
+
+
+def test_what_is_told_nothing_has_the_settings_that_its_devices_need() -> None:
+    class Nodes(Table):
+        def alone(self, world: int) -> Mapping[str, Any]:
+            return {"steps": world, "epochs": None}
+
+    spec = Nodes().read(Source(), ON_TWO).spec
+    assert spec is not None
+    assert spec.horizon.optimizer_steps == 2
+    assert Nodes().read(Source(values={"batch": 8}), ON_TWO).spec is None
+
+
 def test_a_newer_version_is_read_as_the_newest_with_a_warning() -> None:
     reading = read(WHOLE, Context(framework_version="2.7", world_size=2))
     (warning,) = reading.findings
@@ -433,3 +464,15 @@ def test_text_is_a_number_where_omegaconf_says_so() -> None:
 @pytest.mark.parametrize("value", [1e-6, 1e22, 2.0, 0.1, float("inf"), -float("inf")])
 def test_a_float_is_a_float_in_yaml_too(value: float) -> None:
     assert yaml.safe_load(nested_yaml({"a.b": value})) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize("nothing", [{}, None])
+def test_an_empty_group_says_nothing_and_anything_else_in_its_place_is_refused(nothing: Any) -> None:
+    rows = keys_of((Key("train.size", natural, 4), Key("train.extra.name", text, "x")), "1")
+    for values in ({"train": nothing}, {"train": {"extra": nothing}}):
+        assert read_values(Source(values=values), rows, "toy", Codes.of("BB-TOY")).findings == []
+    for values, key in (({"train": 5}, "train"), ({"train": {"extra": ["x"]}}, "train.extra")):
+        (found,) = read_values(Source(values=values), rows, "toy", Codes.of("BB-TOY")).findings
+        assert (found.code, found.where[0].key) == ("BB-TOY-005", key)
+        assert "expected a group of settings" in found.message
+        assert found.fixes == (Fix(f"remove {key}", {key: None}),)

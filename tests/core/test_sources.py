@@ -122,6 +122,26 @@ def test_a_broken_file_is_one_finding_with_its_line(tmp_path: Path, kind: str) -
     assert line is None or where.line == line
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("passwd", "sesame:x:0:0:sesame:/:/bin/sh\nother:x:1"),
+        ("a.yaml", "- sesame"),
+        ("a.yaml", "!sesame x"),
+        ("a.yaml", "!!int sesame"),
+        ("a.yaml", "'sesame\n"),
+        ("a.json", '"sesame"'),
+        ("a.json", "sesame"),
+        ("a.toml", "sesame"),
+        ("a", "#!/opt/sesame\n"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_named_and_not_quoted(tmp_path: Path, name: str, text: str) -> None:
+    (problem,) = load_text(tmp_path, text, name).problems
+    assert "sesame" not in str(problem)
+    assert problem.where[0].file == str(tmp_path / name)
+
+
 BROKEN_JSON = {
     "no JSON": ('{"a": 1,\n"b": }', "BB004", 2),
     "a list": ("[1]", "BB005", 1),

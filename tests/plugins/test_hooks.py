@@ -15,8 +15,11 @@ from batchbridge import Adapter, Finding, Reading, hookimpl
 from batchbridge.contract import hookspecs, plugins
 from batchbridge.contract.reading import Context, Source
 from batchbridge.kit import rule_table
-from batchbridge.kit.rule_table import IN_CONFIG, Rule
+from batchbridge.kit.rule_table import IN_CONFIG, SILENT, Rule
 from batchbridge.reading.read import read_source
+from batchbridge_open_r1.config import OpenR1Adapter
+from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.rules.facts import Facts
 
 HOOKS: dict[str, Callable[..., Any]] = {
     name: value for name, value in vars(hookspecs).items() if hasattr(value, "batchbridge_spec")
@@ -177,6 +180,25 @@ def test_batchbridge_rules_are_asked_with_the_adapters_own() -> None:
     with registered(Historian()):
         (finding,) = RuledAdapter().check(reading)
     assert (finding.code, finding.severity, finding.message) == ("SITE-2", "error", "7 is odd")
+
+
+def test_defects_in_added_rows_are_told_with_the_adapters_own() -> None:
+    class Historian:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Facts]]:
+            if framework == "trl":
+                yield SILENT("SITE-3", lambda facts: f"{facts.native['num_generations']} few", (), "trains", "trl")
+
+    source = Source(values={"per_device_train_batch_size": 4, "num_generations": 4})
+    context = Context(framework_version="1.16.0", world_size=1)
+    with registered(Historian()):
+        behaviour = TrlAdapter().read(source, context).behaviour
+        assert behaviour is not None
+        (found,) = [one for one in behaviour.defects if one.code == "SITE-3"]
+        assert (found.summary, found.numbers) == ("4 few", (4.0,))
+        others = OpenR1Adapter().read(source, context).behaviour
+        assert others is not None
+        assert found not in others.defects
 
 
 def test_a_broken_batchbridge_rules_is_a_finding() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import batchbridge
+from batchbridge.kit import Context, load_source
+from batchbridge_nemo_rl.config import NemoAdapter
 
 RECIPES = Path(__file__).with_name("recipes")
 SCRIPT = """#!/bin/bash
@@ -72,6 +74,46 @@ def test_a_broken_command_is_named_with_its_line_and_a_way_out(tmp_path: Path) -
     assert broken.returncode != 0
     assert "BB-NEMO-026" in broken.stdout
     assert "policy.train_global_batch_size = 96 (:4)" in broken.stdout  # :4, of the script itself
+
+
+@pytest.mark.parametrize("words", ["--config configs/$X.yaml", "--config=$CFG", "--config $1"])
+def test_a_file_whose_name_only_running_would_tell_is_open(tmp_path: Path, words: str) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"#!/bin/bash\nuv run examples/run_grpo.py {words} grpo.seed=8\n", encoding="utf-8")
+    reading = batchbridge.read(file, framework="nemo_rl", version="0.7.0")
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+    assert [finding.code for finding in reading.findings if finding.severity == "error"] == ["BB011"]
+    (tmp_path / "base.yaml").write_text((RECIPES / "base.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    said = load_source(file, overrides={"config": "base.yaml"}, framework="nemo_rl")
+    told = NemoAdapter().read(said, Context(framework_version="0.7.0"))
+    assert told.spec is not None
+    assert (told.spec.order.seed, told.spec.rollout.prompts_per_rollout) == (8, 64)
+
+
+def test_a_program_has_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "examples" / "configs").mkdir(parents=True)
+    for name, prompts in (("grpo_sliding_puzzle", 8), ("vlm_grpo_3B", 64)):
+        text = f"grpo: {{num_prompts_per_step: {prompts}}}\npolicy: {{train_global_batch_size: 128}}\n"
+        (tmp_path / "examples" / "configs" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    for program, prompts in (("run_grpo_sliding_puzzle", 8), ("run_vlm_grpo", 64), ("run_grpo", 32)):
+        script.write_text(f"#!/bin/bash\nuv run examples/{program}.py grpo.seed=1\n", encoding="utf-8")
+        spec = batchbridge.read(script, version="0.7.0").spec
+        assert spec is not None
+        assert (spec.rollout.prompts_per_rollout, spec.order.seed) == (prompts, 1)
+    for program in ("nemo_gym/run_grpo_nemo_gym", "run_grpo_single_controller", "run_grpo_mine"):
+        script.write_text(f"#!/bin/bash\nuv run examples/{program}.py grpo.seed=1\n", encoding="utf-8")
+        reading = batchbridge.read(script, version="0.7.0")
+        (found,) = [finding for finding in reading.findings if finding.severity == "error"]
+        assert (reading.verdict, found.code, found.fixes[0].text) == ("undecided", "BB-NEMO-006", "--config FILE")
+        assert "which is not there" in found.message
+
+
+def test_a_file_that_is_named_and_not_there_is_wrong(tmp_path: Path) -> None:
+    words = ["python", "examples/run_grpo.py", "--config", str(tmp_path / "none.yaml")]
+    reading = NemoAdapter().read(load_source(words), Context(framework_version="0.7.0"))
+    (found,) = reading.findings
+    assert (reading.verdict, found.code) == ("invalid", "BB-NEMO-005")
 
 
 @pytest.mark.parametrize("framework", ["trl", "verl", "open_r1", "easyr1", "openrlhf", "open_instruct"])

@@ -219,12 +219,34 @@ class TestNemoAdapter(AdapterContract):
         _valid("nodes of NeMo-Gym, beside the cluster", {"env.nemo_gym.num_gpu_nodes": 5}, DEFAULTS),
         _valid("a reward model on the node", {**SCORED, "cluster.gpus_per_node": 9}, DEFAULTS),
         _valid("a reward model on its own node", {**SCORED, "cluster.num_nodes": 2}, DEFAULTS),
+        _valid(
+            "megatron without what only DTensor reads",
+            {**MEGATRON, "policy.optimizer": None, "policy.max_grad_norm": 0},
+        ),
+        _valid(
+            "in order, and no version ahead",
+            {
+                **{key: value for key, value in ASYNC.items() if key.startswith(("cluster", "policy"))},
+                "async_rl.sampler": {"name": "in_order", "max_lookahead_versions": 0},
+            },
+            DEFAULTS.replace(
+                **{
+                    "open_terms": ('staleness: async_rl.sampler.name "in_order"',),
+                    "horizon.epochs": None,
+                    "horizon.rollouts": 1_000_000,
+                }
+            ),
+        ),
+        _valid("empty groups", {"grpo.async_grpo": None, "policy.generation": {}, "data.train": [{}]}, DEFAULTS),
         _valid("no deviation", {"grpo.normalize_rewards": False, "policy.scheduler": None}),
     )
     invalid = (
         _invalid("two devices asked", 3, {"cluster.gpus_per_node": 2, "cluster.num_nodes": 2}),
         _invalid("a stranger", 4, {"grpo.num_prompt_per_step": 3}),
         _invalid("no number", 5, {"policy.train_global_batch_size": "x"}),
+        _invalid("a group that is a word", 5, {"policy": {"optimizer": "adamw"}}),
+        _invalid("a group that is a number", 5, {"grpo": 5}),
+        _invalid("a group that is a list", 5, {"policy": [1]}),
         _invalid("a multiplier without a filter", 10, {"grpo.batch_multiplier": 2}),
         _invalid("loaders", 11, {"data.use_multiple_dataloader": True, "data.num_prompts_per_dataloader": 5}),
         _invalid("a token-level gspo", 12, {f"{LOSS}sequence_level_importance_ratios": True}),
@@ -283,6 +305,8 @@ class TestNemoAdapter(AdapterContract):
         _invalid("async on the same devices", 31, {**ASYNC, "cluster.gpus_per_node": 8, f"{COLOCATED}enabled": True}),
         _invalid("async without its engine", 32, {**ASYNC, "policy.generation.vllm_cfg.async_engine": False}),
         _invalid("no engine", 33, {"policy.dtensor_cfg.enabled": False}),
+        _invalid("a file of Megatron's, trained by DTensor", 34, {"policy": {"optimizer": None}}),
+        _invalid("gradients of nothing", 35, {"policy.max_grad_norm": 0}),
     )
     foreign = (Source(values={"per_device_train_batch_size": 4, "num_generations": 8}),)
     unwritable = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import batchbridge
-from batchbridge import Source
+from batchbridge import CannotWrite, Reading, Source
 from batchbridge.kit import Context, load_source
 from batchbridge_prime_rl.config import PrimeRLAdapter
 
@@ -149,6 +149,57 @@ def test_what_another_framework_says_comes_to_prime_rl(framework: str, tmp_path:
     file.write_text(there.written.text["toml"], encoding="utf-8")
     again = PrimeRLAdapter().read(load_source(file), Context(framework_version="0.8.0"))
     assert again.verdict == "valid"
+
+
+def _read(*words: str) -> Reading:
+    source = load_source(["uv", "run", "rl", *words])
+    return PrimeRLAdapter().read(source, Context(framework_version="0.8.0"))
+
+
+def test_numbers_are_pydantics_whatever_their_spelling(tmp_path: Path) -> None:
+    words = ("--trainer.optim.lr", "1e-6", "--orchestrator.train.sampling.extra-body", '{"min_p": 5e-2}')
+    reading = _read("@", str(_recipe(tmp_path)), *words)
+    assert reading.spec is not None, reading.findings
+    assert reading.spec.carried.learning_rate == 1e-6
+    assert 'carried: sampling.extra_body {"min_p": 0.05}' in reading.spec.open_terms
+
+
+@pytest.mark.parametrize("words", [("--trainer.optim", '{"lr": 2e-6}'), ("@",)])
+def test_json_for_a_table_and_a_sign_without_a_file_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    reading = _read("@", str(_recipe(tmp_path)), *words)
+    (found,) = reading.findings
+    assert (reading.verdict, found.code, found.severity) == ("invalid", "BB-PRIME-005", "error")
+    assert _read("@").verdict == "invalid"
+
+
+def test_a_file_that_a_script_leaves_open_is_undecided(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\nuv run rl @ $CONFIG\n", encoding="utf-8")
+    assert batchbridge.read(script, framework="prime_rl", version="0.8.0").verdict == "undecided"
+
+
+@pytest.mark.parametrize("devices", [1, 7, 8, 14, 16])
+def test_a_run_of_any_number_of_devices_comes_to_prime_rl(devices: int) -> None:
+    values = {key: value for key, value in TRL.items() if key != "scale_rewards"} | {"loss_type": "grpo"}
+    source = batchbridge.read(values, framework="trl", version="1.16.0", world_size=devices)
+    there = batchbridge.convert(source, "prime_rl")
+    assert there.written is not None
+    assert there.written.values["max_steps"] == 100
+    again = batchbridge.read(dict(there.written.values), framework="prime_rl", version="0.8.0").spec
+    assert again is not None
+    assert again.topology.world_size == devices
+
+
+def test_a_run_that_is_counted_in_epochs_is_written_where_the_prompts_are_known() -> None:
+    values = {key: value for key, value in TRL.items() if key != "max_steps"} | {"num_train_epochs": 2}
+    open_ = batchbridge.read(values, framework="trl", version="1.16.0", world_size=8)
+    assert open_.spec is not None
+    with pytest.raises(CannotWrite, match="--dataset-size N"):
+        PrimeRLAdapter().write(open_.spec)
+    known = batchbridge.read(values, framework="trl", version="1.16.0", world_size=8, dataset_size=3200)
+    there = batchbridge.convert(known, "prime_rl")
+    assert there.written is not None
+    assert there.written.values["max_steps"] == 2 * 3200 * 8 // (8 * 4 * 8)
 
 
 def test_other_frameworks_files_are_not_taken(tmp_path: Path) -> None:

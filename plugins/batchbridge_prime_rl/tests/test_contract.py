@@ -282,11 +282,27 @@ class TestPrimeRLAdapter(AdapterContract):
             spec=ENDLESS,
             source_has_world_size=True,
         ),
+        ValidCase(
+            name="a bound that is switched off",
+            source=Source(
+                values={
+                    **REVERSE_TEXT,
+                    "trainer": {
+                        "optim": {"lr": 3e-6, "max_norm": 0.0},
+                        "model": {"ep_comm_backend": "deepep", "ep": 2, "optim_cpu_offload": False},
+                    },
+                }
+            ),
+            context=CONTEXT,
+            spec=MEANING.replace(**{"carried.max_gradient_norm": 0.0}),
+            source_has_world_size=True,
+        ),
         ValidCase(name="echo", source=Source(values=ECHO), context=CONTEXT, source_has_world_size=True),
     )
     invalid = (
         _invalid("a stranger", 4, orchestrator__batchsize=8),
         _invalid("no number", 5, orchestrator__batch_size="x"),
+        _invalid("a table that is a number", 5, trainer__optim=1),
         _invalid("two places", 10, trainer__max_steps=11, orchestrator__max_steps=11),
         _invalid("two ends", 11, max_steps=None, trainer__max_steps=11, orchestrator__max_steps=12),
         _invalid("longer rows", 12, trainer__model__seq_len=1024, orchestrator__seq_len=4096),
@@ -313,6 +329,7 @@ class TestPrimeRLAdapter(AdapterContract):
             context=Context(framework_version="0.8.0", world_size=16),
             codes=("BB-PRIME-020",),
         ),
+        _invalid("gradients of nothing", 21, trainer__optim__max_norm=0.0),
         _invalid("two offloads", 22, trainer__model__fsdp_cpu_offload=True),
         _invalid("full and state", 22, trainer__model__full_offload=True),
         _invalid(

@@ -98,6 +98,18 @@ def test_what_trl_says_comes_back_from_skyrl() -> None:
     }
 
 
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_a_run_that_steps_end_is_written_without_an_end_by_epochs(devices: int) -> None:
+    source = batchbridge.read(TRL | {"max_steps": 100}, framework="trl", version="1.16.0", world_size=devices)
+    there = batchbridge.convert(source, "skyrl")
+    assert there.written is not None
+    values = there.written.values
+    assert (values["trainer.epochs"], values["trainer.max_training_steps"]) == (1_000_000, 100)
+    spec = batchbridge.read(dict(values), framework="skyrl", version="0.3.0").spec
+    assert spec is not None
+    assert (spec.horizon.epochs, spec.horizon.rollouts, spec.topology.world_size) == (None, 100, devices)
+
+
 def test_a_term_without_a_word_is_lost_by_name(tmp_path: Path) -> None:
     values = {"trainer.algorithm.advantage_estimator": "maxrl", "trainer.placement.colocate_all": False}
     made = batchbridge.convert(batchbridge.read(values, framework="skyrl", version="0.3.0"), "trl")

@@ -19,6 +19,7 @@ from batchbridge.kit import (
     Rollout,
     Topology,
 )
+from batchbridge.meaning.critic import Critic
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_skyrl.config import SkyRLAdapter
 from batchbridge_skyrl.rules import RULES
@@ -141,6 +142,25 @@ ASYNCHRONOUS = DEFAULTS.replace(
 )
 
 
+PPO = DEFAULTS.replace(
+    **{
+        "advantage": Advantage(baseline="value", scale="batch", ddof=1),
+        "critic": Critic(
+            completions_per_step=640,
+            aggregation="sequence_mean",
+            passes_per_rollout=2,
+            value_clip=0.1,
+            gae_lambda=0.95,
+            learning_rate=5e-6,
+            max_gradient_norm=1.0,
+            completions_per_device=1,
+        ),
+        "optimizer_step.passes_per_rollout": 2,
+    }
+)
+"""worker.CriticWorkerBase and ppo_critic_loss: half the mean over completions of the mean over their tokens."""
+
+
 def _valid(name: str, values: dict[str, Any], spec: Spec | None = None) -> ValidCase:
     return ValidCase(
         name=name, source=Source(values={**FOUR, **values}), context=CONTEXT, spec=spec, source_has_world_size=True
@@ -235,6 +255,33 @@ class TestSkyRLAdapter(AdapterContract):
             },
         ),
         _valid(
+            "ppo's critic",
+            {
+                f"{ALGORITHM}advantage_estimator": "gae",
+                f"{ALGORITHM}lambd": 0.95,
+                f"{ALGORITHM}value_clip": 0.1,
+                "trainer.critic.model.path": "some/model",
+                "trainer.critic_mini_batch_size": 128,
+                "trainer.update_epochs_per_batch": 2,
+            },
+            PPO,
+        ),
+        _valid(
+            "an estimator that a program registers",
+            {
+                "entrypoint": "examples.train.algorithms.custom_advantage_estimator.main_custom_adv_est",
+                f"{ALGORITHM}advantage_estimator": "simple_baseline",
+            },
+        ),
+        _valid(
+            "distillation, whose estimator its program registers",
+            {
+                "entrypoint": "examples.train.on_policy_distillation.main_on_policy_distill",
+                f"{ALGORITHM}advantage_estimator": "no_op",
+                f"{ALGORITHM}policy_loss_type": "importance_sampling",
+            },
+        ),
+        _valid(
             "ppo",
             {
                 f"{ALGORITHM}advantage_estimator": "gae",
@@ -249,11 +296,13 @@ class TestSkyRLAdapter(AdapterContract):
         _valid(
             "one step ahead", {"entrypoint": "examples.train.async.main_async", "trainer.placement.colocate_all": False}
         ),
+        _valid("empty groups", {"generator.sampling_params": {}, "trainer.algorithm": None}, DEFAULTS),
         _valid("groups of one", {"generator.n_samples_per_prompt": 1, f"{ALGORITHM}policy_loss_type": "cispo"}),
     )
     invalid = (
         _invalid("a stranger", 4, {"trainer.trian_batch_size": 8}),
         _invalid("no number", 5, {"trainer.epochs": "many"}),
+        _invalid("a group that is a list", 5, {"trainer.algorithm": ["grpo"]}),
         _invalid("three betas", 10, {"trainer.policy.optimizer_config.adam_betas": [0.9, 0.99, 0.999]}),
         _invalid("input", 11, {"generator.max_input_length": 1024}),
         _invalid("log-probabilities", 12, {"generator.sampling_params.logprobs": 5}),
@@ -296,6 +345,7 @@ class TestSkyRLAdapter(AdapterContract):
             27,
             {"trainer.train_batch_size": 6, "trainer.policy_mini_batch_size": 6, "generator.n_samples_per_prompt": 1},
         ),
+        _invalid("a weight below 0", 46, {f"{ALGORITHM}use_tis": True}),
         _invalid("replace", 28, {f"{ALGORITHM}dynamic_sampling.type": "replace"}),
     )
     foreign = (

@@ -33,7 +33,7 @@ def batchbridge_check(reading: Reading) -> Iterable[Finding]:  # type: ignore[em
 def batchbridge_rules(framework: str, version: str) -> Iterable[Any]:  # type: ignore[empty-body]  # see above
     """Called by an adapter's `check`. Return further rows (`batchbridge.kit.rule_table.Rule`) about a version of a
     framework, over the facts that its adapter's own rows are asked about; nothing for any other framework. They count
-    as the adapter's: conversions keep them, too."""
+    as the adapter's: conversions keep them, too, and those that are defects are among `Behaviour.defects`."""
 
 
 @hookspec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from types import ModuleType
@@ -14,6 +15,7 @@ from batchbridge.contract.reading import Context, NativeStep, Provenance, Readin
 from batchbridge.errors import CannotWrite
 from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
+from batchbridge.kit.rule_table import added, defects
 from batchbridge.kit.values import Told
 from batchbridge.kit.versions import includes, installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -63,7 +65,8 @@ class FramedAdapter(Adapter):
         return False
 
     def read(self, source: Source, context: Context) -> RunReading:
-        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
+        """See `Adapter.read`. Interpolations are followed, resolvers are not run; defects in rows that plugins add are
+        the adapter's own."""
         found = list(source.problems)
         version = self.readable_version(source, context, found)
         foreign = source.native is not None and not self.is_configuration(source.native)
@@ -73,7 +76,12 @@ class FramedAdapter(Adapter):
         empty = not source.values and not source.argv and source.problems
         if version is None or foreign or empty:
             return self.unread(version or self.asked_version(context)[0], found, context)
-        return self.read_settings(source, context, version, found)
+        reading = self.read_settings(source, context, version, found)
+        rows, _ = added(self.framework, version)  # who failed, `check` says
+        if not rows or reading.spec is None or reading.behaviour is None:
+            return reading
+        known = (*reading.behaviour.defects, *defects(rows, reading.run, version))
+        return replace(reading, behaviour=replace(reading.behaviour, defects=known))
 
     def file_schema(self, version: str) -> Mapping[str, Any] | None:
         """See `Adapter.file_schema`; a version newer than all known ones has the schema of the newest."""

@@ -200,22 +200,25 @@ def converted(
 
 
 def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
-    """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
+    """The settings of a source. A key that is none, a value that is not of its key's kind, and one in the place of a
+    group of settings is a finding; an empty or null group says nothing."""
     whole = None if source.path is None else str(source.path)
     files: Mapping[str, str] = getattr(source, "files", {})  # of a `ComposedSource`
     said = gathered(settings_in(source.values, rows), rows)
+    groups = {key for key in said if is_group(key, rows)}
+    said = {key: value for key, value in said.items() if key not in groups or value not in (None, {})}
 
     def place(key: str) -> Where:
         line = source.lines.get(key)
         return Where(key[:60], shown(said[key]), files.get(key, whole) if line else None, line)
 
     def unknown(key: str, near: Sequence[str]) -> Finding:
-        fixes = (
-            *(Fix(f"write {name}", {key: None, name: said[key]}) for name in near),
-            Fix(f"remove {key[:60]}", {key: None}),
-        )
-        message = f"{framework} has no setting {key[:60]}"
-        return Finding(codes.unknown_key, "error", "config", message, (place(key),), fixes)
+        renamed = () if key in groups else (Fix(f"write {name}", {key: None, name: said[key]}) for name in near)
+        code, message = codes.unknown_key, f"{framework} has no setting {key[:60]}"
+        if key in groups:
+            code, message = codes.wrong_value, f"{key} = {shown(said[key])}: expected a group of settings"
+        fixes = (*renamed, Fix(f"remove {key[:60]}", {key: None}))
+        return Finding(code, "error", "config", message, (place(key),), fixes)
 
     def wrong(key: str, error: WrongValue) -> Finding:
         row = rows[key]
@@ -230,6 +233,11 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
             found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
     places = {key: place(key) for key in said if key in rows and key not in found.wrong}
     return Given(found.native, places, found.findings)
+
+
+def is_group(key: str, rows: Collection[str]) -> bool:
+    """Whether a key that is no row itself has rows below it."""
+    return key not in rows and any(row.startswith(f"{key}.") for row in rows)
 
 
 def gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:

@@ -140,11 +140,12 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
          "native": "AssertionError", "source": "toy 1.0 check", "fix": {"kl_reward": false}}
 
     A row is broken where every setting of `when` has one of its values, or with {"not": [...]} none of them. What is
-    reported never is a warning, all else an error. code: the beginning of the codes.
+    reported never is a warning, all else an error, but where a row says its "severity". code: the beginning of the
+    codes.
     """
     for row in table:
         fixes = setting_fixes(row["fix"]) if row.get("fix") else ()
-        make = Make("warning" if row["phase"] == "never" else "error", row["phase"])
+        make = Make(row.get("severity", "warning" if row["phase"] == "never" else "error"), row["phase"])
         test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fixes)
         yield make(f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways)
 
@@ -199,9 +200,14 @@ def checked(
     where: Callable[[tuple[str, ...]], tuple[Where, ...]],
 ) -> list[Finding]:
     """As `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's own."""
+    rows, failures = added(framework, version)
+    return [*findings([*table, *rows], facts, version, where), *failures]
+
+
+def added(framework: str, version: str) -> tuple[list[Rule[Any]], list[Finding]]:
+    """The rows that plugins add about a version (`batchbridge_rules`), and a finding for each plugin that failed."""
     answers, failures = plugins.call("batchbridge_rules", framework=framework, version=version)
-    added = [row for _, rows in answers for row in rows]
-    return [*findings([*table, *added], facts, version, where), *failures]
+    return [row for _, rows in answers for row in rows], failures
 
 
 def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:

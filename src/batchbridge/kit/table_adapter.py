@@ -21,7 +21,7 @@ from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, told_by
-from batchbridge.kit.rule_table import Rule, defects, findings
+from batchbridge.kit.rule_table import Rule, checked, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -66,6 +66,11 @@ class TableAdapter(FramedAdapter):
         """Settings that follow others in a way that `follows` has no words for, by native key."""
         return {}
 
+    def alone(self, world: int) -> Mapping[str, Any]:
+        """Settings by native key that a run on so many devices needs where nothing at all is said, None as in
+        `restate`: so there are defaults for any number."""
+        return {}
+
     def apart(self, native: Mapping[str, Any]) -> int:
         """Devices among those of the settings that do not train: where others generate."""
         return 0
@@ -84,15 +89,17 @@ class TableAdapter(FramedAdapter):
         """What the framework does with these settings; its `defects` are added."""
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """JSON Schema of the rows; a key that is a row in other versions only is refused with these."""
-        from batchbridge.kit.file_schema import elsewhere, nested, setting
+        """JSON Schema of the rows, with null for a group; a key that is a row in other versions only is refused with
+        these."""
+        from batchbridge.kit.file_schema import changed, elsewhere, nested, setting
 
         rows = keys_of(self.keys, version)
         leaves = {
             key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
         }
         leaves |= dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))
-        return nested(leaves, strict=self.strict)
+        may_be_null = {"type": ["object", "null"]}
+        return changed(nested(leaves, strict=self.strict), lambda group: {**group, **may_be_null}, lambda leaf: leaf)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""
@@ -104,6 +111,9 @@ class TableAdapter(FramedAdapter):
         """See `FramedAdapter.read`."""
         already = len(source.problems)
         rows = keys_of(self.keys, version)
+        if context.world_size and not source.values and not source.argv:
+            needed = self.alone(context.world_size).items()
+            source = dataclasses.replace(source, values={key: value for key, value in needed if value is not None})
         source = self.settings_of(source, rows)
         given = read_values(source, rows, self.framework, self.codes)
         found += [*source.problems[already:], *given.findings]
@@ -115,7 +125,11 @@ class TableAdapter(FramedAdapter):
             given.fill(key, value)
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
-            self.unread(version, found, context), native=given.native, given=given.places, findings=tuple(found)
+            self.unread(version, found, context),
+            native=given.native,
+            given=given.places,
+            findings=tuple(found),
+            run=given.native,
         )
         if devices is None or any(finding.severity == "error" or finding.undecided for finding in found):
             return reading
@@ -147,10 +161,11 @@ class TableAdapter(FramedAdapter):
         )
 
     def check(self, reading: Reading) -> Sequence[Finding]:
-        """The rules of the table."""
-        if not reading.native or reading.framework_version is None:
+        """The rules of the table, and rows that plugins add about its version, over native settings."""
+        version, places = reading.framework_version, lambda keys: reading.where(*keys)
+        if not reading.native or version is None:
             return []
-        return findings(self.rules, reading.native, reading.framework_version, lambda keys: reading.where(*keys))
+        return checked(self.framework, self.rules, reading.native, version, places)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """See `FramedAdapter`: what the rows say, and `restate`."""

@@ -103,16 +103,14 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 
             return load_script(text, path, env=env, framework=framework, chosen=command)
         if suffix in NOT_READ or first.startswith("#!"):
-            kind = NOT_READ.get(suffix, f"a script ({first[:60]})")
-            refuse(
-                "BB004", f"this is {kind}; YAML, JSON, TOML and shell scripts are read (or --set KEY=VALUE)", file, 1
-            )
+            kind, what = NOT_READ.get(suffix, "a script"), "YAML, JSON, TOML and shell scripts"
+            refuse("BB004", f"this is {kind}; {what} are read (or --set KEY=VALUE)", file, 1)
         document = _parse(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
                 refuse("BB005", "the file is empty; a mapping of settings was expected", file)
             if not isinstance(document.value, dict):
-                kind = "a list" if isinstance(document.value, list) else f"the single value {document.value!r:.60}"
+                kind = "a list" if isinstance(document.value, list) else "a single value"
                 refuse("BB005", f"the file holds {kind}; a mapping of settings was expected", file, 1)
     except Refused as refused:
         return Source(path=path, problems=(refused.finding,))

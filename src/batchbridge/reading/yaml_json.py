@@ -151,8 +151,10 @@ class _Builder:
     def build(self, node: yaml.Node, path: str) -> Any:
         import yaml
 
+        # A file that is no mapping is named, not quoted: it may be none of ours.
+        quotes = bool(path or not self.file) or not isinstance(node, yaml.ScalarNode)
         if node.tag.removeprefix(_CORE) not in _TAGS:
-            tag = node.tag.replace(_CORE, "!!")
+            tag = node.tag.replace(_CORE, "!!") if quotes else "on a single value"
             self._wrong("BB006", f"tag {tag}: configuration files are data, tags are not followed", node, path)
             return None
         if isinstance(node, yaml.MappingNode) and node.tag.endswith(":map"):
@@ -166,7 +168,8 @@ class _Builder:
             return self.loader.construct_object(node, deep=True)
         except (ValueError, OverflowError, AttributeError, LookupError, yaml.YAMLError) as error:
             what = str(getattr(error, "problem", None) or error)
-            self._wrong("BB009", f"{node.value!r:.40} cannot be read: {what}", node, path)
+            text = f"{node.value!r:.40} cannot be read: {what}" if quotes else "the file holds a single value"
+            self._wrong("BB009", text, node, path)
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Any]:

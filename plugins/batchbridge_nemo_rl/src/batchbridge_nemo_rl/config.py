@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from operator import add, mul, truediv
 from pathlib import Path
 from typing import Any
 
-from batchbridge import Behaviour, Finding, Source, Where
-from batchbridge.kit import set_on_top
+from batchbridge import Behaviour, Finding, Fix, Source, Where
+from batchbridge.kit import near_file, set_on_top
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
-from batchbridge.kit.key_table import Codes, Key, settings_in
+from batchbridge.kit.key_table import Codes, Key, is_group, settings_in
 from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import shown
-from batchbridge_nemo_rl import meaning, settings, writing
-from batchbridge_nemo_rl.meaning import is_async
+from batchbridge_nemo_rl import settings
+from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
-from batchbridge_nemo_rl.writing import hydra_value, not_training
+from batchbridge_nemo_rl.writing import hydra_value, not_training, restate
 
 BASE = "grpo_math_1B.yaml"
 PROGRAM = "run_grpo"
+PROGRAMS: Mapping[str, str] = settings.FACTS["programs"]
+"""Programs with the files that they take without --config, from their own folder."""
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"mul": mul, "div": truediv, "max": max, "add": add}
 """Source: utils/config.py register_omegaconf_resolvers."""
 
@@ -45,12 +46,11 @@ class NemoAdapter(TableAdapter):
     rules = RULES
     strict = settings.STRICT
     interpolates = True
-    derive = staticmethod(meaning.derive)
-    restate = staticmethod(writing.restate)
+    apart, derive, restate = staticmethod(not_training), staticmethod(derive), staticmethod(restate)
 
     def detect(self, source: Source) -> float:
         """Certain of its program; else the share of keys that are NeMo-RL's, or a file that inherits such."""
-        if any(Path(word).stem.startswith(PROGRAM) for word in source.argv):
+        if any(map(_is_program, source.argv)):
             return 1.0
         heads = {"grpo", "loss_fn", "policy", "checkpointing", "data", "env", "logger", "cluster", "data_plane"}
         said = {key.partition(".")[0] for key in source.values if isinstance(key, str)} - {"defaults"}
@@ -59,11 +59,11 @@ class NemoAdapter(TableAdapter):
         return 0.95 * len(said & heads) / len(said) if said and (named or "grpo" in own or len(own) > 1) else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """As the rows say, with `defaults`, and null for a group that is off."""
+        """As the rows say, with `defaults`."""
 
         def group(schema: dict[str, Any]) -> dict[str, Any]:
             replaces = {"_override_": {"description": "true: this group takes the place of the inherited one."}}
-            return {**schema, "type": ["object", "null"], "properties": {**schema["properties"], **replaces}}
+            return {**schema, "properties": {**schema["properties"], **replaces}}
 
         found = changed(super().settings_schema(version), group, lambda leaf: leaf)
         found["properties"]["defaults"] = {"description": "The files that this one inherits from."}
@@ -75,15 +75,16 @@ class NemoAdapter(TableAdapter):
         Settings of free groups without a row are left out. Source: utils/config.py, examples/run_grpo.py.
         """
         source = self._command(source) if source.argv else self._composed(source)
-        # A group that is off: grpo.async_grpo: null.
-        groups = {key[:at] for key in rows for at, mark in enumerate(key) if mark == "."}
-        said = {key: value for key, value in settings_in(source.values, rows) if value is not None or key not in groups}
+        said = dict(settings_in(source.values, rows))
         defaults = {key: row.default for key, row in rows.items()}
         defaults |= {"policy.model_name": "", settings.FORWARD: f"${{{settings.MICRO}}}"}
+        if said.get("policy.optimizer", said) is None:
+            said.setdefault("policy.optimizer.name", None)
         resolver = Resolver({**defaults, **said}, source.env, source.unknown, FUNCTIONS)
         values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
         problems = list(source.problems)
-        for key in [key for key in said if key in rows or key.startswith(settings.STRICT)]:
+        groups = {key for key in said if is_group(key, rows) and not key.startswith("data.")}  # or a list of datasets
+        for key in [key for key in said if key in rows or key.startswith(settings.STRICT) or key in groups]:
             try:
                 values[key] = typed(said[key] if key in source.unknown else resolver.get(key))
             except Unresolved as error:
@@ -98,26 +99,28 @@ class NemoAdapter(TableAdapter):
         return Finding(self.codes.wrong_value, "error", "config", text, (place,))
 
     def _command(self, source: Source) -> ComposedSource:
-        """The file that --config names, looked for in the script's folder and those above it, with the overrides.
+        """The file that --config names, else the program's own, with the overrides.
 
         Source: utils/config.py parse_hydra_overrides, which takes every word that is not --config.
         """
         said: list[tuple[str, Any]] = []
-        file, path, bad = "", None, []
-        program = next((place for place, word in enumerate(source.argv) if Path(word).stem.startswith(PROGRAM)), -1)
-        for place, (before, word) in enumerate(pairwise(("", *source.argv))):
-            if before == "--config" or word.startswith("--config="):
-                file = word.removeprefix("--config=")
-            elif place > program and "=" in word and not word.startswith("--config"):
+        bad: list[Finding] = []
+        start = next((place for place, word in enumerate(source.argv) if _is_program(word)), -1)
+        program = Path(source.argv[start] if start >= 0 else PROGRAM)
+        given, own = source.values.get("config"), program.parent / PROGRAMS.get(program.stem, "<its own file>")
+        path = near_file(file := str(given or own), source.path)
+        if path is None and Path(file).name != BASE:
+            bad = [self._wrong(f"{program.name} reads {file}, which is not there", Where("config", file))]
+            if not given or "config" in source.unknown:
+                bad = [replace(bad[0], code=self.codes.undecided, undecided=True, fixes=(Fix("--config FILE"),))]
+            return self._composed(replace(source, values={}, problems=(*source.problems, *bad)))
+        for word in source.argv[start + 1 :]:
+            if "=" in word and not word.startswith("--config"):
                 try:
                     override = parse_override(word)
                     said += settings_in({override.key: override.value})
                 except NotRead as error:
                     bad.append(self._wrong(str(error), Where(word.partition("=")[0][:60], word[:60])))
-        if file:
-            start = Path() if source.path is None else source.path.parent
-            found = [folder / file for folder in (start, *start.absolute().parents) if (folder / file).is_file()]
-            path = found[0] if found else None if Path(file).name == BASE else Path(file)
         unknown = {key.lstrip("+~"): names for key, names in source.unknown.items()}
         inherits = {"defaults": path.name} if path else {}
         base = self._composed(replace(source, values=inherits, path=path, lines={}, unknown=unknown))
@@ -134,22 +137,11 @@ class NemoAdapter(TableAdapter):
         """Megatron's bound of the gradient is `policy.max_grad_norm`; 0 is off there."""
         return {"policy.megatron_cfg.optimizer.clip_grad": native["policy.max_grad_norm"] or 0.0}
 
-    def apart(self, native: Mapping[str, Any]) -> int:
-        """Devices that only generate, or score."""
-        return not_training(native)
-
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
-        ahead = is_async(native)
-        return Behaviour(
-            order="torch's global generator, seeded by grpo.seed" if native["data.shuffle"] else "as the dataset is",
-            membership="groups as they finish" if ahead else "consecutive completions",
-            denominator_scope="optimizer_step",
-            denominator_formula="1 / the step's valid tokens, or valid sequences and each one's tokens",
-            lr_tick="rollout",
-            resume="exact at the end of a rollout",
-            undecided=("which groups a step has: those that finish first",) if ahead else (),
-            source="NeMo-RL v0.7.0 grpo.setup, DTensorPolicyWorker.train, ClippedPGLossFn",
-        )
+        order = "torch's global generator, seeded by grpo.seed" if native["data.shuffle"] else "as the dataset is"
+        first = ("which groups a step has: those that finish first",) if is_async(native) else ()
+        members = "groups as they finish" if first else "consecutive completions"
+        return Behaviour(order=order, membership=members, undecided=first, **settings.FACTS["behaviour"])
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """A file over grpo_math_1B.yaml, and the command over the same."""
@@ -158,3 +150,7 @@ class NemoAdapter(TableAdapter):
             "yaml": f"defaults: {BASE}\n" + nested_yaml(values),
             "command": " \\\n  ".join(["uv run examples/run_grpo.py", *words]) + "\n",
         }
+
+
+def _is_program(word: str) -> bool:
+    return Path(word).stem.startswith((PROGRAM, *PROGRAMS))

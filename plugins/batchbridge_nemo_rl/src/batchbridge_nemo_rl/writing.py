@@ -59,7 +59,7 @@ def _devices(spec: Spec) -> dict[str, Any]:
     world = spec.topology.world_size
     nodes = world // NODE if world % NODE == 0 else 1
     each, several = world // nodes, nodes > 1
-    if spec.staleness.mode == "sync":
+    if not _ahead(spec):
         return {"cluster.num_nodes": nodes, "cluster.gpus_per_node": each}
     return {  # one node more, or as many devices more on one, to generate
         f"{COLOCATED}enabled": False,
@@ -69,6 +69,11 @@ def _devices(spec: Spec) -> dict[str, Any]:
         "cluster.num_nodes": nodes + several,
         "cluster.gpus_per_node": each if several else each * 2,
     }
+
+
+def _ahead(spec: Spec) -> bool:
+    """Whether generation has devices of its own: ahead, or in the order of async_rl."""
+    return spec.staleness.mode != "sync" or any(term.startswith("staleness: async_rl") for term in spec.open_terms)
 
 
 def megatron(spec: Spec) -> bool:
@@ -190,13 +195,13 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
 
 
 def _run(spec: Spec) -> dict[str, Any]:
-    stale, total, ahead = spec.staleness, spec.carried.longest_tokens, spec.staleness.mode != "sync"
-    if ahead and not stale.maximum:
+    stale, total = spec.staleness, spec.carried.longest_tokens
+    if stale.mode != "sync" and not stale.maximum:
         path = "staleness.maximum"
         raise Unsayable(f"{path}: samples may be one version old at least", path, "staleness.mode")
     return {
-        "grpo.async_grpo.enabled": ahead,
-        "grpo.async_grpo.max_trajectory_age_steps": stale.maximum if ahead else None,
+        "grpo.async_grpo.enabled": stale.mode != "sync",
+        "grpo.async_grpo.max_trajectory_age_steps": stale.maximum or None,
         "grpo.max_num_epochs": int(spec.horizon.epochs or keys.ENDLESS),
         **({"policy.max_total_sequence_length": total} if spec.carried.max_total_tokens is None and total else {}),
     }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Behaviour, Source
-from batchbridge.kit import load_source, parse_arguments
+from batchbridge import Behaviour, Finding, Source, Where
+from batchbridge.kit import load_source, near_file, parse_arguments
 from batchbridge.kit.config_texts import nested_toml
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.key_table import Codes, Key, settings_in
+from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge_prime_rl import meaning, settings, writing
+from batchbridge_prime_rl import settings
+from batchbridge_prime_rl.meaning import derive
 from batchbridge_prime_rl.rules import RULES
+from batchbridge_prime_rl.writing import devices, restate
 
 
 class PrimeRLAdapter(TableAdapter):
@@ -32,8 +34,7 @@ class PrimeRLAdapter(TableAdapter):
     }
     codes = Codes.of("BB-PRIME")
     rules = RULES
-    derive = staticmethod(meaning.derive)
-    restate = staticmethod(writing.restate)
+    alone, derive, restate = staticmethod(devices), staticmethod(derive), staticmethod(restate)
 
     def detect(self, source: Source) -> float:
         """Certain of `rl @ FILE`; else the share of keys that are prime-rl's, of which one is of its orchestrator."""
@@ -59,7 +60,7 @@ class PrimeRLAdapter(TableAdapter):
         return changed(super().settings_schema(version), table, setting)
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
-        """The files of a command in their order under its options, "None" as null, and no empty tables."""
+        """The files of a command in their order under its options, and "None" as null."""
         if "@" in source.argv:
             source = _commanded(source)
         return replace(source, values=_plain(source.values, ""))
@@ -97,14 +98,14 @@ _WHOLE = tuple(f"{key}." for key in settings.NAMES)
 
 
 def _plain(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
-    """Tables without those that are empty, switched off or on as a whole; "None" is null. Source: pydantic_config."""
+    """Tables without those that are switched off or on as a whole; "None" is null. Source: pydantic_config."""
     found = {}
     for key, value in values.items():
         path = f"{prefix}{key}"
         value = None if value == "None" else value
         if path in settings.SECTIONS and isinstance(value, Mapping):
             value = _plain(value, f"{path}.")
-        if path not in settings.SECTIONS or value not in ({}, None, True, False):
+        if path not in settings.SECTIONS or not isinstance(value, bool):
             found[key] = value
     return found
 
@@ -119,18 +120,23 @@ def _commanded(source: Source) -> Source:
     rest: list[str] = []
     problems, path = list(source.problems), source.path
     for number, (section, name) in enumerate(list(_files(source.argv, rest))):
-        loaded = load_source(_found(name, source.path))
+        loaded = load_source(near_file(name, source.path) or name)
         problems += loaded.problems
         flat = {f"{section}{key}": value for key, value in settings_in(loaded.values)}
         lines = {key: line for key, line in lines.items() if key not in flat}
         if not number:
             lines, path = {f"{section}{key}": line for key, line in loaded.lines.items()}, loaded.path
         values |= flat
+    if "@" in rest and not problems:  # a launch script that leaves the file open says so itself
+        text = "@ must be followed by a configuration file"
+        problems.append(Finding(PrimeRLAdapter.codes.wrong_value, "error", "config", text, (Where("@"),)))
     for key, value in parse_arguments(rest).items():
         name = key.replace("-", "_")
         off = name.startswith("no_") or ".no_" in name
         name = name.replace("no_", "", 1) if off else name
-        values[name] = None if off and name in settings.SECTIONS else not off if value is True else value
+        value = None if off and name in settings.SECTIONS else not off if value is True else typed(value)
+        # A table has no JSON of its own; a mapping's does.
+        values[name] = str(value) if isinstance(value, dict) and name in settings.SECTIONS else value
         lines.pop(name, None)
     unknown = {key.replace("-", "_"): names for key, names in source.unknown.items()}
     found = replace(source, values=values, lines=lines, path=path, argv=(), unknown=unknown)
@@ -150,9 +156,3 @@ def _files(words: tuple[str, ...], rest: list[str]) -> Iterator[tuple[str, str]]
         else:
             rest.append(words[place])
             place += 1
-
-
-def _found(name: str, script: Path | None) -> Path:
-    """A file as a script names it: from the script's folder, or one above it."""
-    folders = [] if script is None else [script.parent, *script.parent.parents]
-    return next((folder / name for folder in folders if (folder / name).is_file()), Path(name))

@@ -18,12 +18,16 @@ NODE = 8
 
 def restate(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
-    if spec.horizon.optimizer_steps is None:
-        raise Unsayable("prime-rl counts its run in optimizer steps", "horizon.optimizer_steps")
-    said: dict[str, Any] = {keys.GROUP: spec.rollout.completions_per_prompt, "max_steps": spec.horizon.optimizer_steps}
-    said |= {"max_steps": None} if "horizon: endless" in spec.open_terms else {}
-    for part in (_devices, _lengths, _objective, _optimizer, _opened):
+    steps, endless = spec.horizon.optimizer_steps, "horizon: endless" in spec.open_terms
+    if steps is None:
+        why = (
+            "prime-rl counts its run in optimizer steps, which --dataset-size N tells of one that is counted in epochs"
+        )
+        raise Unsayable(why, "horizon.optimizer_steps")
+    said: dict[str, Any] = {keys.GROUP: spec.rollout.completions_per_prompt, "max_steps": None if endless else steps}
+    for part in (_lengths, _objective, _optimizer, _opened):
         said |= part(spec)
+    said |= devices(spec.topology.world_size)
     stale = spec.staleness
     return said | {
         keys.AGE: stale.maximum if stale.mode == "bounded" else 0,
@@ -31,9 +35,8 @@ def restate(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _devices(spec: Spec) -> dict[str, Any]:
+def devices(world: int) -> dict[str, Any]:
     """One node beside one device that generates, where they fit; else nodes of one size, and one that generates."""
-    world = spec.topology.world_size
     if world < NODE:
         return {keys.DEPLOYED: "single_node", keys.TRAINING: world, "inference": {}}
     size = next(size for size in range(NODE, 0, -1) if world % size == 0)

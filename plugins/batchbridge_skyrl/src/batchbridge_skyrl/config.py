@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from batchbridge import Behaviour, Finding, Source, Where
 from batchbridge.kit.config_texts import shell_word
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import shown
-from batchbridge_skyrl import meaning, writing
-from batchbridge_skyrl.meaning import is_async
+from batchbridge.kit.values import Told, shown
+from batchbridge_skyrl.meaning import derive, is_async
 from batchbridge_skyrl.rules import RULES
 from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, Run
+from batchbridge_skyrl.writing import restate
 
 
 class SkyRLAdapter(TableAdapter):
@@ -28,21 +28,12 @@ class SkyRLAdapter(TableAdapter):
     newest_version = "0.3.0"
     keys = KEYS
     together = TOGETHER
-    constants: ClassVar[
-        Mapping[str, Any]
-    ] = {  # Source: FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes
-        "order.last_optimizer_step": "error",
-        "carried.optimizer": "adamw",
-        "carried.optimizer_epsilon": 1e-8,
-        "carried.precision": "bf16",
-        "carried.dropout": "on",
-    }
+    constants = FACTS["constants"]
     follows = FACTS["follows"]
     codes = Codes.of("BB-SKYRL")
     no_file = "SkyRL has no configuration file of its own; its command line says everything"
     rules = RULES
-    derive = staticmethod(meaning.derive)
-    restate = staticmethod(writing.restate)
+    restate = staticmethod(restate)
 
     def detect(self, source: Source) -> float:
         """Certain of a program that is known; else the share of keys that are SkyRL's."""
@@ -75,6 +66,9 @@ class SkyRLAdapter(TableAdapter):
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Source: TrainerConfig.__post_init__."""
         return {"data.dataloader.num_workers": 8}
+
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+        return derive(Run(native))
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         run, timed = Run(native), is_async(Run(native))

@@ -13,7 +13,7 @@ CLIPS |= {"cispo": "cispo.cispo_eps_clip", "dppo": "dppo.delta"}
 """Losses with clip bounds, and their settings' beginning. Source: ppo_utils."""
 UNCORRECTED = ("clip_cov", "kl_cov", "importance_sampling", "cross_entropy")
 """Losses that do not call apply_off_policy_correction. Source: ppo_utils."""
-CORRECTION = "off_policy_correction"
+CORRECTION, BUDGET = "off_policy_correction", "max_tokens_per_microbatch"
 SLICES = "loss: token_mean of slices"
 """Means over slices of micro_train_batch_size_per_gpu completions, where micro-batches are cut by tokens."""
 NAMED = {"advantage_estimator": "advantage", "policy_loss_type": "objective"}
@@ -33,7 +33,7 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         "objective.sampler_correction": _by(corrected, CORRECTION, "use_tis", "tis_imp_ratio_cap", *correction),
         "open_terms": _by(opened, "by name", "entrypoint", "algorithm.temperature", *NAMED, *FACTS["open"]),
     }
-    for part in (_sizes, _terms, _objective, _sampled, _staleness):
+    for part in (_sizes, _terms, _objective, _sampled, _staleness, _critic):
         told |= part(run)
     betas, scheduler = (f"policy.optimizer_config.{name}" for name in ("adam_betas", "scheduler"))
     for place, value in enumerate(run[betas], 1):
@@ -66,10 +66,9 @@ def _sizes(run: Run) -> dict[str, Told]:
     if megatron and run[f"{config}moe_router_load_balancing_type"] != "none":
         told["carried.router_loss_coefficient"] = _is(run, f"{config}moe_aux_loss_coeff")
     micro, forward = "micro_train_batch_size_per_gpu", "micro_forward_batch_size_per_gpu"
-    budget = "max_tokens_per_microbatch"
-    if run[budget] > 0:  # a longer completion is a micro-batch of its own
-        told["micro_batch.tokens_per_device"] = _is(run, budget)
-        return told | {"micro_batch.cap": _by("soft", "sequences are not split", budget)}
+    if run[BUDGET] > 0:  # a longer completion is a micro-batch of its own
+        told["micro_batch.tokens_per_device"] = _is(run, BUDGET)
+        return told | {"micro_batch.cap": _by("soft", "sequences are not split", BUDGET)}
     told["micro_batch.completions_per_device"] = _is(run, micro)
     if run[forward] != run[micro]:
         told["micro_batch.forward_completions_per_device"] = _is(run, forward)
@@ -162,6 +161,20 @@ def _staleness(run: Run) -> dict[str, Told]:
     if run["sample_full_batch"]:
         told["rollout.group_filter"] = _by("replace_zero_variance", "sample_full_batch", "sample_full_batch")
     return told
+
+
+def _critic(run: Run) -> dict[str, Told]:
+    """A mean of completions' means, whatever the micro-batches. Source: worker.CriticWorkerBase, ppo_critic_loss."""
+    if run[path := "trainer.critic.model.path"] is None:
+        return {}
+    mini, group, passes = "critic_mini_batch_size", "n_samples_per_prompt", "update_epochs_per_batch"
+    told = {field: _is(run, key) for field, key in FACTS["critic"].items()}
+    told["completions_per_step"] = _by(run[mini] * run[group], "one times the other", mini, group)
+    told |= {"aggregation": _by("sequence_mean", "ppo_critic_loss", path), "passes_per_rollout": _is(run, passes)}
+    tokens = run[BUDGET] > 0
+    size = _is(run, BUDGET if tokens else "micro_train_batch_size_per_gpu")
+    told[f"{'tokens' if tokens else 'completions'}_per_device"] = size
+    return {f"critic.{field}": entry for field, entry in told.items()}
 
 
 def open_terms(run: Run) -> Iterator[str]:

@@ -57,6 +57,12 @@ def _critic(run: Run) -> str | None:
     return None if run["trainer.critic.model.path"] is None else _split(run, "critic")
 
 
+def _cap(run: Run) -> str | None:
+    cap = run["tis_imp_ratio_cap"]
+    text = f"tis_imp_ratio_cap = {cap}: each token's loss is multiplied by it at most, so that none pulls as it should"
+    return text if run["use_tis"] and cap <= 0 else None
+
+
 def _tail(run: Run) -> str | None:
     replicas = math.lcm(*(max(_devices(run, model) // _replica(run, model), 1) for model in _models(run)))
     total = run["train_batch_size"] * run["n_samples_per_prompt"]
@@ -118,7 +124,7 @@ def _asynchronous(run: Run) -> str | None:
 
 def _row(number: int, test: Test, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
     keys, source, more = tuple(map(full, ends.split())), f"skyrl 0.3.0 {symbol}", {"fixes": fixes} if fixes else {}
-    args = (lambda native: test(Run(native)), keys, "AssertionError", source)
+    args = (lambda native: test(Run(native)), keys, "AssertionError" if phase != "never" else "trains it", source)
     return Rule(f"BB-SKYRL-{number:03}", "error", phase, *args, **more)
 
 
@@ -133,6 +139,7 @@ _ROWS = (
     _row(24, _shared, f"colocate_all inference_engine.num_engines {DEVICES}", "utils.validate_cfg"),
     _row(26, _asynchronous, f"fully_async.enabled {ROLLOUT}", "FullyAsyncRayPPOTrainer.__init__", "construction"),
     _row(27, _tail, f"{ROLLOUT} {DEVICES}", f"trainer._remove_tail_data, {CUT}", "first_rollout", _nearest),
+    _row(46, _cap, "use_tis tis_imp_ratio_cap", "off_policy_correction_utils.compute_tis_ratio", "never"),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-SKYRL"),
 )
 RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

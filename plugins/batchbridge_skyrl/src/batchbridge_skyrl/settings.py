@@ -1,8 +1,10 @@
 """SkyRL's settings. `settings.json` is the table: each field of SkyRLTrainConfig with its kind, its default (null for a
 path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
-field; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several settings say together; the
-modules that start a trainer, each with a name for what its own code does to rewards; and settings that the schema has
-no field for, with the setting and values that they need to act.
+field; `constants`, what its code fixes (FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes); `critic`,
+what a critic has beside its sizes; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several
+settings say together; the modules that start a trainer, each with a name for what its own code does to rewards, or
+with itself where it registers estimators or losses; and settings that the schema has no field for, with the setting and
+values that they need to act.
 
 Source: skyrl 0.3.0 (f5bc3b78d) train/config/config.py, and what each row names.
 """
@@ -10,7 +12,7 @@ Source: skyrl 0.3.0 (f5bc3b78d) train/config/config.py, and what each row names.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,7 @@ MAIN = "skyrl.train.entrypoints.main_base"
 FULLY_ASYNC, LOOKAHEAD = "examples.train.fully_async.main_fully_async", "examples.train.async.main_async"
 ENDLESS = 1_000_000
 """Epochs that no run reaches: how a run that only `max_training_steps` ends is written."""
-SCHEDULES = (
-    "constant_with_warmup",
-    "constant",
-    "cosine",
-    "cosine_with_restarts",
-    "inverse_sqrt",
-    "linear",
-    "polynomial",
-)
+SCHEDULES: Sequence[str] = FACTS["schedules"]
 """Schedules that need no arguments: none are handed on. Source: FSDPStrategy._fsdp_init_train_model, transformers."""
 
 
@@ -58,7 +52,7 @@ KEYS = (
     *recorded(FACTS["settings"]),
     Key(_SCHEDULER, text, SCHEDULES[0], "carried.lr_schedule", (schedule_text, _scheduler)),
     Key(_WARMUP, count, 0, "carried.warmup_steps", (float, _whole), unit="optimizer steps"),
-    Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, lambda epochs: _whole(epochs) or ENDLESS)),
+    Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, _whole)),
 )
 """Of two rows for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))

@@ -10,7 +10,7 @@ from batchbridge import Spec
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.omegaconf import number
 from batchbridge_skyrl.meaning import CLIPS, CORRECTION, NAMED, SLICES
-from batchbridge_skyrl.settings import ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
+from batchbridge_skyrl.settings import ENDLESS, ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
 
 NODE = 8
 """Devices of a node, where a specification says only how many there are."""
@@ -57,7 +57,9 @@ def _sizes(spec: Spec) -> dict[str, Any]:
     if not size or size % group:
         path = "optimizer_step.completions_per_step"
         raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path)
-    said = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": size // group}
+    critics = (spec.critic and spec.critic.completions_per_step) or size
+    said = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": critics // group}
+    said["trainer.epochs"] = int(spec.horizon.epochs or ENDLESS)
     if micro.tokens_per_device is not None:
         return said | {"max_tokens_per_microbatch": micro.tokens_per_device}
     alone = micro.completions_per_device or 1
@@ -79,7 +81,8 @@ def _objective(spec: Spec) -> dict[str, Any]:
         said |= {f"{clip}_low": ours.clip_low, f"{clip}_high": ours.clip_high}
     if spec.advantage.baseline == "none" and spec.rollout.completions_per_prompt == 1:
         said["advantage_estimator"] = "grpo"
-    elif spec.advantage.baseline == "value":
+    if spec.critic is not None:
+        said |= {key: getattr(spec.critic, field) for field, key in FACTS["critic"].items()}
         said["trainer.critic.model.path"] = FACTS["settings"]["trainer.policy.model.path"][1]
     first, second = spec.carried.beta1, spec.carried.beta2
     said["policy.optimizer_config.adam_betas"] = [0.9 if first is None else first, 0.999 if second is None else second]
@@ -126,7 +129,7 @@ def _opened(spec: Spec) -> dict[str, Any]:
     said: dict[str, Any] = {}
     names = {(group, key.rpartition(".")[2]): key for key, (group, *_) in FACTS["open"].items()}
     names |= {("objective", "temperature"): "trainer.algorithm.temperature"}
-    own = any(term.startswith("rollout: code ") for term in spec.open_terms)
+    own = any(term.startswith(("rollout: code ", "rollout: teacher_kl")) for term in spec.open_terms)
     ahead = spec.staleness.mode != "sync"
     for term in spec.open_terms:
         group, _, name = term.partition(": ")
