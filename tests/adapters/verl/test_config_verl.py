@@ -755,6 +755,22 @@ def test_a_deleted_key_falls_back_to_what_verls_code_takes_without_it():
     assert read(command("~actor_rollout_ref.actor.clip_ratio_high=0.2")).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ('actor_rollout_ref.actor.ppo_mini_batch_size="64"', '= "64": expected an integer'),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=64.0", "= 64.0: expected an integer"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=sixty", "= sixty: expected an integer"),
+        ("actor_rollout_ref.actor.ppo_epochs=null", "= null: expected an integer, not null"),
+        ("actor_rollout_ref.actor.ppo_epochs=${oc.env:X}", "is left open: ${oc.env:X} asks for the environment"),
+    ],
+)
+def test_a_wrong_value_is_said_once_as_it_was_given(word, said):
+    key = word.partition("=")[0]
+    found = [finding for finding in read(command(word)).findings if finding.code in ("BB-VERL-005", "BB-VERL-006")]
+    assert [finding.message.startswith(f"{key} {said}") for finding in found] == [True]
+
+
 def test_a_file_with_interpolations_is_followed(tmp_path):
     file = tmp_path / "run.yaml"
     lines = [f"{key}: {value}" for key, value in RUN.items() if not key.startswith(("data.", ACTOR))]
