@@ -40,7 +40,7 @@ CONFIGS: Mapping[str, str | None] = {
     "fully_async_ppo_megatron_trainer": "megatron",
 }
 OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
-"""Groups of other entry points, or whose keys users add freely."""
+"""Groups of other entry points, or whose keys users add freely, in a file. A command line needs `+` in these, too."""
 _BELOW_A_TEACHERS = tuple(f"{key}." for key in BY_KEY if key.startswith("distillation."))
 """Settings of such a group that are read have nothing below them."""
 _FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
@@ -68,7 +68,10 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     for key, place in result.places.items():
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
-        free = tuple(name for name in OPEN if name != "rollout." or "rollout.nnodes" not in known)
+        # Programs that generate apart have `rollout.`; what is in it is known of some versions.
+        apart = not word or result.own_program is not None or not (result.entry or "").startswith("main_ppo")
+        free = tuple(name for name in OPEN if name == "hydra." or (not word and name != "rollout."))
+        free += ("rollout.",) if apart and "rollout.nnodes" not in known else ()
         open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
         if key in (ENGINE, "defaults", "hydra") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
             continue

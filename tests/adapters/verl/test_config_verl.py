@@ -756,6 +756,569 @@ def test_a_deleted_key_falls_back_to_what_verls_code_takes_without_it():
 
 
 @pytest.mark.parametrize(
+    ("word", "version", "found"),
+    [
+        (f"+{ACTOR}unknown=1", "0.9.1", ["BB-VERL-080"]),
+        (f"++{ACTOR}optim.unknown=1", "0.6.0", ["BB-VERL-080"]),
+        (f"+{ACTOR}unknown=1", "0.5.0", []),
+        (f"+{ACTOR}optim.eps=1e-6", "0.9.1", ["BB-VERL-080"]),
+        (f"+{ACTOR}optim.eps=1e-6", "0.5.0", ["BB-VERL-003"]),
+        (f"+{ACTOR}use_rollout_log_probs=True", "0.9.1", []),
+        (f"+{ACTOR}use_rollout_log_probs=True", "0.6.0", ["BB-VERL-080"]),
+        (f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp32", "0.9.1", []),
+        (f"+{ACTOR}optim.override_optimizer_config.anything=1", "0.9.1", []),
+        ("+critic.unknown=1", "0.9.1", []),  # no critic, no dataclass of it
+    ],
+)
+def test_an_appended_key_is_refused_where_a_dataclass_has_no_such_field(word, version, found):
+    assert codes(read(command(word), version=version)) == found
+
+
+def test_an_appended_key_of_a_critic_that_is_trained_is_refused():
+    words = command("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2", "+critic.unknown=1")
+    assert "BB-VERL-080" in codes(read(words))
+
+
+def test_a_key_that_a_version_does_not_read_changes_nothing_there():
+    plain = read(RUN, version="0.5.0").spec
+    words = ("+algorithm.filter_groups.enable=True", "+algorithm.rollout_correction.rollout_is=token")
+    assert read(command(*words), version="0.5.0").spec == read(command(), version="0.5.0").spec
+    assert plain.carried.optimizer_epsilon == 1e-8
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "field", "value"),
+    [
+        ({f"{ACTOR}optim.override_optimizer_config": {"eps": 1e-6}}, "0.9.1", "optimizer_epsilon", 1e-6),
+        ({f"{ACTOR}optim.override_optimizer_config": {"betas": [0.8, 0.9]}}, "0.9.1", "beta1", 0.8),
+        ({f"{ACTOR}optim.override_optimizer_config": {"weight_decay": 0.5}}, "0.9.1", "weight_decay", 0.5),
+        ({f"{ACTOR}optim.betas": [0.8, 0.9], "model_engine": "megatron"}, "0.9.1", "beta1", 0.9),
+        (
+            {f"{ACTOR}optim.override_optimizer_config.adam_beta1": 0.8, "model_engine": "megatron"},
+            "0.9.1",
+            "beta1",
+            0.8,
+        ),
+        ({f"{ACTOR}optim.optimizer": "SGD"}, "0.9.1", "optimizer", "sgd"),
+        ({f"{ACTOR}optim.optimizer": "Adam"}, "0.9.1", "optimizer", "adam"),
+        ({f"{ACTOR}optim.optimizer": "adam", "model_engine": "megatron"}, "0.9.1", "optimizer", "adamw"),
+        (
+            {f"{ACTOR}optim.optimizer": "AdamW8bit", f"{ACTOR}optim.optimizer_impl": "bitsandbytes.optim"},
+            "0.9.1",
+            "optimizer",
+            "bitsandbytes.optim.AdamW8bit",
+        ),
+        ({f"{ACTOR}grad_clip": 0.5}, "0.7.1", "max_gradient_norm", 0.5),
+        ({f"{ACTOR}optim.grad_clip": 0.5}, "0.9.1", "max_gradient_norm", 0.5),
+        ({f"{ACTOR}fsdp_config.dtype": "float16"}, "0.6.1", "precision", "fp16"),
+        ({f"{ACTOR}fsdp_config.dtype": "float16"}, "0.9.1", "precision", "bf16"),
+        ({f"{ACTOR}megatron.dtype": "float16", "model_engine": "megatron"}, "0.9.1", "precision", "fp16"),
+    ],
+)
+def test_the_optimizer_is_what_the_engine_is_handed(values, version, field, value):
+    reading = read({**RUN, **values}, version=version)
+    assert getattr(reading.spec.carried, field) == value
+    written = VerlAdapter().write(reading.spec, version)
+    assert read(dict(written.values), version=version).spec == reading.spec
+
+
+@pytest.mark.parametrize("engine", ["veomni", "torchtitan"])
+def test_what_only_another_engine_says_is_written_for_it(engine, tmp_path):
+    spec = read({**RUN, "model_engine": engine, f"{ROLLOUT}tensor_model_parallel_size": 1}).spec
+    if engine == "torchtitan":
+        spec = spec.replace(**{"topology.tensor_parallel": 2})
+    else:
+        spec = spec.replace(**{"carried.lr_schedule": "linear"})
+    written = VerlAdapter().write(spec)
+    assert written.values["model_engine"] == engine
+    file = tmp_path / "run.yaml"
+    file.write_text(written.text["yaml"])
+    assert read(file).spec == spec
+
+
+def test_a_sweep_leaves_the_run_open():
+    reading = read(command("data.train_batch_size=64,128"))
+    assert reading.verdict == "undecided"
+    assert reading.spec is None
+
+
+def test_the_named_configuration_chooses_the_engine():
+    reading = read(command("--config-path=config", "--config-name=ppo_megatron_trainer.yaml"))
+    assert reading.spec.carried.weight_decay_excludes == "biases_and_norms"
+
+
+def test_a_configuration_of_the_users_own_is_read_from_its_folder(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - ppo_trainer\n  - _self_\ndata:\n  train_batch_size: 96\n")
+    words = [word for word in command() if not word.startswith("data.train_batch_size")]
+    reading = read([*words, "--config-path", str(tmp_path), "--config-name", "mine"])
+    assert reading.spec.rollout.prompts_per_rollout == 96
+
+
+def test_a_configuration_that_is_not_found_leaves_the_run_open():
+    reading = read(command("--config-name=mine"))
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+
+
+def test_another_program_of_verl_is_no_training():
+    reading = read(["python3", "-m", "verl.trainer.main_generation_server", "trainer.nnodes=1"])
+    assert (reading.verdict, codes(reading)) == ("undecided", ["BB-VERL-090"])
+
+
+def test_the_devices_that_are_asked_about_win_over_those_of_the_command():
+    reading = read(command("trainer.nnodes=1"), world=128)
+    assert reading.spec.topology.world_size == 128
+    assert codes(reading) == ["BB-VERL-009"]
+
+
+@pytest.mark.parametrize(("first", "said"), [("+", []), ("++", []), ("", ["BB-VERL-003"])])
+def test_a_key_that_an_earlier_word_added_may_be_set_by_a_later_one(first, said):
+    """Hydra applies them in their order."""
+    key = "actor_rollout_ref.model.override_config.attn_implementation"
+    found = codes(read(command(f"{first}{key}=eager", f"{key}=sdpa")))
+    assert [code for code in found if code == "BB-VERL-003"] == said
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.9.1.dev0", "main"])
+def test_an_unknown_version_fails_closed(version):
+    reading = read(RUN, version=version)
+    assert (reading.spec, codes(reading)) == (None, ["BB-VERL-002"])
+
+
+@pytest.mark.parametrize("version", ["0.9.2", "0.10.0", "0.10.0.dev0"])
+def test_a_newer_version_is_read_as_the_newest_with_a_warning(version):
+    reading = read(RUN, version=version)
+    assert (reading.framework_version, reading.verdict, codes(reading)) == ("0.9.1", "valid", ["BB-VERL-002"])
+    assert reading.spec == read(RUN, version="0.9.1").spec
+
+
+def nested(flat):
+    made = {}
+    for key, value in flat.items():
+        *groups, name = key.split(".")
+        inner = made
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = value
+    return made
+
+
+def test_what_an_installed_newer_version_declares_otherwise_is_named(tmp_path, monkeypatch):
+    table = dict(defaults_of("0.9.1", "fsdp"))
+    table |= {"data.train_batch_size": 512, "trainer.brand_new": True}
+    del table["data.shuffle"]
+    file = tmp_path / composed.GENERATED
+    file.parent.mkdir(parents=True)
+    file.write_text(yaml.safe_dump(nested(table)), encoding="utf-8")
+    monkeypatch.setattr(composed, "package_folder", lambda version: tmp_path if version == "0.10.0" else None)
+    (found,) = read(RUN, version="0.10.0").findings
+    assert "adds trainer.brand_new (True); no longer has data.shuffle; has other defaults for " in found.message
+    assert "data.train_batch_size (512, was 1024)" in found.message
+    (other,) = read(RUN, version="0.11.0").findings
+    assert other.message == "verl 0.11.0 is newer than the newest version known here and is read as 0.9.1"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_known_version_is_read(version):
+    assert read(RUN, version=version).spec is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_engine_has_a_default_for_what_it_reads(version):
+    for engine in engines_of(version):
+        keys = defaults_of(version, engine)
+        assert {"data.train_batch_size", f"{ACTOR}ppo_mini_batch_size", "trainer.nnodes"} <= keys.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "default"),
+    [
+        ("0.4.0", "algorithm.adv_estimator", "gae"),
+        ("0.9.1", "data.train_batch_size", 1024),
+        ("0.9.1", f"{ACTOR}clip_ratio_c", 3.0),
+        ("0.5.0", f"{ACTOR}optim.warmup_style", "constant"),
+        ("0.6.0", f"{ACTOR}optim.warmup_style", None),
+        ("0.9.0", "trainer.use_v1", True),
+        ("0.6.1", f"{ROLLOUT}name", "???"),
+        ("0.9.1", f"{ROLLOUT}tensor_model_parallel_size", 2),
+    ],
+)
+def test_a_default_is_that_of_the_wheel(version, key, default):
+    assert defaults_of(version, "fsdp")[key] == default
+
+
+@pytest.mark.parametrize(
+    ("version", "seed"), [("0.4.0", 1), ("0.6.0", 1), ("0.6.1", 67280421310721), ("0.9.1", 67280421310721)]
+)
+def test_the_seed_of_a_run_that_gives_none(version, seed):
+    assert read(RUN, version=version).spec.order.seed == seed
+
+
+@pytest.mark.parametrize(("version", "step"), [("0.7.1", "short"), ("0.8.0", "error"), ("0.9.1", "pad")])
+def test_what_becomes_of_a_remainder_of_completions(version, step):
+    assert read(RUN, version=version).spec.order.last_optimizer_step == step
+
+
+def test_legacy_workers_floor_the_step_on_each_replica():
+    values = {**RUN, f"{ACTOR}ppo_mini_batch_size": 15, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}
+    assert read(values, version="0.7.1").spec.optimizer_step.completions_per_step == 56
+
+
+@pytest.mark.parametrize(
+    ("version", "detached"), [("0.5.0", False), ("0.6.0", True), ("0.7.1", True), ("0.8.0", False)]
+)
+def test_a_rollout_of_one_step_takes_the_current_log_probabilities_in_some_versions(version, detached):
+    values = {**RUN, f"{ACTOR}ppo_mini_batch_size": 64}
+    assert (read(values, version=version).spec.objective.old_logprobs == "detached") is detached
+
+
+# ---- the installed package
+
+
+def test_easyr1_installed_as_verl_is_told_apart_by_its_files(tmp_path):
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "data_loader.py").touch()
+    assert look(tmp_path).project == "easyr1"
+
+
+def test_files_that_contradict_the_version_are_a_doubt(tmp_path):
+    for name in ("version/version", "trainer/ppo/ray_trainer.py", "trainer/config/_generated_ppo_trainer.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "version" / "version").write_text("0.9.1\n")
+    assert any("trainer/ppo/v1" in doubt for doubt in look(tmp_path).doubts)
+
+
+# ---- writing
+
+
+def test_written_overrides_are_read_again():
+    spec = read({**RUN, f"{ACTOR}optim.lr": 3e-7, "data.seed": 5}).spec
+    text = VerlAdapter().write(spec).text["hydra"]
+    words = shlex.split(text.partition("\n")[2].replace("\\\n", " "))
+    assert read(words).spec == spec
+
+
+def test_written_yaml_is_read_again(tmp_path):
+    spec = read({**RUN, f"{ACTOR}optim.lr": 3e-7, "data.seed": 5}).spec
+    file = tmp_path / "run.yaml"
+    file.write_text(VerlAdapter().write(spec).text["yaml"])
+    assert read(file).spec == spec
+
+
+def test_writing_for_an_older_version_is_read_by_that_version():
+    spec = read(RUN, version="0.7.1").spec
+    written = VerlAdapter().write(spec, "0.7.1")
+    assert read(written.values, version="0.7.1").spec == spec
+
+
+def test_every_problem_of_an_unwritable_spec_is_named():
+    spec = read(RUN).spec.replace(**{"horizon.epochs": 1.5, "optimizer_step.completions_per_step": 30})
+    with pytest.raises(CannotWrite) as caught:
+        VerlAdapter().write(spec)
+    assert [problem.reason.split(" = ")[0] for problem in caught.value.problems] == [
+        "optimizer_step.completions_per_step",
+        "horizon.epochs",
+    ]
+
+
+@st.composite
+def configurations(draw):
+    world, context = draw(st.sampled_from([(1, 1), (2, 1), (8, 1), (8, 2), (24, 1)]))
+    group, micro, times = draw(st.integers(1, 8)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    mini = world // context * micro * times
+    gpus = min(world, 8)
+    values = {
+        "algorithm.adv_estimator": draw(
+            st.sampled_from(["grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+        ),
+        "data.train_batch_size": mini * draw(st.integers(1, 3)) * context,
+        f"{ROLLOUT}name": "vllm",
+        f"{ROLLOUT}n": group,
+        f"{ROLLOUT}tensor_model_parallel_size": 1,
+        f"{ACTOR}ppo_mini_batch_size": mini,
+        f"{ACTOR}ulysses_sequence_parallel_size": context,
+        "trainer.nnodes": world // gpus,
+        "trainer.n_gpus_per_node": gpus,
+        **draw(
+            st.sampled_from(
+                [
+                    {
+                        f"{ACTOR}ppo_micro_batch_size_per_gpu": micro,
+                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": micro + 1,
+                    },
+                    {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 9000},
+                ]
+            )
+        ),
+    }
+    optional = {
+        "algorithm.norm_adv_by_std_in_grpo": st.booleans(),
+        "trainer.use_v1": st.booleans(),
+        "trainer.total_epochs": st.integers(1, 30),
+        "trainer.total_training_steps": st.none() | st.integers(1, 99),
+        "data.seed": st.none() | st.integers(0, 99),
+        "data.shuffle": st.booleans(),
+        "data.max_prompt_length": st.integers(1, 4096),
+        "data.max_response_length": st.integers(1, 4096),
+        f"{ACTOR}ppo_epochs": st.integers(1, 3),
+        f"{ACTOR}shuffle": st.booleans(),
+        f"{ACTOR}loss_agg_mode": st.sampled_from(
+            ["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+        ),
+        f"{ACTOR}loss_scale_factor": st.integers(1, 9999),
+        f"{ACTOR}clip_ratio_low": st.sampled_from([0.1, 0.2]),
+        f"{ACTOR}clip_ratio_high": st.sampled_from([0.28, None]),
+        f"{ACTOR}clip_ratio_c": st.sampled_from([3.0, 10]),
+        f"{ACTOR}entropy_coeff": st.sampled_from([0, 0.001]),
+        f"{ACTOR}policy_loss.loss_mode": st.sampled_from(["vanilla", "gspo", "cispo", "sapo", "geo_mean", "gpg"]),
+        f"{ACTOR}optim.lr": st.sampled_from(["1e-6", 5e-7]),
+        f"{ACTOR}optim.lr_warmup_steps": st.sampled_from([-1, 0, 10]),
+        f"{ACTOR}optim.lr_warmup_steps_ratio": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.lr_scheduler_type": st.sampled_from(["constant", "cosine"]),
+        f"{ACTOR}optim.min_lr_ratio": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.weight_decay": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.clip_grad": st.sampled_from([1.0, 0.5]),
+        f"{ROLLOUT}temperature": st.sampled_from([1.0, 0.7]),
+        "algorithm.rollout_correction.rollout_is": st.sampled_from([None, "token", "sequence"]),
+    }
+    values |= draw(st.fixed_dictionaries({}, optional=optional))
+    penalty = draw(st.sampled_from([None, "loss", "reward"]))
+    if penalty == "loss":
+        values |= {
+            f"{ACTOR}use_kl_loss": True,
+            f"{ACTOR}kl_loss_type": draw(st.sampled_from(["kl", "k3", "k3+", "mse"])),
+        }
+    elif penalty == "reward":
+        values |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": draw(st.sampled_from(["kl", "abs"]))}
+    if penalty:
+        values["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = 1
+    return values
+
+
+@given(configurations())
+def test_what_was_read_is_read_again_from_what_was_written(values):
+    adapter = VerlAdapter()
+    reading = read(values)
+    assert verdict([*reading.findings, *adapter.check(reading)]) == "valid"
+    written = adapter.write(reading.spec)
+    assert read(written.values).spec == reading.spec
+
+
+keys = st.sampled_from(sorted(BY_KEY)) | st.text(max_size=5)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("${data.seed}")
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(keys, anything, max_size=6), st.none() | st.integers(-2, 9), st.sampled_from(VERSIONS))
+def test_no_input_makes_reading_or_checking_raise(values, world, version):
+    adapter = VerlAdapter()
+    reading = adapter.read(Source(values=values), Context(framework_version=version, world_size=world, dataset_size=9))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+@given(st.lists(st.text(max_size=20) | st.sampled_from(command()), max_size=6))
+def test_no_words_make_reading_raise(words):
+    adapter = VerlAdapter()
+    reading = adapter.read(load_source(words), Context(framework_version="0.9.1"))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+def test_importing_the_plugin_module_imports_neither_yaml_nor_a_framework():
+    forbidden = "{'yaml', 'torch', 'verl', 'hydra', 'omegaconf', 'pydantic'}"
+    code = f"import sys, batchbridge_verl; sys.exit(', '.join({forbidden} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_reading_and_checking_take_less_than_600_ms_of_cpu():
+    words = COMMANDS["gspo_qwen3_30b_a3b_megatron"]["argv"]
+    defaults_of.cache_clear()
+    start = time.process_time()
+    adapter = VerlAdapter()
+    adapter.check(read(words, prompts=10_000))
+    assert time.process_time() - start < 0.6
+
+
+def test_what_a_script_leaves_open_is_no_error_of_the_settings_that_follow_it():
+    key = f"{ACTOR}ppo_mini_batch_size"
+    source = Source(values={**RUN, key: "$MINI"}, unknown={key: ("MINI",)})
+    reading = read(source)
+    assert reading.verdict == "undecided"
+    assert "MINI" in reading.findings[0].message
+
+
+def test_gspo_is_ppos_surrogate_with_the_ratio_of_whole_sequences():
+    objective = read({**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo"}).spec.objective
+    assert (objective.surrogate, objective.ratio_level, objective.dual_clip) == ("ppo", "sequence", None)
+
+
+def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
+    from batchbridge_trl.config import TrlAdapter
+
+    theirs = TrlAdapter().read(
+        Source(values={"importance_sampling_level": "sequence", "num_generations": 4, "max_steps": 1}),
+        Context(framework_version="1.16.0", world_size=8, dataset_size=256),
+    )
+    ours = read({**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo"})
+    for path in ("objective.surrogate", "objective.ratio_level"):
+        values = [each.spec.values[path] for each in (ours, theirs)]
+        assert values[0] == values[1], path
+
+
+@pytest.mark.parametrize(("version", "aggregation"), [("0.9.0", "sequence_mean"), ("0.9.1", "token_sum")])
+def test_gspo_reads_loss_agg_mode_from_0_9_1_on(version, aggregation):
+    values = {**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-sum"}
+    assert read(values, version=version).spec.loss.policy.aggregation == aggregation
+
+
+KL_AND_ENTROPY = {
+    f"{ACTOR}use_kl_loss": True,
+    f"{ACTOR}entropy_coeff": 0.01,
+    f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm",
+    f"{ACTOR}loss_scale_factor": 40,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 1,
+}
+NORM = LossTerm(aggregation="sequence_sum_over_constant", constant=40)
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "loss"),
+    [
+        ("gspo", "0.9.1", Loss(policy=NORM)),
+        ("gspo", "0.9.0", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("gspo", "0.8.0", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("sapo", "0.9.1", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("vanilla", "0.8.0", Loss(policy=NORM)),
+    ],
+)
+def test_kl_and_entropy_take_loss_agg_mode_where_the_loss_mode_insists_on_its_own(mode, version, loss):
+    spec = read({**RUN, **KL_AND_ENTROPY, f"{ACTOR}policy_loss.loss_mode": mode}, version=version).spec
+    assert spec.loss == loss
+    written = VerlAdapter().write(spec, version)
+    assert read(written.values, version=version).spec == spec
+
+
+def test_terms_that_are_off_are_not_told_apart():
+    own = {f"{ACTOR}use_kl_loss": False, f"{ACTOR}entropy_coeff": 0, f"{ACTOR}policy_loss.loss_mode": "sapo"}
+    assert read({**RUN, **KL_AND_ENTROPY, **own}).spec.loss == Loss(policy=LossTerm(aggregation="sequence_mean"))
+
+
+def test_a_kl_term_of_its_own_is_not_written_where_verl_has_none():
+    spec = read({**RUN, **KL_AND_ENTROPY}).spec.replace(**{"loss.kl": LossTerm(aggregation="token_mean")})
+    with pytest.raises(CannotWrite, match=r"loss\.kl, loss\.entropy: verl's are as the policy's term"):
+        VerlAdapter().write(spec)
+
+
+@pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo", "sapo", "geo_mean", "gpg", "dppo_tv", "clip_cov", "dro"])
+def test_every_loss_mode_is_written_as_it_was_read(mode):
+    spec = read({**RUN, f"{ACTOR}policy_loss.loss_mode": mode}).spec
+    assert VerlAdapter().write(spec).values[f"{ACTOR}policy_loss.loss_mode"] == mode
+
+
+def test_a_rollout_ahead_is_another_program_and_refused_by_name():
+    words = ["python3", "-m", "verl.experimental.one_step_off_policy.main_ppo", *command()[3:]]
+    spec = read(words).spec
+    assert (spec.staleness.mode, spec.staleness.maximum) == ("lookahead", 1)
+    with pytest.raises(CannotWrite, match="one_step_off_policy"):
+        VerlAdapter().write(spec)
+
+
+def test_a_schedule_that_the_engine_lacks_is_refused_by_name():
+    spec = read(RUN).spec.replace(**{"carried.lr_schedule": "polynomial"})
+    with pytest.raises(CannotWrite, match=r"carried\.lr_schedule = polynomial"):
+        VerlAdapter().write(spec)
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "ways"),
+    [
+        ((f"{ACTOR}strategy=megatron",), "0.9.1", ["model_engine=megatron"]),
+        ((f"{ACTOR}strategy=megatron",), "0.6.1", ["--config-name=ppo_megatron_trainer.yaml"]),
+        (("model_engine=megatron",), "0.7.1", ["--config-name=ppo_megatron_trainer.yaml"]),
+        (("model_engine=megatron",), "0.8.0", []),
+        ((f"{ACTOR}strategy=fsdp2",), "0.9.1", []),
+    ],
+)
+def test_a_command_composes_the_engine_that_it_names(words, version, ways):
+    found = [finding for finding in read(command(*words), version=version).findings if finding.code == "BB-VERL-007"]
+    assert [fix.text for finding in found for fix in finding.fixes] == ways
+    assert all(finding.severity == "error" and not finding.undecided for finding in found)
+
+
+@pytest.mark.parametrize(("version", "by_name"), [("0.7.1", True), ("0.8.0", False)])
+def test_a_written_command_chooses_megatron_as_its_version_does(version, by_name):
+    values = {**RUN, "model_engine": "megatron", f"{ACTOR}megatron.tensor_model_parallel_size": 2}
+    text = VerlAdapter().write(read(values, version=version).spec, version).text["hydra"]
+    assert ("--config-name=ppo_megatron_trainer.yaml" in text) is by_name
+    assert ("model_engine=megatron" in text) is not by_name
+    words = shlex.split(text.partition("\n")[2].replace("\\\n", " "))
+    assert read(words, version=version).spec == read(values, version=version).spec
+
+
+@pytest.mark.parametrize("key", ["data.max_prompt_length", f"{ACTOR}ppo_mini_batch_size", "trainer.nnodes"])
+def test_a_value_that_is_still_missing_is_said_and_no_crash(key):
+    reading = read({**RUN, key: "???"})
+    assert "BB-VERL-006" in codes(reading)
+    assert verdict([*reading.findings, *VerlAdapter().check(reading)]) == "invalid"
+
+
+# ---- every form of input, by what it does to a run
+
+
+def test_a_forced_key_sets_one_that_is_there_and_one_that_is_not():
+    reading = read(command("++data.train_batch_size=128", "++data.my_key=1"))
+    assert reading.spec.rollout.prompts_per_rollout == 128
+    assert "BB-VERL-003" not in codes(reading)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["~trainer.total_epochs"], ("invalid", ["BB-VERL-006"])),
+        (["trainer.total_epochs=3", "~trainer.total_epochs"], ("invalid", ["BB-VERL-006"])),
+        (["~trainer.total_epochs", "trainer.total_epochs=3"], ("invalid", ["BB-VERL-006"])),
+        (["~trainer.total_epochs", "+trainer.total_epochs=3"], ("valid", [])),
+        (["+trainer.mine=3", "~trainer.mine"], ("valid", [])),
+        (["~actor_rollout_ref.actor.clip_ratio_high=0.2"], ("undecided", ["BB-VERL-005"])),
+        (["~actor_rollout_ref.actor.clip_ratio_high=0.3"], ("invalid", ["BB-VERL-008"])),
+        (["~critic.optim"], ("undecided", ["BB-VERL-005"])),
+        (["~trainer.project_name"], ("valid", [])),
+        (["~data.seed"], ("invalid", ["BB-VERL-008"])),
+        (["~data.my_key"], ("invalid", ["BB-VERL-008"])),
+    ],
+)
+def test_a_key_that_is_taken_out_has_no_default(words, found):
+    reading = read(command(*words))
+    assert (reading.verdict, codes(reading)) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "version", "found"),
+    [
+        ("rollout.n=8", "0.9.1", ["BB-VERL-003"]),
+        ("+rollout.n=8", "0.9.1", []),
+        ("reward.num_workers=8", "0.9.1", []),
+        ("+reward.num_workers=8", "0.9.1", ["BB-VERL-008"]),
+        ("reward.my_key=8", "0.9.1", ["BB-VERL-003"]),
+        ("+reward.my_key=8", "0.9.1", []),
+        ("distillation.my_key=8", "0.8.0", ["BB-VERL-003"]),
+        ("+distillation.teacher_models.mine.model_path=x", "0.9.1", []),
+        ("ray_kwargs.ray_init.num_cpus=8", "0.6.0", []),
+        ("ray_init.num_cpus=8", "0.6.0", ["BB-VERL-003"]),
+        ("ray_init.num_cpus=8", "0.5.0", []),
+        ("+ray_kwargs.ray_init.address=x", "0.9.1", []),
+        ("custom_reward_function.my_key=8", "0.4.0", ["BB-VERL-003"]),
+    ],
+)
+def test_no_group_of_a_command_is_open(word, version, found):
+    reading = read(command(word), version=version)
+    assert [code for code in codes(reading) if code in ("BB-VERL-003", "BB-VERL-008")] == found
+
+
+@pytest.mark.parametrize(
     ("word", "said"),
     [
         ('actor_rollout_ref.actor.ppo_mini_batch_size="64"', '= "64": expected an integer'),
