@@ -109,7 +109,7 @@ class VerlAdapter(PackagedAdapter):
         world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
         found += told_by_user.findings
         reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
-        if unread or unreadable or any(finding.code == "BB-VERL-006" for finding in wrong_keys):
+        if unread or unreadable or any(one.code in (CODES.wrong_value, CODES.undecided) for one in wrong_keys):
             return reading
         run = Run(
             native=native,

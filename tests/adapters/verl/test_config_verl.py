@@ -750,11 +750,6 @@ def test_a_forced_key_sets_one_that_is_there_and_one_that_is_not():
     assert "BB-VERL-003" not in codes(reading)
 
 
-def test_a_deleted_key_falls_back_to_what_verls_code_takes_without_it():
-    assert read(command("~trainer.total_epochs")).native["trainer.total_epochs"] == 30
-    assert read(command("~actor_rollout_ref.actor.clip_ratio_high=0.2")).findings == ()
-
-
 @pytest.mark.parametrize(
     ("word", "version", "found"),
     [
