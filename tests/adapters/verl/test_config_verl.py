@@ -758,6 +758,7 @@ def test_a_forced_key_sets_one_that_is_there_and_one_that_is_not():
         (["~trainer.total_epochs", "trainer.total_epochs=3"], ("invalid", ["BB-VERL-006"])),
         (["~trainer.total_epochs", "+trainer.total_epochs=3"], ("valid", [])),
         (["+trainer.mine=3", "~trainer.mine"], ("valid", [])),
+        (["+trainer.mine=3", "+trainer.mine=4"], ("invalid", ["BB-VERL-008"])),
         (["~actor_rollout_ref.actor.clip_ratio_high=0.2"], ("undecided", ["BB-VERL-005"])),
         (["~actor_rollout_ref.actor.clip_ratio_high=0.3"], ("invalid", ["BB-VERL-008"])),
         (["~critic.optim"], ("undecided", ["BB-VERL-005"])),
