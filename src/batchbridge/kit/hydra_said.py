@@ -144,7 +144,11 @@ class HydraProgram:
         operation, earlier = override.operation, result.operations.get(key) if twice else None
         if earlier not in (None, "delete") and operation != "delete" and (before := result.values.get(key)) != value:
             text = f"{key} is given twice, as {as_given(before)} and as {as_given(value)}; the last one counts"
-            result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
+            found = Finding(self.codes[2], "warning", "config", text, (place,))
+            if operation == "add" and before is not None and not isinstance(value, list | dict):
+                text, native = f"+{key}: an earlier word says it already", "hydra: Could not append to config"
+                found = Finding(self.codes[1], "error", "config", text, (place,), native=native)
+            result.findings.append(found)
         if operation == "add" and (isinstance(value, list | dict) or earlier == "delete"):
             operation = "force"  # Hydra merges these into what is there; what was taken out may be added again
         if operation == "set" and earlier in ("add", "force", "delete"):
