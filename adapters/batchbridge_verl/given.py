@@ -85,8 +85,9 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
             continue
         if operation == "add" and known.get(key) is not None:
             found.append(_there_already(key, place, version))
-        if key in groups and not isinstance(result.values[key], Mapping):
-            found.append(NATIVELY.wrong(place, result.values[key], "a group of settings"))
+        value = result.values[key]
+        if (key in groups and not isinstance(value, Mapping)) or (known.get(key) == {} and isinstance(value, list)):
+            found.append(NATIVELY.wrong(place, value, "a group of settings"))
             continue
         appended = operation in ("add", "force")
         read = key in BY_KEY and reads(key, version, engine, known) and (appended or not word)
