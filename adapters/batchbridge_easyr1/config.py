@@ -186,7 +186,7 @@ def _base(name: Any, beside: Path | None, version: str, said: Said) -> None:
 def _unknown_keys(said: Said, version: str) -> list[Finding]:
     known, groups = keys_of(version), groups_of(version)
     found = [
-        NATIVELY.wrong(place, "a group of settings")
+        NATIVELY.wrong(place, said.values[key], "a group of settings")
         for key, place in said.places.items()
         if key in groups and not isinstance(said.values[key], Mapping)
     ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT
+from batchbridge.kit.omegaconf_kinds import FLOAT, INT, OPTIONAL_INT, TRUTH
 from batchbridge.kit.values import Told, by
 from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, STRATEGY, THRESHOLD, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
@@ -30,8 +30,8 @@ SETTINGS: tuple[Key, ...] = (
     Key(STALE, FLOAT, 0.1),
     Key(SYNCHRONISED, INT, 4),
     Key(TOTAL, OPTIONAL_INT, 100),
-    Key(HYBRID, BOOL, True),
-    Key(LOG_PROBS, BOOL, False),
+    Key(HYBRID, TRUTH, True),
+    Key(LOG_PROBS, TRUTH, False),
 )
 """Settings that fully_async alone is read by."""
 _BOTH: Mapping[str, Any] = {

@@ -17,7 +17,7 @@ from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
 from batchbridge_verl.given import CODES, CONFIGS, ENTRIES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
-from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, Run
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, TOTAL_EPOCHS, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
@@ -109,7 +109,7 @@ class VerlAdapter(PackagedAdapter):
         world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
         found += told_by_user.findings
         reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
-        if unread or unreadable or any(finding.code == "BB-VERL-006" for finding in wrong_keys):
+        if unread or unreadable or any(one.code in (CODES.wrong_value, CODES.undecided) for one in wrong_keys):
             return reading
         run = Run(
             native=native,
@@ -121,6 +121,9 @@ class VerlAdapter(PackagedAdapter):
             given=frozenset(told_by_user.places),
             prompts_in_dataset=context.dataset_size,
         )
+        if isinstance(epochs := told_by_user.values.get(TOTAL_EPOCHS), float) and not run.v1:
+            found.append(NATIVELY.wrong(told_by_user.places[TOTAL_EPOCHS], epochs, "an integer"))
+            return dataclasses.replace(reading, findings=tuple(found))
         refused = refused_fields(told_by_user, version, defaults, run.critic)
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.

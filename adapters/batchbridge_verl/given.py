@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
 from batchbridge.kit.hydra_said import HydraProgram, HydraSaid
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.omegaconf_said import Natively
+from batchbridge.kit.omegaconf_said import Natively, as_given
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
-from batchbridge_verl.run import FULLY_ASYNC
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, GROUP, MINI, NODES, PROMPTS, TOTAL_EPOCHS
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
@@ -40,7 +40,11 @@ CONFIGS: Mapping[str, str | None] = {
     "fully_async_ppo_megatron_trainer": "megatron",
 }
 OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
-"""Groups of other entry points, or whose keys users add freely."""
+"""Groups of other entry points, or whose keys users add freely, in a file. A command line needs `+` in these, too."""
+NEEDED = frozenset((NODES, GPUS, PROMPTS, GROUP, MINI, "data.shuffle", TOTAL_EPOCHS))
+"""Keys that every run reads from the configuration itself, so that it ends without them. Source: verl 0.9.1
+main_ppo_v0.py:72, ray_trainer.py:1353 and 1465, v1/trainer_base.py:467 and 819, ppo/utils.py:158."""
+_OVERRIDES = "hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config"
 _BELOW_A_TEACHERS = tuple(f"{key}." for key in BY_KEY if key.startswith("distillation."))
 """Settings of such a group that are read have nothing below them."""
 _FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
@@ -68,15 +72,22 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     for key, place in result.places.items():
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
-        free = tuple(name for name in OPEN if name != "rollout." or "rollout.nnodes" not in known)
+        # Programs that generate apart have `rollout.`; what is in it is known of some versions.
+        apart = not word or result.own_program is not None or not (result.entry or "").startswith("main_ppo")
+        free = tuple(name for name in OPEN if name == "hydra." or (not word and name != "rollout."))
+        free += ("rollout.",) if apart and "rollout.nnodes" not in known else ()
         open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
         if key in (ENGINE, "defaults", "hydra") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
             continue
         operation = result.operations[key]
+        if operation == "delete":
+            found += _taken_out(key, result, version, defaults)
+            continue
         if operation == "add" and known.get(key) is not None:
             found.append(_there_already(key, place, version))
-        if key in groups and not isinstance(result.values[key], Mapping):
-            found.append(NATIVELY.wrong(place, "a group of settings"))
+        value = result.values[key]
+        if (key in groups and not isinstance(value, Mapping)) or (known.get(key) == {} and isinstance(value, list)):
+            found.append(NATIVELY.wrong(place, value, "a group of settings"))
             continue
         appended = operation in ("add", "force")
         read = key in BY_KEY and reads(key, version, engine, known) and (appended or not word)
@@ -91,11 +102,31 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     return found
 
 
+def _taken_out(key: str, result: HydraSaid, version: str, defaults: Defaults) -> Iterator[Finding]:
+    """What `~key` comes to: nothing to take out, or another value than the one named; or a setting that is missed."""
+    known, place, named = defaults.values, result.places[key], result.values[key]
+    there = known.get(key)
+    if key not in (*defaults.groups, *result.configured) and (
+        there is None or (named not in (None, there) and "${" not in str(there))
+    ):
+        what = "has no such key, or null there" if there is None else f"has {as_given(there)} there"
+        text, native = (
+            f"~{key}: verl {version} {what}",
+            "hydra: ConfigCompositionException: Could not delete from config",
+        )
+        yield Finding("BB-VERL-008", "error", "config", text, (place,), native=native, source=_OVERRIDES)
+    elif key in NEEDED:
+        text, native = f"~{key}: verl {version} reads it in whatever run", "ConfigAttributeError: Missing key ..."
+        yield Finding(CODES.wrong_value, "error", "construction", text, (place,), native=native, source=NATIVELY.source)
+    elif any(f"{row}.".startswith(f"{key}.") and row in known for row in BY_KEY):
+        why = f"~{key} takes it out, and what verl {version} does without it is not known"
+        yield NATIVELY.left_open(key, why, result, (), (Fix(f"leave out ~{key}"),))
+
+
 def _there_already(key: str, place: Where, version: str) -> Finding:
     text, fixes = f"+{key}: verl {version} has this key already", (Fix(f"write {key}=... without +"),)
     native = "hydra: ConfigCompositionException: Could not append to config. An item is already at ..."
-    source = "hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config"
-    return Finding("BB-VERL-008", "error", "config", text, (place,), fixes, native=native, source=source)
+    return Finding("BB-VERL-008", "error", "config", text, (place,), fixes, native=native, source=_OVERRIDES)
 
 
 def refused_fields(result: HydraSaid, version: str, defaults: Defaults, critic: bool) -> list[Finding]:

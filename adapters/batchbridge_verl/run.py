@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge.kit.records import dataclass
 from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 
-NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+NODES, GPUS, TOTAL_EPOCHS = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"

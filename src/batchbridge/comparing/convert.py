@@ -21,7 +21,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import Problem
 from batchbridge.frozen import dataclass
-from batchbridge.kit.versions import includes
+from batchbridge.kit.versions import includes, readable
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief, many
@@ -253,8 +253,12 @@ def _own(reading: Reading) -> Adapter | None:
 
 
 def unknown_version(adapter: Adapter, version: str) -> str | None:
-    """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
-    if includes(adapter.versions, version):
+    """Why nothing is written for a version: it is newer than all that are known, or the adapter does not know it, and
+    reads nothing at all even without any settings."""
+    newest = adapter.newest_version
+    if newest and readable(version, newest) != version:
+        return f"{adapter.framework} {version} is newer than {newest}, the newest that is written for"
+    if includes(adapter.versions, version) and version in (adapter.releases or (version,)):
         return None
     try:
         reading = adapter.read(Source(), Context(framework_version=version, world_size=1))

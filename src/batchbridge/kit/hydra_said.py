@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import NoOverride, NotRead, Override, parse_override
-from batchbridge.kit.omegaconf_said import Said, place_of
+from batchbridge.kit.omegaconf_said import Said, as_given, place_of
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.files import load_source, near_file
@@ -23,9 +23,10 @@ class HydraSaid(Said):
     """What is said, the entry point, and the configuration that a command line names.
 
     from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
-    the configuration lacks. configured: keys of a file that a command line names as its configuration. config_is_read:
-    False where that file is not found. own_program: the module, where it is none of the framework's. groups: parts of
-    the configuration for which a word names another one (`actor@a.b=mine`), which is not read.
+    the configuration lacks. configured: keys of a file that a command line names as its configuration, and those that a
+    word sets and a later one takes out. config_is_read: False where that file is not found. own_program: the module,
+    where it is none of the framework's. groups: parts of the configuration for which a word names another one
+    (`actor@a.b=mine`), which is not read.
     """
 
     entry: str | None = None
@@ -140,14 +141,24 @@ class HydraProgram:
     def _put(self, override: Override, source: Source, result: HydraSaid, *, twice: bool) -> None:
         key, value, line = override.key, override.value, source.lines.get(override.word.partition("=")[0])
         place = place_of(key, value, line, source.path)
-        if twice and (before := result.values.get(key)) != value:
-            text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
-            result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
-        operation = override.operation
-        if operation == "add" and isinstance(value, list | dict):
-            operation = "force"  # Hydra merges these into what is there
-        if twice and operation == "set" and result.operations.get(key) in ("add", "force"):
-            operation = result.operations[key]  # what an earlier word added, a later one without + may set
+        operation, earlier = override.operation, result.operations.get(key) if twice else None
+        if earlier not in (None, "delete") and operation != "delete" and (before := result.values.get(key)) != value:
+            text = f"{key} is given twice, as {as_given(before)} and as {as_given(value)}; the last one counts"
+            found = Finding(self.codes[2], "warning", "config", text, (place,))
+            if operation == "add" and before is not None and not isinstance(value, list | dict):
+                text, native = f"+{key}: an earlier word says it already", "hydra: Could not append to config"
+                found = Finding(self.codes[1], "error", "config", text, (place,), native=native)
+            result.findings.append(found)
+        if operation == "add" and (isinstance(value, list | dict) or earlier == "delete"):
+            operation = "force"  # Hydra merges these into what is there; what was taken out may be added again
+        if operation == "set" and earlier in ("add", "force", "delete"):
+            operation = earlier  # what an earlier word added, a later one without + may set; what it took out, not
+        if operation == "delete" and earlier == "add":  # as if neither had been said
+            for told in (result.values, result.places, result.operations):
+                told.pop(key)
+            return
+        if operation == "delete" and earlier:
+            result.configured |= {key}
         result.put(key, value, place, operation)
 
     def _base_file(self, source: Source, result: HydraSaid, module: str | None) -> None:

@@ -119,7 +119,7 @@ def or_null_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**schema, "enum": [*schema["enum"], None]}
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return {**schema, "type": [*types, "null"]}
+        return {**schema, "type": list(dict.fromkeys([*types, "null"]))}
     return schema
 
 

@@ -79,12 +79,15 @@ class Resolver:
         known, nor what refers to them. `functions`: resolvers that a framework registers, by name."""
         self.functions, self.values, self.env, self.unknown = functions or {}, values, env or {}, unknown
         self._groups: set[str] | None = None
+        self.origin = ""
+        """The last key that was asked: where the value of `get` stands."""
 
     def get(self, key: str) -> Any:
         """The value of `key`. Raises `Unresolved`; `KeyError` where there is no such key."""
         return self._follow(key, ())
 
     def _follow(self, key: str, chain: tuple[str, ...]) -> Any:
+        self.origin = key
         if key in chain or len(chain) > MAX_DEPTH:
             raise Unresolved(f"{' -> '.join([*chain[:4], key])}: the interpolation leads back to itself")
         if key in self.unknown:

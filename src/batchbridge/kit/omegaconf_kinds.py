@@ -31,6 +31,21 @@ def _integer(value: Any) -> int:
     raise WrongValue("an integer")
 
 
+def _whole(value: Any) -> int:
+    return _integer(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+_TRUE = ("true", "yes", "on", "1")
+
+
+def _truth(value: Any) -> bool:
+    if value is None or isinstance(value, (bool, int, float)):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in _TRUE:
+        return True
+    raise WrongValue("true or false", "it is asked for its truth: text counts as true, whatever it says")
+
+
 def _float(value: Any) -> float:
     if isinstance(value, str):
         value = number(value)
@@ -56,10 +71,20 @@ def _any(value: Any) -> Any:
 INT = _kind("int", "an integer", _integer, {"type": "integer"})
 FLOAT = _kind("float", "a number", _float, {"type": ["number", "string"], "pattern": f"^({FINITE})$"})
 BOOL = _kind("bool", "true or false", flag.convert, {"type": "boolean"})
+TRUTH = Kind(
+    "truth",
+    "true or false",
+    _truth,
+    {"type": ["boolean", "number", "string", "null"], "pattern": "^(" + "|".join(map(any_case, _TRUE)) + ")$"},
+)
+"""A flag that is asked for its truth alone, of whatever type."""
+WHOLE = _kind("int", "an integer", _whole, {"type": "integer"})
+"""A number that is compared and divided by alone: 3.0 is 3."""
 TEXT = _kind("str", "text", text.convert, {"type": "string"})
 LIST = _kind("list", "a list", _sequence, {"type": "array", "items": {"type": ["number", "string", "boolean"]}})
 ANY = Kind("any", "any", _any)
 OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT, OPTIONAL_LIST = map(or_null, (INT, FLOAT, BOOL, TEXT, LIST))
+OPTIONAL_TRUTH, OPTIONAL_WHOLE = map(or_null, (TRUTH, WHOLE))
 """Where null is legal, too."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge.frozen import dataclass
-from batchbridge.kit.hydra_overrides import Operation
+from batchbridge.kit.hydra_overrides import Operation, primitive
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
@@ -65,6 +65,14 @@ class Said:
         return merged
 
 
+def as_given(value: Any) -> Any:
+    """`shown`, with quotes around a text that were no text without them."""
+    if value is None:
+        return "null"
+    text = shown(value)
+    return f'"{text}"' if isinstance(value, str) and (not value or primitive(value) != value) else text
+
+
 def place_of(key: str, value: Any, line: int | None, path: Path | None) -> Where:
     """Where a key was given; without its line, the file says nothing."""
     return Where(key, shown(value), None if path is None or not line else str(path), line)
@@ -78,11 +86,10 @@ class Natively:
     native: str
     source: str
 
-    def wrong(self, place: Where, expected: str) -> Finding:
+    def wrong(self, place: Where, value: Any, expected: str, native: str = "") -> Finding:
         """A value that is not of its key's kind."""
-        value = "null" if place.value is None else place.value
-        text = f"{place.key} = {value!s:.60}: expected {expected}"
-        code, native, source = self.codes.wrong_value, self.native, self.source
+        text = f"{place.key} = {as_given(value)}: expected {expected}"
+        code, native, source = self.codes.wrong_value, native or self.native, self.source
         return Finding(code, "error", "config", text, (place,), native=native, source=source)
 
     def left_open(self, key: str, why: str, said: Said, variables: Iterable[str], fixes: tuple[Fix, ...]) -> Finding:
@@ -93,7 +100,7 @@ class Natively:
 
     def values(
         self,
-        rows: Iterable[Key],
+        rows: Collection[Key],
         said: Said,
         defaults: Mapping[str, Any],
         env: Mapping[str, str],
@@ -101,13 +108,14 @@ class Natively:
         reads: Callable[[str], bool] = lambda key: True,
     ) -> tuple[dict[str, Any], set[str]]:
         """Every setting that is read, resolved and of its kind, and the keys whose value could not be read: a finding
-        each. reads: whether anything reads a key; what is not is at its row's default, whatever was given."""
-        merged = said.merged(defaults)
+        each, at the key that it stands at. reads: whether anything reads a key; what is not is at its row's default,
+        whatever was given."""
+        merged, kinds = said.merged(defaults), {row.key: row.kind for row in rows}
         resolver = Resolver(merged, env, said.unknown)
         native: dict[str, Any] = {}
         unread: set[str] = set()
         for row in rows:
-            native[row.key] = None
+            native[row.key] = value = None
             try:
                 if row.key in said.unknown:
                     names = tuple(said.unknown[row.key])
@@ -128,10 +136,12 @@ class Natively:
                 plain = (Fix(f"give {row.key} a plain value"),)
                 found = self.left_open(row.key, str(error), said, variables, plain)
             except WrongValue as error:
-                place = said.places.get(row.key) or Where(row.key)
-                found = self.wrong(place, str(error))
+                place = said.places.get(row.key) or Where(row.key, shown(value))
+                found = self.wrong(place, value, error.expected, error.native)
             unread.add(row.key)
-            said.findings.append(found)
+            at = row.key if row.key in said.places or row.key in said.unknown else resolver.origin
+            if at == row.key or at not in kinds or (found.code == self.codes.wrong_value and kinds[at].takes(value)):
+                said.findings.append(found)
         return native, unread
 
     def devices(self, native: Mapping[str, Any], nodes: str, gpus: str, said: Said, context: Context) -> int:

@@ -750,9 +750,95 @@ def test_a_forced_key_sets_one_that_is_there_and_one_that_is_not():
     assert "BB-VERL-003" not in codes(reading)
 
 
-def test_a_deleted_key_falls_back_to_what_verls_code_takes_without_it():
-    assert read(command("~trainer.total_epochs")).native["trainer.total_epochs"] == 30
-    assert read(command("~actor_rollout_ref.actor.clip_ratio_high=0.2")).findings == ()
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["~trainer.total_epochs"], ("invalid", ["BB-VERL-006"])),
+        (["trainer.total_epochs=3", "~trainer.total_epochs"], ("invalid", ["BB-VERL-006"])),
+        (["~trainer.total_epochs", "trainer.total_epochs=3"], ("invalid", ["BB-VERL-006"])),
+        (["~trainer.total_epochs", "+trainer.total_epochs=3"], ("valid", [])),
+        (["+trainer.mine=3", "~trainer.mine"], ("valid", [])),
+        (["+trainer.mine=3", "+trainer.mine=4"], ("invalid", ["BB-VERL-008"])),
+        (["~actor_rollout_ref.actor.clip_ratio_high=0.2"], ("undecided", ["BB-VERL-005"])),
+        (["~actor_rollout_ref.actor.clip_ratio_high=0.3"], ("invalid", ["BB-VERL-008"])),
+        (["~critic.optim"], ("undecided", ["BB-VERL-005"])),
+        (["~trainer.project_name"], ("valid", [])),
+        (["~data.seed"], ("invalid", ["BB-VERL-008"])),
+        (["~data.my_key"], ("invalid", ["BB-VERL-008"])),
+    ],
+)
+def test_a_key_that_is_taken_out_has_no_default(words, found):
+    reading = read(command(*words))
+    assert (reading.verdict, codes(reading)) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "version", "found"),
+    [
+        ("rollout.n=8", "0.9.1", ["BB-VERL-003"]),
+        ("+rollout.n=8", "0.9.1", []),
+        ("reward.num_workers=8", "0.9.1", []),
+        ("+reward.num_workers=8", "0.9.1", ["BB-VERL-008"]),
+        ("reward.my_key=8", "0.9.1", ["BB-VERL-003"]),
+        ("+reward.my_key=8", "0.9.1", []),
+        ("distillation.my_key=8", "0.8.0", ["BB-VERL-003"]),
+        ("+distillation.teacher_models.mine.model_path=x", "0.9.1", []),
+        ("ray_kwargs.ray_init.num_cpus=8", "0.6.0", []),
+        ("ray_init.num_cpus=8", "0.6.0", ["BB-VERL-003"]),
+        ("ray_init.num_cpus=8", "0.5.0", []),
+        ("+ray_kwargs.ray_init.address=x", "0.9.1", []),
+        ("custom_reward_function.my_key=8", "0.4.0", ["BB-VERL-003"]),
+    ],
+)
+def test_no_group_of_a_command_is_open(word, version, found):
+    reading = read(command(word), version=version)
+    assert [code for code in codes(reading) if code in ("BB-VERL-003", "BB-VERL-008")] == found
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("data.shuffle=1", True),
+        ("data.shuffle=0", False),
+        ("data.shuffle=null", False),
+        ("data.shuffle=yes", True),
+        ("data.shuffle=no", None),
+        ("trainer.total_epochs=3.0", 3),
+        ("trainer.total_epochs=3.5", None),
+        ("trainer.critic_warmup=2.0", 2),
+        ("data.train_batch_size=128.0", None),
+    ],
+)
+def test_a_value_of_another_type_counts_where_verl_only_asks_for_its_truth_or_compares_it(word, value):
+    reading = read(command(word))
+    wrong = [finding for finding in reading.findings if finding.code == "BB-VERL-006"]
+    assert (bool(wrong), reading.native[word.partition("=")[0]]) == (value is None, value)
+
+
+def test_text_for_a_flag_counts_as_true_whatever_it_says():
+    (finding,) = read(command("data.shuffle=no")).findings
+    assert finding.native == "it is asked for its truth: text counts as true, whatever it says"
+
+
+@pytest.mark.parametrize(("words", "wrong"), [([], False), (["trainer.use_v1=False"], True)])
+def test_whole_epochs_as_a_float_end_the_v0_trainer_alone(words, wrong):
+    assert ("BB-VERL-006" in codes(read(command("trainer.total_epochs=3.0", *words), version="0.9.1"))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ('actor_rollout_ref.actor.ppo_mini_batch_size="64"', '= "64": expected an integer'),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=64.0", "= 64.0: expected an integer"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=sixty", "= sixty: expected an integer"),
+        ("actor_rollout_ref.actor.ppo_epochs=null", "= null: expected an integer, not null"),
+        ("actor_rollout_ref.actor.ppo_epochs=${oc.env:X}", "is left open: ${oc.env:X} asks for the environment"),
+    ],
+)
+def test_a_wrong_value_is_said_once_as_it_was_given(word, said):
+    key = word.partition("=")[0]
+    found = [finding for finding in read(command(word)).findings if finding.code in ("BB-VERL-005", "BB-VERL-006")]
+    assert [finding.message.startswith(f"{key} {said}") for finding in found] == [True]
 
 
 def test_a_file_with_interpolations_is_followed(tmp_path):
