@@ -32,7 +32,7 @@ MAX_WRITES = 500
 
 
 def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Problems:
-    """What `adapter` writes for `spec`, or the problems of its refusal."""
+    """The settings that `adapter` writes for `spec`, or the problems of its refusal."""
     try:
         return adapter.write(spec, version)
     except CannotWrite as refused:
@@ -40,7 +40,7 @@ def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Proble
 
 
 class Search:
-    """Looks for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
+    """The search for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
 
     def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
         self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
@@ -50,7 +50,7 @@ class Search:
         self._seen: set[Spec] = set()
 
     def nearest(self, spec: Spec) -> Written | None:
-        """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
+        """The settings written for `spec` or its nearest neighbour; None where no neighbour is written either."""
         spec, result = self._first(spec)
         if isinstance(result, Written):
             return result
@@ -83,7 +83,8 @@ class Search:
         return None if defaults is None else self._from_defaults(spec, defaults)
 
     def in_usual_form(self, spec: Spec, found: Spec, written: Written) -> Written:
-        """What is written for `found`, without the carried values for which alone it has another form than the usual.
+        """The settings that are written for `found`, without the carried values for which alone it has another form
+        than the usual.
 
         A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
         """
@@ -148,7 +149,7 @@ class Search:
         return write(self.adapter, spec, self.version)
 
     def _defaults(self, spec: Spec) -> Spec | None:
-        """What the framework does where it is told nothing but the world size."""
+        """The specification of the framework where it is told nothing but the world size."""
         world, prompts = spec.topology.world_size, self.dataset_size
         offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
         for version in dict.fromkeys(offered):
@@ -223,7 +224,7 @@ _RESETS = 3
 _BACK = 3
 """Attempts to take another way from the place before."""
 _SEEDS = 1 << 32
-"""Most frameworks take seeds below this."""
+"""The bound of seeds: most frameworks take them below this."""
 _SIZES = (
     "rollout.prompts_per_rollout",
     "rollout.completions_per_prompt",
@@ -266,13 +267,13 @@ _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_estimator", "k1_with_score"): ("k3+", "k2", "k3"),
     ("objective.kl_estimator", "k2_with_score"): ("k3+", "k2", "k3"),
 }
-"""What is tried first where a framework lacks a value: what changes the gradient least."""
+"""Values that are tried first where a framework lacks a value: what changes the gradient least."""
 _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
 """Words to try in fields of free text."""
 
 
 def _causes(problems: Problems) -> set[tuple[str, ...]]:
-    """What tells problems apart: their fields. A sentence with another number in it is no other problem."""
+    """The fields of problems, which tell them apart. A sentence with another number in it is no other problem."""
     return {problem.fields for problem in problems}
 
 
@@ -398,7 +399,7 @@ def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
 _LARGEST_MICRO_BATCH = 4096
 _SPLITS_TRIED = 6
 _MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
-"""What frameworks do with a term that has weights of its own."""
+"""Aggregations that frameworks use for a term that has weights of its own."""
 
 
 def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
@@ -425,7 +426,7 @@ def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
 
 
 def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
-    """The same length of the run: one of several that ends first, or another unit, where it follows. Then each of
+    """Other forms of the run's length: one of several that ends first, or another unit, where it follows. Then each of
     several alone, and the target's default length."""
     derived = derive(spec, dataset_size)
     steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]

@@ -53,7 +53,7 @@ class Rule(Generic[F]):
 
 
 class Make(NamedTuple):
-    """What the rows of one kind have in common; called, it makes one.
+    """The properties that the rows of one kind have in common; called, it makes one.
 
     The framework stops: `IN_CONFIG`, `BUILDING` (the trainer), `STARTING` (its workers), `GENERATING`, `UPDATING`. It
     goes on: `SILENT`, and something else is trained than one would think; `WRONG`, which nobody can want; `NOTE`, worth
@@ -198,7 +198,7 @@ def checked(
     version: str,
     where: Callable[[tuple[str, ...]], tuple[Where, ...]],
 ) -> list[Finding]:
-    """As `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's own."""
+    """The findings of a table, with the rows that plugins add about this version (`batchbridge_rules`) behind it."""
     answers, failures = plugins.call("batchbridge_rules", framework=framework, version=version)
     added = [row for _, rows in answers for row in rows]
     return [*findings([*table, *added], facts, version, where), *failures]
