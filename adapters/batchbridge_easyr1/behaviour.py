@@ -1,4 +1,4 @@
-"""What unwrapped EasyR1 really does: in words, and optimizer step by optimizer step on one device."""
+"""The real behaviour of unwrapped EasyR1: in words, and optimizer step by optimizer step on one device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dp_actor.py:287 (0.3.2 on); 0.3.1 dp_actor.py."""
 
 
 def behaviour(run: Run) -> Behaviour:
-    """What EasyR1 does with this run."""
+    """The behaviour of EasyR1 in this run."""
     undecided = []
     if run.world > 1:
         undecided.append("which optimizer step and device train a completion: prompt and response lengths decide")

@@ -16,7 +16,7 @@ class Ticks:
         return getattr(self._native, name)
 
     def step(self) -> None:
-        """Natively called after every call of `update_policy`."""
+        """The native clock's step, which EasyR1 itself calls after every call of `update_policy`."""
         if self._due():
             self._native.step()
 

@@ -1,4 +1,4 @@
-"""Inside a training worker: EasyR1's own `update_policy`, one optimizer step at a time, with the step's token weights.
+"""A training worker's side: EasyR1's own `update_policy`, one optimizer step at a time, with the step's token weights.
 
 The native function runs as it is written, on this actor alone, with three of its names bound to ours: the average of a
 micro-batch, the policy loss (that average in it, too) and the cut by token budget (written down). Micro-batches,
@@ -131,7 +131,7 @@ class ActorLayer:
     # ---- the probe
 
     def probe(self) -> None:
-        """See `probe`: `update_policy` on made-up log-probabilities, without a model or an update."""
+        """The actor's own probe, see `probe`: `update_policy` on made-up values, without a model or an update."""
         if self._orders.mode != "enforce":
             return
         term, taps = self._orders.spec.loss.policy, []
@@ -175,8 +175,8 @@ class ActorLayer:
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
 
     def _require_log_probabilities(self) -> None:
-        """0.3.0 and 0.3.1 leave out the minus where flash-attn is not there: ratios of a policy that is trained away
-        from what is rewarded look as they should."""
+        """The check of log-probabilities: 0.3.0 and 0.3.1 leave out the minus where flash-attn is not there: ratios of
+        a policy that is trained away from what is rewarded look as they should."""
         logits, label = torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long)
         device = torch.cuda.current_device()
         if not float(self._actor.log_probs_from_logits(logits.to(device), label.to(device))) < 0:
@@ -313,7 +313,7 @@ class ActorLayer:
         return norm
 
     def _look(self) -> None:
-        """Everything is there that the update will use: it is measured, and held against the plan."""
+        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
         self._looked = True
         self._compare(self._watch.look(self._step_rows(), self._start))
 
@@ -346,7 +346,7 @@ class ActorLayer:
         return 0 if self._normaliser is not None else self._done % self._steps_a_pass * self._step_size
 
     def _places(self, number: int, rows: int) -> Sequence[int]:
-        """Of the rows of a micro-batch of the step, in the batch. Source: EasyR1 DataProto.split."""
+        """Places in the batch of the rows of a micro-batch of the step. Source: EasyR1 DataProto.split."""
         if self._cuts is not None:
             return [self._start + place for place in self._cuts[number]] if number < len(self._cuts) else []
         first = self._start + number * rows
@@ -377,7 +377,7 @@ class ActorLayer:
 
 
 def identified(data: Any) -> list[TrainedRow | None]:
-    """This rank's rows of a `DataProto`; None for fillers."""
+    """Identities of this rank's rows of a `DataProto`; None for fillers."""
     columns = [data.non_tensor_batch[name].tolist() for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
     tokens = data.batch["response_mask"].sum(-1).tolist()
     return [

@@ -1,4 +1,4 @@
-"""What the training workers of one actor tell each other, where several ranks may share the tokens of the same rows.
+"""Exchanges between the training workers of one actor, where several ranks may share the tokens of the same rows.
 
 With Ulysses (S = `worker.actor.ulysses_size`) every S ranks are one replica: they hold the same rows, each computes a
 part of their tokens, and each has the log-probabilities of all of them. Among the ranks that stand at the same place of

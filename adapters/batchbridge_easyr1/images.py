@@ -18,8 +18,8 @@ IMAGES = "multi_modal_data"
 
 
 def processed(worker: Any) -> Callable[[Any], None]:
-    """In place of a worker's `_process_multi_modal_inputs`: what it keeps of the last call is forgotten where this one
-    has another number of rows, whose prompts EasyR1 cannot compare."""
+    """A stand-in for a worker's `_process_multi_modal_inputs`: what it keeps of the last call is forgotten where this
+    one has another number of rows, whose prompts EasyR1 cannot compare."""
     native = worker._process_multi_modal_inputs
 
     def process(data: Any) -> None:
@@ -32,7 +32,7 @@ def processed(worker: Any) -> Callable[[Any], None]:
 
 
 def require(columns: Mapping[str, Any], *, ranks: int, padding_free: bool) -> None:
-    """Raises `CannotAttach` where a rollout's rows cannot be trained in any order: rows without an image or video
+    """Refusal (`CannotAttach`) of a rollout whose rows cannot be trained in any order: rows without an image or video
     beside others, where a rank that does not run the tower leaves those waiting that do."""
     rows = [one or {} for one in columns.get(IMAGES, ())]
     seen = {bool(row.get("images") or row.get("videos")) for row in rows}

@@ -8,5 +8,5 @@ from batchbridge.kit import follow_before
 
 
 def trainer(module: ModuleType) -> None:
-    """After verl.trainer.ray_trainer, which verl's own package has not."""
+    """The hook after the import of verl.trainer.ray_trainer, a module that verl's own package has not."""
     follow_before(module.RayPPOTrainer, "init_workers")

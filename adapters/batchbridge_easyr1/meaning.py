@@ -1,4 +1,4 @@
-"""What EasyR1's settings mean: a run to canonical values."""
+"""The meaning of EasyR1's settings: a run to canonical values."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ CONSTANTS: Mapping[str, Told] = {
     "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
     "carried.dropout": Told("on", None, "as the model's configuration says"),
 }
-"""What EasyR1's code fixes."""
+"""Canonical values that EasyR1's code fixes."""
 
 
 def _micro_batch(run: Run) -> dict[str, Told]:

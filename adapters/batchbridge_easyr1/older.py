@@ -1,4 +1,4 @@
-"""What the wrapped releases of EasyR1 (0.3.0 to 0.3.3.dev0) name or do otherwise, told by their objects and code.
+"""Names and habits of the wrapped releases of EasyR1 (0.3.0 to 0.3.3.dev0) that differ, told by their objects and code.
 
 0.3.0 has a worker group for the actor and one for the reference, makes a rollout's batch inside of `fit`, and averages
 losses by a function of its utilities. Until 0.3.1 the losses of micro-batches are averaged evenly; since 0.3.2 they are

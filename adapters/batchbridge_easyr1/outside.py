@@ -1,4 +1,4 @@
-"""What settings of EasyR1 decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
+"""Effects of EasyR1's settings that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,8 @@ from batchbridge.kit.shared_settings import (
 )
 
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow")
-"""What `trainer.logger` names beside the console and files. Source: EasyR1 0.3.2 verl/utils/logger/logger.py."""
+"""Loggers that `trainer.logger` names beside the console and files. Source: EasyR1 0.3.2
+verl/utils/logger/logger.py."""
 
 
 def _data(value: Any, reading: Reading) -> Any:

@@ -22,7 +22,7 @@ from batchbridge_easyr1.writing import micro_batch_settings
 
 MODEL = f"{ACTOR}model.model_path"
 PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
-"""Of the models whose images are proven to follow their rows."""
+"""Processors of the models whose images are proven to follow their rows."""
 UNSENT_FROM = "0.21"
 """The release of peft from which `get_peft_model_state_dict` finds weights by their whole names alone: EasyR1 gives it
 those of one layer. Source: EasyR1 0.3.3.dev0 FSDPVLLMShardingManager._collect_lora_weights; peft 0.20.0 and 0.21.0."""
@@ -119,7 +119,7 @@ def budget(request: Request) -> tuple[dict[str, Any], Problems]:
 
 
 def _no_budget(trainer: Any, request: Request) -> str | None:
-    """Why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
+    """The reason why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
     settings, problems = budget(request)
     if not settings:
         return None

@@ -10,7 +10,7 @@ from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.settings import SETTINGS, holds
 
 ABSENT = {row.key: row.default for row in SETTINGS} | {names.DYNAMIC: False, names.MAX_TRIES: 0}
-"""What holds in versions without the setting: generation before 0.3.1 is never repeated."""
+"""Values that hold in versions without the setting: generation before 0.3.1 is never repeated."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Run:
         return int(self.completions_per_rollout // self.world * self[self.ulysses_key])
 
     def pieces(self, rows: int, size: int) -> int | None:
-        """Into how many parts `DataProto.split` cuts `rows` by `size`; None where it fails. Before 0.3.2 it made
-        rows // size equal parts, whatever their size. Source: EasyR1 protocol.py (run)."""
+        """The number of parts into which `DataProto.split` cuts `rows` by `size`; None where it fails. Before 0.3.2 it
+        made rows // size equal parts, whatever their size. Source: EasyR1 protocol.py (run)."""
         count = rows // size if size >= 1 else 0
         if count < 1 or rows % count or (holds(">=0.3.2", self.version) and rows % size):
             return None
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def completions_per_step(self) -> int:
-        """What one optimizer step really has."""
+        """The completions that one optimizer step really has."""
         return self.share * self.replicas
 
     @property

@@ -37,7 +37,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
 
 
 UNOBSERVED = ("critic",)
-"""Refused in every mode: it cannot run."""
+"""Features that are refused in every mode: EasyR1 cannot run them."""
 SETTABLE: Settable = {
     # Source: EasyR1 0.3.2 to 0.3.3.dev0 dp_actor.update_policy.
     "objective.surrogate": ("loss_type", lambda value, spec: loss_type(spec)),
@@ -127,7 +127,7 @@ RUNTIME = Runtime(
 
 
 def settings_for(trainer: Any, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the workers' actor configuration gets; and, by canonical field, what stays different."""
+    """Settings for the workers' actor configuration; and, by canonical field, what stays different."""
     settings, left = split(request, SETTABLE)
     if request.spec.rollout.group_filter != "none" and request.spec != own_spec(request):
         bounds = "algorithm.filter_low < mean of filter_key < filter_high in the trainer"

@@ -43,7 +43,7 @@ class SeededLoader:
 
 
 def seeded(rollout: Any) -> Callable[..., Any]:
-    """In place of `rollout.generate_sequences`: prompts that have seeds are drawn by them.
+    """A stand-in for `rollout.generate_sequences`: prompts that have seeds are drawn by them.
 
     Source: EasyR1 0.3.2 to 0.3.3.dev0 vLLMRollout.generate_sequences, which takes an engine's answers in their order.
     """

@@ -112,7 +112,8 @@ SETTINGS = (
     Key(CRITIC_BATCH, INT, 256),
     Key(CRITIC_FORWARD, INT, 16),
 )
-"""Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those versions."""
+"""Settings that are read. Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those
+versions."""
 
 FREE_GROUPS = (
     "worker.actor.model.override_config",
@@ -155,7 +156,7 @@ EXAMPLE: Mapping[str, Any] = {
     NODES: 1,
     GPUS: 8,
 }
-"""What examples/config.yaml (0.3.2 on) says about the settings above. Source: EasyR1 b44b311."""
+"""Values of examples/config.yaml (0.3.2 on) for the settings above. Source: EasyR1 b44b311."""
 EXAMPLE_NAME = "examples/config.yaml"
 
 

@@ -56,7 +56,7 @@ class Driver(StepDriver):
         return int(actor_group(self._trainer).world_size)
 
     def require_images(self, columns: Mapping[str, Any]) -> None:
-        """Raises `CannotAttach` where a rollout's images cannot follow their rows."""
+        """Refusal (`CannotAttach`) of a rollout whose images cannot follow their rows."""
         require(columns, ranks=self.ranks, padding_free=self._actor.padding_free)
 
     @property
@@ -246,8 +246,8 @@ class Planned:
 
 
 class CandidateLoader:
-    """Stands in for the data loader where rewards decide which prompts fill a rollout: generation batches of the native
-    collator, candidates in the plan's order, without an end.
+    """A stand-in for the data loader where rewards decide which prompts fill a rollout: generation batches of the
+    native collator, candidates in the plan's order, without an end.
 
     next: the number of the next candidate.
     """
@@ -280,11 +280,11 @@ class CandidateLoader:
             yield columns
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the driver saves the place."""
+        """An empty state: the driver saves the place."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Nothing: see `state_dict`."""
+        """The reading of an empty state, which does nothing: see `state_dict`."""
 
 
 class Observer:
@@ -344,14 +344,14 @@ def lengths_of(batch: Any) -> list[int]:
 
 
 def rows_of(batch: Any, places: Sequence[int]) -> Any:
-    """These rows of a `DataProto`, in this order; 0.3.0 has no method for it."""
+    """The rows of a `DataProto` at `places`, in this order; 0.3.0 has no method for it."""
     columns = {name: values[list(places)] for name, values in batch.non_tensor_batch.items()}
     return type(batch)(batch.batch[list(places)], columns, batch.meta_info)
 
 
 def selected(batch: Any, places: Sequence[int | None]) -> Any:
-    """These rows of a `DataProto`, in this order; None is a filler: the first row with nothing to train, and no
-    completion that a model would read; until 0.3.1 the loss takes its mask from what is read."""
+    """The rows of a `DataProto` at `places`, in this order; None is a filler: the first row with nothing to train, and
+    no completion that a model would read; until 0.3.1 the loss takes its mask from what is read."""
     part = rows_of(batch, [0 if place is None else place for place in places])
     spare = [row for row, place in enumerate(places) if place is None]
     part.batch["attention_mask"][spare, part.batch["input_ids"].shape[1] - part.batch["responses"].shape[1] :] = 0
@@ -388,7 +388,7 @@ def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Rec
 
 
 def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the worker group."""
+    """Orders in a Ray actor of the worker group: `orders` installed, or with None removed."""
     from batchbridge_easyr1.engine import install, remove
 
     if orders is None:
@@ -398,7 +398,7 @@ def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
 
 
 def _probed(worker: Any) -> None:
-    """Runs inside a Ray actor of the worker group."""
+    """The worker's side of the probe, in a Ray actor of the worker group."""
     from batchbridge_easyr1.engine import probe
 
     probe(_actor_worker(worker))

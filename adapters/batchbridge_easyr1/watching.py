@@ -1,4 +1,4 @@
-"""What reaches the optimizer of one training process: measured in every optimizer step, in every mode.
+"""The input of the optimizer in one training process: measured in every optimizer step, in every mode.
 
 Two places, neither of which knows an average of EasyR1's: the log-probabilities that the loss is made of (a hook on the
 tensor), and one small weight (its own gradients of every micro-batch against what the optimizer finds).
@@ -38,7 +38,8 @@ class Given:
 
     @classmethod
     def of(cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool) -> Given:
-        """detached: ratios are over the current policy. penalised: a KL term is in the loss."""
+        """The values that a batch gives. detached: ratios are over the current policy. penalised: a KL term is in the
+        loss."""
         return cls(
             batch["response_mask"].clone(),
             batch["advantages"].clone(),
@@ -47,7 +48,7 @@ class Given:
         )
 
     def rows(self, places: Sequence[int]) -> Rows:
-        """What the rows at `places` are meant to train."""
+        """Rows for `batchbridge.kit.measuring`: what those at `places` are meant to train."""
         picked = list(places)
         return Rows(
             mask=self.mask[picked],
@@ -86,8 +87,8 @@ class Watch:
     # ---- log-probabilities
 
     def expect(self, given: Given | None, places: Callable[[int, int], Sequence[int]]) -> None:
-        """From now on micro-batches are of these rows; None: nothing is expected. places: the rows of a micro-batch, by
-        its number in the optimizer step and its number of rows."""
+        """The announcement of the rows that micro-batches are of from now on; None: nothing is expected. places: the
+        rows of a micro-batch, by its number in the optimizer step and its number of rows."""
         self._given, self._places = given, places
         self.drop()
 
@@ -159,8 +160,8 @@ class Watch:
 
 
 def text_of(module: Any) -> Any:
-    """Of a model with a vision tower, whose weights have no gradient in rows without an image, the last layer of its
-    text that FSDP has a part of its own for; any other model itself."""
+    """The last layer that FSDP has a part of its own for in the text of a model with a vision tower, whose weights have
+    no gradient in rows without an image; any other model itself."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if not any(_in(name, "visual") for name, _ in module.named_modules()):

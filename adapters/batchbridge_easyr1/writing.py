@@ -85,8 +85,8 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
 
 
 def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
-    """What cuts micro-batches as `spec` says. A budget is a number of sequences of the greatest length; devices that
-    share sequences have a part of it each, rounded up."""
+    """Settings that cut micro-batches as `spec` says. A budget is a number of sequences of the greatest length; devices
+    that share sequences have a part of it each, rounded up."""
     micro, carried, shared = spec.micro_batch, spec.carried, spec.topology.context_parallel
     values: dict[str, Any] = {names.DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device

@@ -1,4 +1,4 @@
-"""What old versions of frameworks refused: TRL before 0.18, verl before 0.6, OpenRLHF before 0.9.
+"""Refusals of old versions of frameworks: TRL before 0.18, verl before 0.6, OpenRLHF before 0.9.
 
 Nobody starts such a run today, but people still pin these versions, and forks carry them. A plugin like any third
 party's: rows about those versions, over the facts that the adapters' own rows are asked about.
@@ -26,7 +26,7 @@ ROWS = {
 
 @hookimpl
 def batchbridge_rules(framework: str, version: str) -> Iterable[Rule[Any]]:
-    """What the framework refused in this version."""
+    """Rules for what the framework refused in this version."""
     module, versions = ROWS.get(framework, ("", ""))
     if not module:
         return ()

@@ -1,4 +1,4 @@
-"""What OpenRLHF 0.8.1 came upon at its first rollout: bounds of the dynamic filter that its parser left as text."""
+"""The refusal of OpenRLHF 0.8.1 at its first rollout: bounds of the dynamic filter that its parser left as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TRL before 0.18 refused: groups, evaluations and Liger's loss, once the model had been loaded."""
+"""Refusals of TRL before 0.18: groups, evaluations and Liger's loss, once the model had been loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl before 0.6 refused before any worker started: `RayPPOTrainer._validate_config`, in its own order.
+"""Refusals of verl before 0.6 before any worker started: `RayPPOTrainer._validate_config`, in its own order.
 
 The facts are those that `validate_config` of later versions looks at, and the rows theirs, but for what differs: the
 order, the strategies, the reference policy's sequence parallelism, Megatron's critic, and multi-turn rollouts.
@@ -23,7 +23,8 @@ _ULYSSES = "ulysses_sequence_parallel_size"
 
 
 def _counts(run: Run, role: str) -> bool:
-    """Source: verl 0.4.0 and 0.4.1 `== "fsdp"`; 0.5.0 `in {"fsdp", "fsdp2"}`."""
+    """Whether a role's engine counts as FSDP in these versions. Source: verl 0.4.0 and 0.4.1 `== "fsdp"`; 0.5.0 `in
+    {"fsdp", "fsdp2"}`."""
     names = ("fsdp",) if holds("<0.5.0", run.version) else ("fsdp", "fsdp2")
     return run.engine == "fsdp" and run[f"{role}strategy"] in names
 
@@ -55,7 +56,7 @@ def _multi_turn(run: Run) -> str | None:
 
 
 _OTHERWISE = {"BB-VERL-051": _padding, "BB-VERL-061": _critic_padding}
-"""What was asked otherwise, by code."""
+"""Checks that these versions made in another way, by code."""
 
 
 def _older(row: Rule) -> Rule:

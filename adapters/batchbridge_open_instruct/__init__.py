@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 batchbridge_frameworks = ("open_instruct",)
-"""So that commands on other frameworks need not ask the hook below. Read by `batchbridge.contract.plugins`."""
+"""The frameworks of this adapter, so that commands on other frameworks need not ask the hook below. Read by
+`batchbridge.contract.plugins`."""
 
 
 @hookimpl

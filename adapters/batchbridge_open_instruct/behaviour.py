@@ -1,4 +1,4 @@
-"""What Open-Instruct's scripts really do, in words."""
+"""The real behaviour of Open-Instruct's scripts, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchbridge_open_instruct.settings import GRPO, NEWEST, PPO, SCRIPT
 
 
 def behaviour(facts: Facts) -> Behaviour:
-    """Of the script with these settings in that checkout."""
+    """The behaviour of the script with these settings in that checkout."""
     return _ppo(facts) if facts.native[SCRIPT] == PPO else _grpo(facts)
 
 
@@ -40,7 +40,7 @@ def _grpo(facts: Facts) -> Behaviour:
 
 
 def _packed(native: Mapping[str, Any], shorter: str, ranks: str) -> str:
-    """Which completions a step has. shorter: where rows are. ranks: those that see different data."""
+    """The completions of a step, in words. shorter: where rows are. ranks: those that see different data."""
     cut, rest = "max(ceil(m / num_mini_batches - 0.5), 1)", "micro-batches left over are dropped"
     if native[SCRIPT] == GRPO:
         cut, rest = "ceil(m / num_mini_batches)", "the last group is smaller"
@@ -53,7 +53,8 @@ def _packed(native: Mapping[str, Any], shorter: str, ranks: str) -> str:
 
 
 def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
-    """Source: grpo_fast.run_training, vllm_utils.add_request, data_loader.accumulate_inference_batches (run)."""
+    """Defects in the weights that generate. Source: grpo_fast.run_training, vllm_utils.add_request,
+    data_loader.accumulate_inference_batches (run)."""
     if checkout != NEWEST:
         return ()
     sent = "the first training step's are never sent, so the second rollout has those of the start"

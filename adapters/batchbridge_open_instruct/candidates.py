@@ -1,5 +1,5 @@
-"""Which prompts a rollout takes: the plan's, in its order, whatever answer arrives first, of weights that are no older
-than the spec allows, without the groups that its filter drops and the prompts that were solved before.
+"""The prompts of a rollout: the plan's, in its order, whatever answer arrives first, of weights that are no older than
+the spec allows, without the groups that its filter drops and the prompts that were solved before.
 
 Candidates are the prompts in the plan's order, by number; they are asked for some rollouts ahead of the training step
 that begins. What a rollout took is held against the same plan in every learner. Knows nothing of Ray or torch.
@@ -35,15 +35,15 @@ class Taken:
 
 @dataclass(frozen=True)
 class PassRate:
-    """When a prompt is solved, and every later candidate that is the same prompt is left out: a share of the highest
-    score that a group's mean reaches. None: never. Source: e6c3044 data_loader.process_group."""
+    """The share of the highest score that a group's mean must reach for its prompt to be solved, and every later
+    candidate that is the same prompt to be left out. None: never. Source: e6c3044 data_loader.process_group."""
 
     share: float | None
     highest_score: float
 
     @classmethod
     def of(cls, config: Any) -> PassRate:
-        """Of a `StreamingDataLoaderConfig`."""
+        """The pass rate of a `StreamingDataLoaderConfig`."""
         return cls(config.no_resampling_pass_rate, config.max_possible_score)
 
     def solves(self, rewards: Sequence[float]) -> bool:
@@ -75,10 +75,10 @@ class Candidates:
         self._next = {0: 0}
         self._stop, self._again = 0, list[int]()
         self._asked: dict[int, tuple[int, int]] = {}
-        """By number, of what no prepared rollout took: prompt, and how often it was asked for again."""
+        """Candidates that no prepared rollout took, by number: prompt, and how often it was asked for again."""
         self._here: dict[int, Any] = {}
         self._solved: dict[int, int] = {}
-        """By prompt: the candidate that was solved."""
+        """Solved prompts, and for each the candidate that was solved."""
         self._unwanted: set[str] = set()
         """Requests whose answers will not be taken."""
         self.solved_at_start: frozenset[int] = frozenset()
@@ -154,8 +154,8 @@ class Candidates:
         return offered(self._plan, [number])[0][0]
 
     def name(self, number: int) -> str:
-        """Of the request for a candidate: its rollout and place where no rollout takes more or fewer than planned, and
-        which repetition it is."""
+        """The name of the request for a candidate: its rollout and place where no rollout takes more or fewer than
+        planned, and which repetition it is."""
         tries = self._asked[number][1]
         return f"{number // self._size}.{number % self._size}" + (f".{tries}" if tries else "")
 
@@ -202,7 +202,7 @@ class Candidates:
 
 
 class Rollout:
-    """What a rollout takes of the candidates from `first` on; taken: so far.
+    """The candidates from `first` on that a rollout takes; taken: so far.
 
     Dropped are groups whose rewards are all equal, where the spec says so: then it trains what is left of its prompts,
     the next ones where nothing is; or others replace them. What is left out is none of its prompts.
@@ -276,7 +276,7 @@ class Filled(CandidatePlan):
         self.places: dict[int, int] = {}
 
     def step(self, index: int) -> StepPlan:
-        """With the members that there are."""
+        """The plan of a step with the members that there are."""
         whole = super().step(index)
         there = [
             at

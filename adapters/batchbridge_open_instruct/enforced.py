@@ -1,4 +1,4 @@
-"""Which canonical fields a wrapped run of Open-Instruct brings about, whatever its settings say."""
+"""The canonical fields that a wrapped run of Open-Instruct brings about, whatever its settings say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In a learner: the step's token weights, every optimizer step held against the plan and written down.
+"""A learner's side: the step's token weights, every optimizer step held against the plan and written down.
 
 The learner's own step runs as it is written; what it reads and calls is patched on the instance: its data loader, its
 arguments, and what updates the parameters (`learners`). Forward and backward passes, the loss of a token, DeepSpeed or
@@ -105,7 +105,7 @@ class LearnerLayer:
 
     @property
     def patches(self) -> Patches:
-        """What was patched."""
+        """The patches of this learner."""
         return self._patches
 
     @property

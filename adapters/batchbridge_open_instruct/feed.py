@@ -1,4 +1,5 @@
-"""In the data preparation actor: rollouts of the plan, packed so that no row is dropped, every completion told apart.
+"""The data preparation actor's side: rollouts of the plan, packed so that no row is dropped, every completion told
+apart.
 
 The actor's own loop runs as it is written, with the functions that gather results, pack them and hand rows to ranks
 bound to ours. Ours ask for prompts in the plan's order, as many rollouts ahead of the training step that begins as the
@@ -27,7 +28,7 @@ from batchbridge.kit.workers import Orders
 from batchbridge_open_instruct.candidates import Candidates, PassRate, Taken, solved_of
 
 ATTRIBUTE = "batchbridge"
-"""Of an actor that was given orders, and of a batch: its `Table`."""
+"""The name of the attribute of an actor that was given orders, and of a batch: its `Table`."""
 _POLL_SECONDS = 0.2
 _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
@@ -51,8 +52,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Table:
-    """What one rank's batch holds: pieces by micro-batch and row. A filler row has none. taken: by its rollout, where
-    the plan is enforced."""
+    """The pieces of one rank's batch, by micro-batch and row. A filler row has none. taken: by its rollout, where the
+    plan is enforced."""
 
     spec_digest: str
     micro_batches: tuple[tuple[tuple[Piece, ...], ...], ...]
@@ -94,7 +95,7 @@ def begin(actor: Any, rollout: int) -> tuple[str, ...]:
 
 
 def notes_of(actor: Any) -> tuple[str, ...]:
-    """What differs from the run that wrote the checkpoint, and was let through; see `checkpoints.Resumed`."""
+    """Differences from the run that wrote the checkpoint that were let through; see `checkpoints.Resumed`."""
     feed = vars(actor).get(ATTRIBUTE)
     return () if feed is None else tuple(feed.notes)
 
@@ -106,7 +107,7 @@ def solved_at_start(actor: Any) -> frozenset[int]:
 
 
 def prompts_of(actor: Any) -> int:
-    """How many prompts the actor has."""
+    """The number of the actor's prompts."""
     return len(actor.dataset)
 
 
@@ -152,7 +153,7 @@ class Feed:
         self.notes = notes
 
     def begin(self, rollout: int) -> None:
-        """See `begin`."""
+        """The beginning of a rollout in the actor, as in `begin`."""
         if self._candidates is not None:
             self._candidates.begun = max(self._candidates.begun, rollout)
 
@@ -160,10 +161,10 @@ class Feed:
 
     @staticmethod
     def _nothing(*arguments: Any, **options: Any) -> None:
-        """In place of `add_prompt_to_generator` in the loop, which asks for async_steps rollouts ahead."""
+        """A stand-in for `add_prompt_to_generator` in the loop, which asks for async_steps rollouts ahead."""
 
     def _accumulate(self, results: Any, generation_config: Any, *, training_step: int, **given: Any) -> Any:
-        """In place of `accumulate_inference_batches`: exactly what the plan's rollout takes, in its order, whatever
+        """A stand-in for `accumulate_inference_batches`: exactly what the plan's rollout takes, in its order, whatever
         arrives first."""
         plan, candidates = self._plan, self._candidates
         assert plan is not None, "bound where the plan is enforced"
@@ -221,7 +222,7 @@ class Feed:
         )
 
     def _ask(self, name: str, prompt: int, seed: int, generation_config: Any, given: Mapping[str, Any]) -> None:
-        """seed: of sample 0; the engine's actor gives sample i the i-th next."""
+        """The request for a candidate's answers. seed: of sample 0; the engine's actor gives sample i the i-th next."""
         self._module["add_prompt_to_generator"](
             {**given["dataset"][prompt], "index": prompt},
             name,  # in place of the epoch: the request's name is unique, and comes back
@@ -243,7 +244,8 @@ class Feed:
         return made
 
     def _identify(self, rollout: int, groups: Sequence[tuple[int, Sequence[float], int | None]]) -> None:
-        """groups: prompt, rewards and the training steps before its weights of each that is trained."""
+        """The pieces of a rollout. groups: prompt, rewards and the training steps before its weights of each that is
+        trained."""
         self._pieces = [
             Piece(rollout, int(prompt), position, sample, 0, 0, 0, float(reward), weights_of)
             for position, (prompt, rewards, weights_of) in enumerate(groups)
@@ -253,7 +255,7 @@ class Feed:
     # ---- packed rows
 
     def _pack(self, **given: Any) -> Any:
-        """In place of `pack_sequences`; see `_packed`."""
+        """A stand-in for `pack_sequences`; see `_packed`."""
         if self._plan is None:
             packed = self._native_pack(**given)
             self._rows = self._located(packed, range(len(self._pieces)))
@@ -320,7 +322,7 @@ class Feed:
         return made
 
     def _advantages(self) -> list[Any]:
-        """By the spec's rule, in place of the loop's own."""
+        """Advantages by the spec's rule, in place of the loop's own."""
         import torch
 
         assert self._plan is not None, "asked for where the plan is enforced"
@@ -331,7 +333,7 @@ class Feed:
 
 
 class Place:
-    """In place of the prompts' data loader, which nobody draws from: for checkpoints, the place in the plan."""
+    """A stand-in for the prompts' data loader, which nobody draws from: for checkpoints, the place in the plan."""
 
     _epoch = 0
 
@@ -350,7 +352,7 @@ class Place:
         """The loop draws what it would ask for ahead."""
 
     def state_dict(self) -> dict[str, Any]:
-        """After the rollouts that were handed out."""
+        """The place after the rollouts that were handed out."""
         following = self._actor._last_consumed_step + 1
         steps = checkpoints.steps_before(self._plan, following)
         return checkpoints.state(
@@ -363,7 +365,7 @@ class Place:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises `CannotAttach` unless `state` continues this plan."""
+        """The place that `state` has; `CannotAttach` unless it continues this plan."""
         ranks = self._actor.dp_world_size
         resumed = checkpoints.resume(
             state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=self._other_ranks

@@ -32,7 +32,7 @@ SAVE = "save_final_model"
 
 
 def utilities(module: ModuleType) -> None:
-    """After open_instruct.utils: the script is reached when it begins."""
+    """The hook into open_instruct.utils: the script is reached when it begins."""
     native = module.check_oe_eval_internal
 
     @functools.wraps(native)
@@ -44,7 +44,7 @@ def utilities(module: ModuleType) -> None:
 
 
 def preparation(module: ModuleType) -> None:
-    """After open_instruct.data_loader: data preparation starts with orders only."""
+    """The hook into open_instruct.data_loader: data preparation starts with orders only."""
     actor: Any = module.DataPreparationActor.__ray_metadata__.modified_class
     native = actor.start
 
@@ -62,7 +62,7 @@ def preparation(module: ModuleType) -> None:
 
 
 def olmo_learners(module: ModuleType) -> None:
-    """After open_instruct.grpo_olmo_core_actor: grpo.py's learners. Raises `CannotAttach`."""
+    """The hook into open_instruct.grpo_olmo_core_actor: grpo.py's learners. Raises `CannotAttach`."""
     _require(OlmoLearner, module)
     learner: Any = module.PolicyTrainerOLMoCoreProcess.__ray_metadata__.modified_class
     learner.setup_model = _followed(learner.setup_model)
@@ -99,8 +99,8 @@ def _synchronous(spec: Mapping[str, Any] | None, like: str | None) -> bool:
 
 
 def _followed(native: Any) -> Any:
-    """What loads a learner's model, after which the learner follows the launch. All learners load at once, and data
-    preparation starts when all are loaded."""
+    """The function that loads a learner's model, after which the learner follows the launch. All learners load at once,
+    and data preparation starts when all are loaded."""
 
     @functools.wraps(native)
     def loaded(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -112,10 +112,10 @@ def _followed(native: Any) -> Any:
 
 
 class Sending:
-    """In the script's process: what differs from the run whose checkpoint it resumes is said before the first training
-    step; and where `waits`, a training step begins when the engines have the weights of the one before, and the model
-    is saved when they have those of the last: with ZeRO-3 both gather parameters, and learners that are asked for both
-    at once, each in its own order, wait for each other for ever.
+    """The script process's side: what differs from the run whose checkpoint it resumes is said before the first
+    training step; and where `waits`, a training step begins when the engines have the weights of the one before, and
+    the model is saved when they have those of the last: with ZeRO-3 both gather parameters, and learners that are asked
+    for both at once, each in its own order, wait for each other for ever.
 
     The script sends weights from a thread, when a training step has ended, but not those of the first one, and goes on
     without waiting. Where `waits`, the first ones are asked for as well, and waited for are all.
@@ -139,7 +139,7 @@ class Sending:
 
     @staticmethod
     def _notes() -> tuple[str, ...]:
-        """Of data preparation, which compared the checkpoint with this run."""
+        """Notes of data preparation, which compared the checkpoint with this run."""
         import ray
         from open_instruct.data_loader import DATA_PREP_ACTOR_NAME
 

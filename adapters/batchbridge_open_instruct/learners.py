@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from batchbridge.kit.sharded import ShardedWeight
 
 MIXES_ITSELF = ("mamba", "ssm", "conv", "linear_", "recurrent", "rwkv", "layers_block_type")
-"""In names of a model's settings: its layers carry a state along a row."""
+"""Words in the names of a model's settings that say that its layers carry a state along a row."""
 
 
 class Learner(ABC):
@@ -32,7 +32,7 @@ class Learner(ABC):
 
     script: ClassVar[str]
     package: ClassVar[str]
-    """What trains the model, beside Open-Instruct."""
+    """The package that trains the model, beside Open-Instruct."""
     loading: ClassVar[str]
     """The method of the trainer that loads the model."""
     training: ClassVar[tuple[str, ...]]
@@ -41,7 +41,7 @@ class Learner(ABC):
     """Whether a training step begins when the engines have the weights of the one before, in every launched run."""
 
     other_ranks: ClassVar[str]
-    """Why a checkpoint does not go on with another number of learners."""
+    """The reason why a checkpoint does not go on with another number of learners."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -58,7 +58,7 @@ class Learner(ABC):
 
     @property
     def args(self) -> Any:
-        """What the loss reads, patched or not."""
+        """The arguments that the loss reads, patched or not."""
         holder, name = self.holder
         return getattr(holder, name)
 
@@ -80,7 +80,7 @@ class Learner(ABC):
     @property
     @abstractmethod
     def optimizer(self) -> Any:
-        """What has the learning rate."""
+        """The object that has the learning rate."""
 
     @property
     def references(self) -> bool:
@@ -94,7 +94,7 @@ class Learner(ABC):
 
     @property
     def device(self) -> Any:
-        """Where the loss is computed."""
+        """The device on which the loss is computed."""
         return self.trainer.device
 
     @property
@@ -104,7 +104,7 @@ class Learner(ABC):
 
     @abstractmethod
     def micro_batches_of_step(self, count: int) -> int:
-        """Of the `count` micro-batches of a pass, how many fill a native optimizer step."""
+        """The number of micro-batches that fill a native optimizer step, of the `count` of a pass."""
 
     def kept(self, count: int) -> int:
         """Micro-batches of a pass that are trained at all."""
@@ -116,7 +116,7 @@ class Learner(ABC):
 
     @property
     def shrunk(self) -> float:
-        """What the gradient was multiplied with after the ranks' were averaged: it may be looked at after clipping."""
+        """The factor of the gradient after the ranks' were averaged: it may be looked at after clipping."""
         return 1.0
 
     def send(self) -> None:
@@ -125,7 +125,7 @@ class Learner(ABC):
 
     @abstractmethod
     def norm(self) -> float | None:
-        """Of the gradient of the last optimizer step, before it was clipped."""
+        """The norm of the gradient of the last optimizer step, before it was clipped."""
 
     def skips(self, norm: float | None) -> bool:
         """Whether a step of this norm is left out."""
@@ -153,7 +153,7 @@ class Learner(ABC):
 
 
 class FastLearner(Learner):
-    """Of grpo_fast.py."""
+    """The learner of grpo_fast.py."""
 
     script = settings.GRPO_FAST
     package = "deepspeed"
@@ -168,17 +168,17 @@ class FastLearner(Learner):
 
     @property
     def is_loaded(self) -> bool:
-        """See `Learner`."""
+        """The test for a loaded model of grpo_fast.py, as in `Learner`."""
         return hasattr(self.trainer, "_streaming_dataloader")
 
     @property
     def holder(self) -> tuple[Any, str]:
-        """See `Learner`."""
+        """The holder of grpo_fast.py's arguments, as in `Learner`."""
         return self.trainer, "args"
 
     @property
     def loader(self) -> Any:
-        """See `Learner`."""
+        """The loader of grpo_fast.py's learner, as in `Learner`."""
         return self.trainer._streaming_dataloader
 
     @property
@@ -188,17 +188,17 @@ class FastLearner(Learner):
 
     @property
     def reference(self) -> Any:
-        """See `Learner`."""
+        """The reference policy of grpo_fast.py's learner, as in `Learner`."""
         return getattr(self.trainer, "ref_policy", None)
 
     @property
     def optimizer(self) -> Any:
-        """See `Learner`."""
+        """The optimizer of grpo_fast.py's learner, as in `Learner`."""
         return self.model.optimizer
 
     @property
     def ranks_per_row(self) -> int:
-        """See `Learner`."""
+        """The ranks that share a row in grpo_fast.py, as in `Learner`."""
         return int(self.args.sequence_parallel_size)
 
     @property
@@ -212,30 +212,30 @@ class FastLearner(Learner):
         )
 
     def micro_batches_of_step(self, count: int) -> int:
-        """See `Learner`."""
+        """The micro-batches of an optimizer step in grpo_fast.py, as in `Learner`."""
         return max(math.ceil(count / int(self.trainer.num_mini_batches) - 0.5), 1)
 
     def kept(self, count: int) -> int:
-        """Those that fill no step are dropped."""
+        """The number of micro-batches kept of a pass: those that fill no step are dropped."""
         return count - count % self.micro_batches_of_step(count)
 
     def weight(self) -> ShardedWeight | None:
-        """See `Learner`."""
+        """The weight that is watched in DeepSpeed's module, as in `Learner`."""
         from batchbridge_open_instruct.weights import of_deepspeed
 
         return of_deepspeed(self.model.module)
 
     def norm(self) -> float | None:
-        """See `Learner`."""
+        """The norm of DeepSpeed's gradient, as in `Learner`."""
         norm = self.model.get_global_grad_norm()
         return None if norm is None else float(norm)
 
     def skips(self, norm: float | None) -> bool:
-        """See `Learner`."""
+        """The test for a step that DeepSpeed skips, as in `Learner`."""
         return norm is not None and not math.isfinite(norm)
 
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
-        """See `Learner`. Nothing updates before the engine's step."""
+        """The patches of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
         engine, why = self.model, "ledger"
         native_backward, native_step = engine.backward, engine.step
 
@@ -251,7 +251,8 @@ class FastLearner(Learner):
         patches.set(engine, "step", step, what="held against the plan", why=why)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
-        """See `Learner`. Of the engine: the backward pass (a plain one), the update, its norm, its accumulation."""
+        """The rehearsal of a step of grpo_fast.py, as in `Learner`. Of the engine: the backward pass (a plain one), the
+        update, its norm, its accumulation."""
         trainer, engine = self.trainer, self.model
         for target, name, value in (
             (trainer, "dataloader", iter([data])),
@@ -267,7 +268,7 @@ class FastLearner(Learner):
 
 
 class OlmoLearner(Learner):
-    """Of grpo.py, whose train module has the loss, the optimizer and the model."""
+    """The learner of grpo.py, whose train module has the loss, the optimizer and the model."""
 
     script = settings.GRPO
     package = "olmo_core"
@@ -285,7 +286,7 @@ class OlmoLearner(Learner):
 
     @property
     def is_loaded(self) -> bool:
-        """See `Learner`."""
+        """The test for a loaded model of grpo.py, as in `Learner`."""
         return hasattr(self.trainer, "train_module")
 
     @property
@@ -295,32 +296,32 @@ class OlmoLearner(Learner):
 
     @property
     def holder(self) -> tuple[Any, str]:
-        """See `Learner`."""
+        """The holder of grpo.py's arguments, as in `Learner`."""
         return self.module, "grpo_config"
 
     @property
     def loader(self) -> Any:
-        """See `Learner`."""
+        """The loader of grpo.py's learner, as in `Learner`."""
         return self.trainer.dataloader
 
     @property
     def model(self) -> Any:
-        """See `Learner`."""
+        """The model of grpo.py's learner, as in `Learner`."""
         return self.module.model
 
     @property
     def reference(self) -> Any:
-        """See `Learner`."""
+        """The reference policy of grpo.py's learner, as in `Learner`."""
         return self.module.ref_policy
 
     @property
     def optimizer(self) -> Any:
-        """See `Learner`."""
+        """The optimizer of grpo.py's learner, as in `Learner`."""
         return self.module.optim
 
     @property
     def device(self) -> Any:
-        """See `Learner`."""
+        """The device of grpo.py's learner, as in `Learner`."""
         return self.module.device
 
     @property
@@ -336,18 +337,18 @@ class OlmoLearner(Learner):
         )
 
     def micro_batches_of_step(self, count: int) -> int:
-        """See `Learner`."""
+        """The micro-batches of an optimizer step in grpo.py, as in `Learner`."""
         return max(math.ceil(count / int(self.args.num_mini_batches)), 1)
 
     def weight(self) -> ShardedWeight | None:
-        """See `Learner`."""
+        """The weight that is watched in OLMo-core's model, as in `Learner`."""
         from batchbridge_open_instruct.weights import of_module
 
         return of_module(self.model)
 
     @property
     def shrunk(self) -> float:
-        """As torch.nn.utils.clip_grads_with_norm_ does it."""
+        """The factor of clipping, as torch.nn.utils.clip_grads_with_norm_ computes it."""
         bound = self.module.max_grad_norm
         return 1.0 if bound is None or self._norm is None else min(1.0, bound / (self._norm + 1e-6))
 
@@ -358,7 +359,7 @@ class OlmoLearner(Learner):
             trainer.callbacks["vllm_sync"].post_step()
 
     def norm(self) -> float | None:
-        """See `Learner`."""
+        """The norm of OLMo-core's gradient, as in `Learner`."""
         return self._norm
 
     def forwarded(self) -> None:
@@ -366,7 +367,8 @@ class OlmoLearner(Learner):
         self._forwarded()
 
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
-        """See `Learner`. Checkpoints call the optimizer's step too, to have its state."""
+        """The patches of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
+        state."""
         module, optimizer, loader, why = self.module, self.optimizer, self.loader, "ledger"
         native_batches, native_clip = loader._iter_batches, module._clip_grad_norm
         native_whole, native_step = module._do_optim_step, optimizer.step
@@ -396,7 +398,8 @@ class OlmoLearner(Learner):
         patches.set(optimizer, "step", step, what="held against the plan", why=why)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
-        """See `Learner`. There is no trainer yet; of the train module the update, and what is logged."""
+        """The rehearsal of a step of grpo.py, as in `Learner`. There is no trainer yet; of the train module the update,
+        and what is logged."""
         module = self.module
         trainer = types.SimpleNamespace(dp_process_group=module.dp_process_group, global_step=0, max_steps=None)
         for name, value in (
@@ -415,14 +418,14 @@ def _nothing(*arguments: Any, **options: Any) -> None: ...
 
 
 def learner_of(trainer: Any) -> Learner:
-    """What `trainer` is; see `kind_of`."""
+    """The learner that `trainer` is; see `kind_of`."""
     kind = kind_of(trainer)
     assert kind is not None, "asked for what the adapter owns"
     return kind(trainer)
 
 
 def kind_of(trainer: object) -> type[Learner] | None:
-    """Which learner `trainer` is, of a module or of the script itself; None: of neither script."""
+    """The class of learner that `trainer` is, of a module or of the script itself; None: of neither script."""
     for base in type(trainer).__mro__:
         if base.__name__ == "PolicyTrainerRayProcess" and base.__module__ in ("open_instruct.grpo_fast", "__main__"):
             return FastLearner

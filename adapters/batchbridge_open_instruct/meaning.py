@@ -1,4 +1,4 @@
-"""What Open-Instruct's settings mean: native settings to canonical values."""
+"""The meaning of Open-Instruct's settings: native settings to canonical values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, LEARNERS, PPO, PROMPTS, SCALES, SCRIPT, rows_of
 
 EPSILON = 1e-8
-"""Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
+"""The number added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
 KL_ESTIMATORS = ("k1", "k2", "k3", "k1_times_ratio")
-"""By `kl_estimator`. Source: model_utils.py, estimate_kl, e6c3044aa."""
+"""KL estimators by the number `kl_estimator`. Source: model_utils.py, estimate_kl, e6c3044aa."""
 KL_LOG_RATIO_CLAMP = 40.0
 """Bound of the log-ratio before the estimate (nats). Source: grpo_utils.py, compute_grpo_loss."""
 NAMED_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3", "kl4": "k1_times_ratio"}
-"""By `kl_estimator` of grpo_fast.py before v0.1.0. Source: grpo_fast.py, fc22674da."""
+"""KL estimators by the `kl_estimator` of grpo_fast.py before v0.1.0. Source: grpo_fast.py, fc22674da."""
 KL_WORDS: Mapping[Any, str] = {**NAMED_KL, **dict(enumerate(KL_ESTIMATORS))}
 PPO_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3"}
-"""Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
+"""KL estimators by the `kl_estimator` of the PPO script. Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
 TORCH_DECAY = 0.01
 """torch.optim.AdamW's weight decay where a script hands it none."""
 DROPS_STALE = ">=2026.8.20"
@@ -39,7 +39,7 @@ CONSTANTS: Mapping[str, Told] = {
     "carried.dropout": by("off", "disable_dropout_in_model", "disable_dropout_in_model"),
     "carried.precision": by("bf16", "the DeepSpeed configuration is bf16"),
 }
-"""What every script fixes; none sets AdamW's numbers (PPO's `eps` is never read)."""
+"""Canonical values that every script fixes; none sets AdamW's numbers (PPO's `eps` is never read)."""
 PPO_CONSTANTS: Mapping[str, Told] = {
     "optimizer_step.rollout_shuffle": by("completions", "each rank permutes its share in each epoch"),
     "order.last_rollout": by("drop", "an epoch's remainder of prompts is dropped"),
@@ -55,7 +55,7 @@ PPO_CONSTANTS: Mapping[str, Told] = {
     "carried.max_gradient_norm": by(1.0, "get_train_ds_config"),
     "carried.top_p": by(1.0, "SamplingParams"),
 }
-"""What the PPO script fixes."""
+"""Canonical values that the PPO script fixes."""
 TICKS: Mapping[str, Told] = {
     GRPO: by("rollout", "OLMo-core's scheduler counts rollouts"),
     GRPO_FAST: by("optimizer_step", "DeepSpeed's scheduler counts steps"),
@@ -74,7 +74,7 @@ def meaning(native: Native, checkout: str) -> dict[str, Told]:
 
 
 def _by(value: Any, *keys: str) -> Told:
-    """What settings say together, in words of its own."""
+    """A value that several settings say together, in words of its own."""
     return by(value, ", ".join(keys), *keys)
 
 
@@ -142,7 +142,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
 
 
 def _first_can_be_said(native: Native) -> None:
-    """Raises `ValueError` for what only grpo_fast.py before v0.1.0 does, and the schema cannot say."""
+    """Refusal (`ValueError`) of what only grpo_fast.py before v0.1.0 does, and the schema cannot say."""
     if native["masked_mean_axis"] is not None:
         raise ValueError(f"masked_mean_axis {native['masked_mean_axis']} averages over packed rows, not completions")
     if native["masked_mean_denominator"] is not None:
@@ -246,7 +246,7 @@ def _reference_sync(native: Native, on: bool) -> Told:
 
 
 def _shared(native: Native, checkout: str) -> dict[str, Told]:
-    """What one setting alone says, what every script fixes, and the learning rate's schedule."""
+    """Values that one setting alone says, that every script fixes, and the learning rate's schedule."""
     ratio, steps = native["warmup_ratio"], native.get("warm_up_steps", 0)
     if native[SCRIPT] != GRPO and native["lr_scheduler_type"] in WITHOUT_WARMUP:
         ratio = steps = 0

@@ -31,7 +31,7 @@ NAMES: Mapping[str, str] = {
         vllm_enforce_eager vllm_gpu_memory_utilization
     """,
 }
-"""Of every script."""
+"""Names of the settings of every script."""
 GRPO_NAMES: Mapping[str, str] = {
     "": """
         additive_format_reward apply_r1_style_format_reward backend_timeout checkpoint_state_dir
@@ -68,7 +68,7 @@ GRPO_NAMES: Mapping[str, str] = {
         rho_mask_sequence_level rho_mask_tv_divergence vllm_attention_backend wandb_group_name wandb_project
     """,
 }
-"""Of grpo_fast.py and grpo.py, beside `NAMES`."""
+"""Names of the settings of grpo_fast.py and grpo.py, beside `NAMES`."""
 PPO_NAMES: Mapping[str, str] = {
     "": """
         checkpoint_output_dir enable_prefix_caching eps init_value_from_scratch local_dataloader_batch_size
@@ -88,4 +88,4 @@ PPO_NAMES: Mapping[str, str] = {
         add_r1_style_format_reward local_eval_freq local_total_prompts save_value_model
     """,
 }
-"""Of the PPO script, beside `NAMES`."""
+"""Names of the settings of the PPO script, beside `NAMES`."""

@@ -1,4 +1,4 @@
-"""What settings of Open-Instruct decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
+"""Effects of Open-Instruct's settings that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def _mixer(value: Any, reading: Reading) -> Any:
 
 
 def _loggers(value: Any, reading: Reading) -> Any:
-    """Its only logger is Weights & Biases."""
+    """The run's loggers: Open-Instruct's only one is Weights & Biases."""
     on = as_flag(value, reading)
     return None if on is None else ("wandb",) if on else ()
 

@@ -1,4 +1,4 @@
-"""What `candidates` asks of a completion that is trained: `feed.Piece`, which it cannot name, as `feed` imports it."""
+"""The attributes that `candidates` asks of `feed.Piece`, which it cannot name, as `feed` imports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Piece(Protocol):
-    """See `feed.Piece`."""
+    """The attributes of a `feed.Piece` that `candidates` asks for."""
 
     @property
     def rollout(self) -> int: ...

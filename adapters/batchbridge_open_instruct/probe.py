@@ -28,7 +28,7 @@ REMEDY = (
 
 
 def hold_loss_against(spec: Spec, learner: Learner, watch: Watch) -> None:
-    """Raises `CannotAttach` unless the learner's own loss gives tokens the weights of `spec`. Collective."""
+    """Refusal (`CannotAttach`) of a learner whose own loss does not give tokens the weights of `spec`. Collective."""
     term = spec.loss.policy
     made = list(batches(watch.objective, off_policy=True, device=learner.device))
     first, second = watch.tap(), watch.tap()
@@ -66,7 +66,7 @@ def _arguments(learner: Learner, watch: Watch, made: Sequence[ProbeBatch], said:
 
 
 def _batch(made: Sequence[ProbeBatch]) -> Any:
-    """As the data preparation actor makes it; its tokens are one token, which nothing reads. The sampler's
+    """A batch as the data preparation actor makes it; its tokens are one token, which nothing reads. The sampler's
     log-probabilities are the old ones: a correction towards it is one."""
     from open_instruct.data_types import CollatedBatchData
 

@@ -78,7 +78,7 @@ DEEPSPEED = dataclasses.replace(
     },
     optional=True,
 )
-"""With what multiplies a gradient where ranks share rows."""
+"""The known DeepSpeed code, with what multiplies a gradient where ranks share rows."""
 
 OLMO_CORE = Package(
     "olmo_core",

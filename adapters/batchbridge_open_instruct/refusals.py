@@ -20,7 +20,7 @@ LOSSES = {"ppo": "dapo", "cispo": "cispo"}
 
 @dataclass(frozen=True)
 class View:
-    """What refusals look at. args: the learner's own."""
+    """The objects that refusals look at. args: the learner's own."""
 
     args: Any
     config: Any
@@ -57,7 +57,7 @@ def _rho(reading: Reading) -> bool | None:
 
 
 NAMED_SO = ("hybrid", "qwen3.5", "qwen3-next", "mamba", "jamba", "falcon-h1", "granite-4", "nemotron-h", "rwkv", "lfm2")
-"""In names of models that have such layers."""
+"""Words in names of models that have such layers."""
 
 
 def script(reading: Reading) -> str:
@@ -90,7 +90,7 @@ def _in_pieces(view: View, request: Request) -> bool:
 
 
 def _said_in_pieces(reading: Reading) -> bool:
-    """As `_in_pieces`, as far as a configuration says it: an attention that it leaves open is the machine's choice."""
+    """The condition `_in_pieces`, as far as a configuration says it: attention left open is the machine's choice."""
     if _shares_nothing(reading):
         return False
     slow = str(setting(reading, "attn_implementation") or "flash").lower() in ("torch", "te")

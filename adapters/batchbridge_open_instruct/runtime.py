@@ -66,7 +66,7 @@ def _checkout() -> str:
 
 
 UNOBSERVED = ("mask_truncated_completions", "sequence_parallel")
-"""Refused in every mode: completions are not told apart."""
+"""Features that are refused in every mode: completions are not told apart."""
 SETTABLE: Settable = {
     "objective.surrogate": ("loss_fn", lambda value, spec: LOSSES[value or "ppo"]),
     "objective.clip_low": ("clip_lower", lambda value, spec: OFF if value is None else value),
@@ -74,7 +74,7 @@ SETTABLE: Settable = {
     "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
     "objective.kl_estimator": ("kl_estimator", lambda value, spec: KL_ESTIMATORS.index(value or "k3")),
 }
-"""What the native loss reads of the learner's arguments; see `refusals.Settable`."""
+"""The learner's arguments that the native loss reads; see `refusals.Settable`."""
 
 
 def _view(trainer: Any) -> View:

@@ -86,7 +86,7 @@ class Sequences:
 
 
 def together(seen: Sequence[Measured]) -> Measured:
-    """What the ranks that share a row saw of it: one weight, or a departure where they saw several."""
+    """The measurement of a row by the ranks that share it: one weight, or a departure where they saw several."""
     weights = [one.weight for one in seen if one.weight is not None]
     tolerance, departure = max(one.tolerance for one in seen), max(one.departure for one in seen)
     if not weights:

@@ -50,7 +50,7 @@ BEFORE_3, FROM_3 = "<2026.6.10", ">=2026.6.10"
 SCALES = {"standard": "group", "centered": "none"}
 TRUNCATED = {True: "drop", False: "keep"}
 SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "cispo" if name == "cispo" else "dapo")
-"""What is neither is refused, in both directions, by others."""
+"""Surrogates by `loss_fn`: what is neither is refused, in both directions, by others."""
 
 
 def _later(row: Key) -> tuple[Key, Key]:
@@ -123,8 +123,8 @@ GRPO_ROWS = (
     Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=f"{FROM_1},{BEFORE_3}"),
     Key("max_grad_norm", or_none(FLOAT), 1.0, "carried.max_gradient_norm", versions=FROM_3),
 )
-"""Of grpo_fast.py and grpo.py. Source of what 2025.10.20 has no setting for: grpo_fast.py, data_preparation_thread and
-PolicyTrainerRayProcess; utils.py, get_train_ds_config; fc22674da."""
+"""Settings of grpo_fast.py and grpo.py. Source of what 2025.10.20 has no setting for: grpo_fast.py,
+data_preparation_thread and PolicyTrainerRayProcess; utils.py, get_train_ds_config; fc22674da."""
 PPO_ROWS = (
     # ---- Args, and DatasetConfig in the first
     Key("local_rollout_batch_size", POSITIVE, 64),
@@ -156,7 +156,7 @@ PPO_ROWS = (
     Key("warm_up_steps", COUNT, 0),
     Key("warmup_ratio", FLOAT, 0.0),
 )
-"""Of the PPO script."""
+"""Settings of the PPO script."""
 REMOVED: Mapping[str, tuple[str, str]] = {
     # flag of grpo_fast.py -> the day it went, and the commit
     "eval_freq": ("2025-07-16", "ca5501003"),
@@ -182,7 +182,8 @@ REMOVED: Mapping[str, tuple[str, str]] = {
     "wandb_project_name": ("2026-04-02", "0b847cf32"),
     "truncated_importance_sampling_ratio_cap": ("2026-05-07", "e87c0fa28"),
 }
-"""Source: the fields of the dataclasses of grpo_fast.py's parser in each of its 381 commits to e6c3044aa."""
+"""Settings of grpo_fast.py that are gone: date and commit. Source: the fields of the dataclasses of grpo_fast.py's
+parser in each of its 381 commits to e6c3044aa."""
 LEARNERS: Mapping[str, str] = {PPO: "actor_num_gpus_per_node", GRPO_FAST: NODES, GRPO: NODES}
 """Script to the key whose sum is the world size; vLLM's devices are not counted."""
 

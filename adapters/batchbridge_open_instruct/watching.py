@@ -1,4 +1,4 @@
-"""What reaches the optimizer of one learner: measured in every optimizer step, in every mode.
+"""The input of the optimizer in one learner: measured in every optimizer step, in every mode.
 
 Two places, neither of which knows a denominator of Open-Instruct's: the log-probabilities that the loss is made of (a
 hook on the tensor; a packed row is cut into its completions, and the rest of it shall have no gradient), and one small
@@ -113,8 +113,8 @@ class Watch:
     # ---- log-probabilities
 
     def expect(self, batch: Any, micro_batches: Sequence[Sequence[Sequence[Piece]]], width: int | None) -> None:
-        """From now on micro-batches are these, pass by pass; those that fill no step are left out, as upstream does.
-        batch: of whole rows. width: see `Given.of`."""
+        """The announcement of the micro-batches from now on, pass by pass; those that fill no step are left out, as
+        upstream does. batch: of whole rows. width: see `Given.of`."""
         place = self.shared.place
         self._given = [Given.of(batch, index, rows, place, width) for index, rows in enumerate(micro_batches)]
         self._old = [None] * len(self._given)

@@ -21,12 +21,12 @@ class WholeWeight(ShardedWeight):
         self.witness = Witness(parameter, all_reduce_over())
 
     def gradient(self) -> torch.Tensor | None:
-        """See `ShardedWeight`."""
+        """The gradient of the whole weight, as in `ShardedWeight`."""
         return self._whole(self.witness.parameter)
 
 
 def of_deepspeed(module: Any) -> ShardedWeight | None:
-    """Of a module that DeepSpeed trains."""
+    """The weight that is watched in a module that DeepSpeed trains."""
     from deepspeed.utils import safe_get_full_grad
 
     chosen = Witness.choose(list(module.named_parameters()), size=_whole_size)
@@ -34,7 +34,7 @@ def of_deepspeed(module: Any) -> ShardedWeight | None:
 
 
 def of_module(module: Any) -> ShardedWeight | None:
-    """Of a module that FSDP shards, or that one rank trains alone."""
+    """The weight that is watched in a module that FSDP shards, or that one rank trains alone."""
     if hasattr(module, "set_requires_gradient_sync"):
         return smallest_weight(module)
     chosen = Witness.choose(list(module.named_parameters()))

@@ -75,7 +75,7 @@ class OpenR1Adapter(TrlAdapter):
     )
 
     def detect(self, source: Source) -> float:
-        """As TRL's, above it where a key is Open-R1's own, and below it elsewhere."""
+        """The certainty that TRL's adapter has, raised where a key is Open-R1's own, and lowered elsewhere."""
         if source.native is not None:
             return 1.0 if any(cls.__module__.startswith("open_r1.") for cls in type(source.native).__mro__) else 0.0
         if any(word.endswith("open_r1/grpo.py") for word in source.argv[:2]):
@@ -87,5 +87,5 @@ class OpenR1Adapter(TrlAdapter):
         return min(1.0, likely + 0.1) if _UNMISTAKABLE & keys_in(source) else likely / 2
 
     def owns(self, trainer: object) -> bool:
-        """Never: Open-R1 trains with TRL's own `GRPOTrainer`, which TRL's adapter takes."""
+        """Whether a trainer is Open-R1's: none is, it trains with TRL's `GRPOTrainer`, which TRL's adapter takes."""
         return False

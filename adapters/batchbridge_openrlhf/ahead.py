@@ -1,4 +1,4 @@
-"""Inside the processes of an asynchronous run that is observed: the generator, and each training process."""
+"""The processes of an asynchronous run that is observed, from inside: the generator, and each training process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Numbering(Observer):
 
 
 def in_generator(actor: Any, rollout: int) -> None:
-    """Runs inside a `GenerateSamplesActor`."""
+    """The numbering of rollouts from `rollout` on, inside a `GenerateSamplesActor`."""
     out(actor)
     patches = actor.batchbridge_patches = Patches()
     Numbering(actor, rollout, patches)
@@ -86,7 +86,7 @@ class AheadLayer(EngineLayer):
         self._patches.set(self._trainer, "broadcast_to_vllm", self._broadcast, what=what, why="ledger")
 
     def _broadcast(self) -> None:
-        """In place of `ActorPPOTrainer.broadcast_to_vllm`."""
+        """A stand-in for `ActorPPOTrainer.broadcast_to_vllm`."""
         version, engines = int(self._engine.global_steps), self._trainer.vllm_engines
         tells = self._rings.rank == 0
         if tells:
@@ -107,7 +107,7 @@ class AheadLayer(EngineLayer):
         return super()._train(*given)
 
     def _hold(self) -> None:
-        """Raises `CannotAttach` on every rank where a completion's version is not believed. Collective."""
+        """Refusal (`CannotAttach`), on every rank, of a completion whose version is not believed. Collective."""
         found = [(None, why) for item in self._buffer.items if (why := self._against(item)) is not None]
         for _, why in self._rings.said(found):
             raise CannotAttach({NAME: why})
@@ -150,7 +150,7 @@ class AheadLayer(EngineLayer):
 
 
 def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a `PolicyModelActor`."""
+    """The installation of `orders`, or with None their removal, inside a `PolicyModelActor`."""
     if orders is None:
         remove(worker.trainer)
         return None
@@ -158,5 +158,5 @@ def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
 
 
 def steps_of(worker: Any) -> int:
-    """Runs inside a `PolicyModelActor`: optimizer steps that its policy has behind it."""
+    """The optimizer steps that a policy has behind it, asked inside its `PolicyModelActor`."""
     return int(worker.trainer.actor.model.global_steps)

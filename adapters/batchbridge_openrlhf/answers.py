@@ -1,4 +1,4 @@
-"""What an engine answered, and that nothing else is trained: the tokens of a completion, which of them are actions, and
+"""The answer of an engine, and that nothing else is trained: the tokens of a completion, which of them are actions, and
 the images that its prompt has.
 
 An agent's answer is one completion in which an environment's tokens stand between the policy's own; its action ranges

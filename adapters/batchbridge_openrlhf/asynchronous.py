@@ -32,8 +32,8 @@ def is_whole(trainer: object) -> bool:
 
 
 def runtime_of(trainer: Any, request: Request) -> Runtime:
-    """What attaches to a trainer. Raises `CannotAttach` for one half of an asynchronous trainer that shall be observed:
-    no part of it knows which weights the engines had."""
+    """The runtime that attaches to a trainer. Raises `CannotAttach` for one half of an asynchronous trainer that shall
+    be observed: no part of it knows which weights the engines had."""
     if is_whole(trainer):
         return RUNTIME
     if request.mode == "observe" and trainer.args.train.async_enable:
@@ -43,7 +43,7 @@ def runtime_of(trainer: Any, request: Request) -> Runtime:
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:
-    """As `runtime.source_of`: arguments of the actor that trains, prompts of the one that generates."""
+    """A trainer's source, as in `runtime.source_of`: arguments of the training actor, prompts of the generating one."""
     if not is_whole(trainer):
         return runtime.source_of(trainer)
     prompts = _asked(trainer.generator_actor, _prompts)
@@ -52,7 +52,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
 
 
 def _asked(actor: Any, function: Any, *values: Any) -> Any:
-    """What `function(actor, *values)` answers in the actor's process. Raises `CannotAttach`."""
+    """The answer of `function(actor, *values)` in the actor's process. Raises `CannotAttach`."""
     from batchbridge.kit.workers_ray import asked
 
     (answer,) = asked([actor], function, *values)
@@ -72,7 +72,7 @@ def _prompts(actor: Any) -> int:
 
 
 def _parts(actor: Any) -> tuple[list[Any], list[Any]]:
-    """Of the actor that trains: the policy's processes, and the engines."""
+    """The policy's processes, and the engines, of the actor that trains."""
     return list(actor.actor_model_group._actor_handlers), list(actor.vllm_engines or ())
 
 
@@ -89,7 +89,7 @@ class Observer:
         patches.set(trainer, "trainer_actor", _Starting(self._native, self._start), what=what, why="ledger")
 
     def _start(self) -> Any:
-        """In place of `TrainingActor.init_checkpoint_states.remote`, which `fit` begins with."""
+        """A stand-in for `TrainingActor.init_checkpoint_states.remote`, which `fit` begins with."""
         import ray
 
         from batchbridge.kit.workers_ray import install_everywhere
@@ -144,4 +144,4 @@ RUNTIME = dataclasses.replace(
     subject=_arguments,
     patch=_patch,
 )
-"""Of a `PPOTrainerAsync`."""
+"""The runtime of a `PPOTrainerAsync`."""

@@ -1,4 +1,4 @@
-"""What OpenRLHF itself really does: in words, and, where its configuration decides it, optimizer step by step.
+"""The real behaviour of OpenRLHF itself: in words, and, where its configuration decides it, optimizer step by step.
 
 The prompts' order comes from random numbers that nobody seeds, and results are taken as the engines finish, so that a
 run is decided only where one optimizer step holds a whole episode on one replica in one micro-batch.
@@ -22,8 +22,8 @@ from batchbridge_openrlhf.settings import holds
 
 @dataclass(frozen=True)
 class Denominator:
-    """What the policy loss divides by: `scope`, the `formula` of one token's weight in an optimizer step, by versions,
-    kind of batch and average.
+    """The denominator of the policy loss: `scope`, the `formula` of one token's weight in an optimizer step, by
+    versions, kind of batch and average.
 
     Symbols: W replicas, k micro-batches of the step and replica, T tokens and B completions that have a token of the
     step, T_m and b_m tokens and completions of a replica's micro-batch, T_w and B_w of a micro-batch over all replicas,
@@ -58,7 +58,7 @@ DENOMINATORS = (
 
 
 def behaviour(facts: Facts) -> Behaviour | None:
-    """What OpenRLHF does with these options; None where a size is below 1."""
+    """The behaviour of OpenRLHF with these options; None where a size is below 1."""
     if not facts.sizes.positive:
         return None
     s = facts.sizes
@@ -136,7 +136,7 @@ def _steps(facts: Facts, prompts: int, tokens: Mapping[tuple[int, int], int]) ->
 
 
 def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
-    """What the options do not decide. `prompts` of an episode, where they are known."""
+    """Questions that the options do not decide. `prompts` of an episode, where they are known."""
     s = facts.sizes
     one_step = prompts is not None and prompts <= s.prompts_per_rollout and prompts * s.group == s.train
     one_micro_batch = s.world == 1 and not s.dynamic and s.micro == s.train

@@ -111,7 +111,7 @@ class _Filling:
         return kept
 
     def _offered(self) -> Iterator[tuple[Any, ...]]:
-        """In the place of the prompt loader: candidates one by one, in the plan's order, without an end."""
+        """A stand-in for the prompt loader: candidates one by one, in the plan's order, without an end."""
         dataset, number = self._driver._dataset, self._start
         patience = self._plan.dataset_size + len(self._planned.prompts)
         while True:

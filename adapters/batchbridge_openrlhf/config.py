@@ -1,4 +1,4 @@
-"""Reading and writing OpenRLHF's PPO options: launch commands and mappings, without importing OpenRLHF."""
+"""OpenRLHF's PPO options, read and written: launch commands and mappings, without importing OpenRLHF."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     }
 
     def detect(self, source: Source) -> float:
-        """Certain for a command that starts the trainer; else by option names that are OpenRLHF's own."""
+        """The certainty: full for a command that starts the trainer; else by option names that are OpenRLHF's own."""
         if source.native is not None:
             return 0.0
         if source.argv and program_of(source.argv) is not None:
@@ -91,13 +91,14 @@ class OpenRlhfAdapter(PackagedAdapter):
         return [version for version in tables.RELEASES if names and names <= tables.options_of(version).keys()]
 
     def difference(self, version: str) -> str:
-        """What the installed parser declares otherwise."""
+        """The installed parser's declarations that differ."""
         from batchbridge_openrlhf.declared import difference
 
         return difference() if installed(self.distribution) == version else ""
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `PackagedAdapter.read`. Text converts as argparse converts it; see `values`."""
+        """The reading of OpenRLHF's options, for `PackagedAdapter.read`. Text converts as argparse converts it; see
+        `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
         given = given_of(source, options)
         if given is None:
@@ -156,7 +157,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         return dataclasses.replace(reading, run=facts, behaviour=behaviour(facts) if decided else None)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """Models, data, rewards and generation engines are the user's to add."""
+        """Options that say `spec`: models, data, rewards and generation engines are the user's to add."""
         from batchbridge_openrlhf.writing import native, settings_for
 
         return native(settings_for(spec, version, problems), version, problems)
@@ -184,13 +185,13 @@ class OpenRlhfAdapter(PackagedAdapter):
         return source_of(trainer)
 
     def check_attach(self, trainer: object, request: Request) -> None:
-        """See `asynchronous.runtime_of`."""
+        """The check of a trainer before it is attached to, by the runtime of `asynchronous.runtime_of`."""
         from batchbridge_openrlhf.asynchronous import runtime_of
 
         runtime_of(trainer, request).check(trainer, request)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """As `check_attach`."""
+        """The attachment to a trainer, by the same runtime as `check_attach`."""
         from batchbridge_openrlhf.asynchronous import runtime_of
 
         return runtime_of(trainer, request).attach(trainer, request)

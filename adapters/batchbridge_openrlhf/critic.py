@@ -1,4 +1,4 @@
-"""What the critic's training processes are told: optimizer steps of their own, by what the run's specification says.
+"""Orders of the critic's training processes: optimizer steps of their own, by what the run's specification says.
 
 The critic is another model, with a replay buffer, an optimizer and a schedule of its own; its layer is
 `critic_engine.CriticLayer`. Source: openrlhf 0.11.2 ppo_critic.CriticModelActor.
@@ -21,8 +21,8 @@ def critics_spec(spec: Spec) -> Spec:
 
 
 def critics_orders(orders: Orders) -> Orders:
-    """What the critic's training processes are told, by what the policy's are. Their ledger stands in that of the
-    policy's, in a folder of its own."""
+    """Orders of the critic's training processes, by those of the policy's. Their ledger stands in that of the policy's,
+    in a folder of its own."""
     critic, enforced = orders.spec.critic, orders.mode == "enforce"
     assert critic is not None, "asked where a critic is trained"
     settings = {VALUE_CLIP: critic.value_clip, "loss.token_level_loss": True}
@@ -37,7 +37,7 @@ def critics_orders(orders: Orders) -> Orders:
 
 
 def in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a `CriticModelActor`."""
+    """The installation of `orders`, or with None their removal, inside a `CriticModelActor`."""
     if orders is None:
         remove(worker.trainer)
         return None

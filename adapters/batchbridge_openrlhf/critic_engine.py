@@ -47,7 +47,7 @@ def divides_twice(engine: Any) -> bool:
 def value_losses(
     clip: float | None,
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Half of a value's squared error, or of the clipped value's, whichever is larger, by token; see `Critic`."""
+    """The halves of values' squared errors, or of the clipped values', whichever is larger, by token; see `Critic`."""
 
     def losses(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         error = (values - returns).square()
@@ -100,7 +100,7 @@ class ValueWatch(Watch):
         return Given.of(items, advantages="returns", old="values", sampled=None, reference=None)
 
     def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
-        """What the rows of a micro-batch with these values are meant to train."""
+        """The rows of a micro-batch with these values, and what they are meant to train."""
         here = logprobs.device
         return Rows(mask=given.mask.to(here), advantages=given.advantages.to(here), old=given.old.to(here))
 
@@ -136,7 +136,7 @@ class CriticLayer(EngineLayer):
 
     @property
     def _accumulation(self) -> int:
-        """What `backward` divides a loss by, where it is patched."""
+        """The number that `backward` divides a loss by, where it is patched."""
         return 1
 
     def _watching(self) -> Watch:
@@ -170,7 +170,7 @@ class CriticProbe(Probe):
     model = "critic"
 
     def arguments(self, number: int) -> tuple[Any, ...]:
-        """What `training_step` is called with beside the micro-batch."""
+        """Arguments of `training_step` beside the micro-batch."""
         return number, None
 
     def _stand_in(self, tap: Tap, patches: Patches) -> Any:

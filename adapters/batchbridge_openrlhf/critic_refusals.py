@@ -1,4 +1,4 @@
-"""What of a critic is not enforced."""
+"""The parts of a critic that are not enforced."""
 
 from __future__ import annotations
 

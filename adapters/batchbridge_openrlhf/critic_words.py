@@ -17,8 +17,8 @@ from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import Sizes
 
 KEPT = "critic: the policy trains on rollouts of the warm-up later"
-"""What OpenRLHF does with rollouts on which the policy has not trained; the schema has no word for it. Source: openrlhf
-0.8.0 to 0.11.2 BasePPOTrainer.ppo_train, PolicyModelActor.fit, which alone empties the replay buffer."""
+"""The word for OpenRLHF's use of rollouts on which the policy has not trained; the schema has no word for it. Source:
+openrlhf 0.8.0 to 0.11.2 BasePPOTrainer.ppo_train, PolicyModelActor.fit, which alone empties the replay buffer."""
 FORGOTTEN = (
     "the policy never trains on the rollouts of a critic's warm-up (critic.freezing_steps), where openrlhf keeps them "
     "and trains it on them later"

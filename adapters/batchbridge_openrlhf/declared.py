@@ -19,6 +19,6 @@ def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:
 
 
 def difference() -> str:
-    """What the installed parser declares otherwise, as text."""
+    """The installed parser's declarations that differ, as text."""
     known = declared.recorded(Path(__file__).with_name("declared.json").read_bytes())
     return declared.difference(known, declared_in({"openrlhf": folder_of("openrlhf")}))

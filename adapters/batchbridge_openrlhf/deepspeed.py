@@ -47,9 +47,9 @@ KEPT: tuple[tuple[bool, str, Applied], ...] = (
     (True, "<0.19.0", "last"),
     (True, ">=0.19.0", "mixed"),
 )
-"""Under ZeRO-1 and 2. Source: deepspeed 0.16.7 to 0.19.6 runtime/zero/stage_1_and_2.py,
-independent_gradient_partition_epilogue and copy_grads_in_partition; measured by
-tests/adapters/openrlhf/record_deepspeed.py, on CPU."""
+"""The treatment of gradients under ZeRO-1 and 2, by where the optimizer's state lies and DeepSpeed's version. Source:
+deepspeed 0.16.7 to 0.19.6 runtime/zero/stage_1_and_2.py, independent_gradient_partition_epilogue and
+copy_grads_in_partition; measured by tests/adapters/openrlhf/record_deepspeed.py, on CPU."""
 
 
 def required(version: str) -> str:
@@ -58,7 +58,7 @@ def required(version: str) -> str:
 
 
 def applied(deepspeed: str, *, stage: int, offload: bool, float32_accumulation: bool) -> Applied | None:
-    """What becomes of a step's gradients where every `backward` counts as its last; None: not known.
+    """The treatment of a step's gradients where every `backward` counts as its last; None: not known.
 
     stage: of ZeRO. offload: the optimizer's state lies on the CPU. float32_accumulation: bf16 gradients are added up in
     float32, for which ZeRO-1 has an optimizer class of its own that changes from version to version.

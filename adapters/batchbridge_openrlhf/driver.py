@@ -1,4 +1,5 @@
-"""In the process of `PPOTrainer`: which prompts a rollout has, in which order its completions stand, who trains them.
+"""The side of `PPOTrainer`'s process: which prompts a rollout has, in which order its completions stand, who trains
+them.
 
 Patches one instance and what it holds; the training processes get their orders through Ray. Generation, rewards,
 scoring, the advantages of the trainer's own rule and the training loop stay OpenRLHF's.
@@ -111,12 +112,12 @@ class Driver:
         return states
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint after the rollouts so far remembers."""
+        """The state of a checkpoint after the rollouts so far."""
         steps = checkpoints.steps_before(self._plan, self._next)
         return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, rollouts=self._next, **self._memory())}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Raises `CannotAttach` unless `state` continues this plan."""
+        """The continuation of this plan from `state`; `CannotAttach` unless it continues it."""
         resumed = checkpoints.resume(
             state.get(STATE),
             self._plan,
@@ -130,7 +131,7 @@ class Driver:
         self._next = int(resumed.saved["rollouts"])
 
     def _memory(self) -> dict[str, int]:
-        """What a checkpoint has beside the place in the plan."""
+        """Entries of a checkpoint beside the place in the plan."""
         return {}
 
     def _remember(self, saved: Mapping[str, Any]) -> None:
@@ -144,7 +145,7 @@ class Driver:
     # ---- a rollout
 
     def _generate(self, **options: Any) -> tuple[list[Any], float | None, int, bool]:
-        """In place of `SamplesGenerator.generate_samples`: one planned rollout, whatever arrives first."""
+        """A stand-in for `SamplesGenerator.generate_samples`: one planned rollout, whatever arrives first."""
         if not self._receipts:
             raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
         if self._next >= self._plan.total_rollouts:
@@ -198,7 +199,7 @@ class Driver:
             generator.vllm_engines = engines
 
     def _split(self, samples: Sequence[Any]) -> list[Any]:
-        """In place of `split_rollout_samples`: the forward-only passes' micro-batches by the spec's budget; a
+        """A stand-in for `split_rollout_samples`: the forward-only passes' micro-batches by the spec's budget; a
         completion above it is scored alone."""
         from openrlhf.trainer.ppo_utils.experience import Experience
 
@@ -306,7 +307,8 @@ PARTITIONED = (
     "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to load "
     "it on another number of them; the weights without the optimizer go on in a new run"
 )
-"""Source: deepspeed 0.19.6 engine._load_zero_checkpoint."""
+"""The reason why a checkpoint needs as many ranks as wrote it. Source: deepspeed 0.19.6
+engine._load_zero_checkpoint."""
 
 
 def ranks_of(checkpoints: Path) -> int | None:
@@ -322,8 +324,8 @@ def ranks_of(checkpoints: Path) -> int | None:
 
 
 def check_ranks(trainer: Any) -> None:
-    """Raises `CannotAttach` where a run shall continue what another number of training processes left: DeepSpeed would
-    end it only after all models are there."""
+    """Refusal (`CannotAttach`) of a run that shall continue what another number of training processes left: DeepSpeed
+    would end it only after all models are there."""
     if not trainer.args.ckpt.load_enable:
         return
     for name, group in (("_actor", trainer.actor_model_group), ("_critic", trainer.critic_model_group)):
@@ -335,7 +337,7 @@ def check_ranks(trainer: Any) -> None:
 
 
 def require_group(planned: RolloutPlan, prompt: int, completions: int) -> None:
-    """Raises `BatchDrift` unless a prompt has as many completions as planned."""
+    """The check (`BatchDrift`) that a prompt has as many completions as planned."""
     if completions != planned.completions_per_prompt:
         raise BatchDrift(
             planned.generated_at_step,
@@ -345,7 +347,7 @@ def require_group(planned: RolloutPlan, prompt: int, completions: int) -> None:
 
 
 class Place:
-    """In the place of the prompt loader: its length and, for checkpoints, the place in the plan."""
+    """A stand-in for the prompt loader: its length and, for checkpoints, the place in the plan."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -381,7 +383,7 @@ def install_in(groups: Sequence[Trained], *, undo: bool = False) -> list[Receipt
 
 
 def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a `PolicyModelActor`."""
+    """The installation of `orders`, or with None their removal, inside a `PolicyModelActor`."""
     from batchbridge_openrlhf.engine import install, remove
 
     if orders is None:

@@ -1,4 +1,4 @@
-"""Which canonical fields a wrapped run of OpenRLHF brings about, whatever its options say."""
+"""The canonical fields that a wrapped run of OpenRLHF brings about, whatever its options say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside a training process: every optimizer step of an `ActorPPOTrainer` is cut by the plan, measured, held against it
+"""A training process's side: every optimizer step of an `ActorPPOTrainer` is cut by the plan, measured, held against it
 and written down.
 
 OpenRLHF's own code for dynamic batches runs any list of micro-batches with given denominators and given steps, and
@@ -178,7 +178,7 @@ class EngineLayer:
         )
 
     def _check_clock(self) -> None:
-        """Raises `CannotAttach` where the schedule was built for another number of ticks than the plan has."""
+        """Refusal (`CannotAttach`) of a schedule that was built for another number of ticks than the plan has."""
         ticks = self._orders.ticks
         for function in getattr(self._schedule, "lr_lambdas", ()):
             built = getattr(function, "keywords", {}).get("num_training_steps")
@@ -192,7 +192,7 @@ class EngineLayer:
     # ---- a rollout is laid out
 
     def _lay_out(self, strategy: Any) -> None:
-        """In place of `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
+        """A stand-in for `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
         buffer, plan = self._buffer, self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
         held = self._rings.shares([self._held(item, index) for index, item in enumerate(buffer.items)])
@@ -229,7 +229,7 @@ class EngineLayer:
                 buffer.dynamic_sample_loss_scale.append(gas * len(indices) / max(len(shares[rank]), 1))
 
     def _layout_of(self, normaliser: Normaliser, micro_batches: int) -> dict[str, list[Any]]:
-        """What the replay buffer says of an optimizer step, by attribute: one value per micro-batch."""
+        """The replay buffer's words for an optimizer step, by attribute: one value per micro-batch."""
         gas = self._accumulation
         # DeepSpeed divides every loss by its accumulation steps, whatever a step really has.
         return {
@@ -309,7 +309,7 @@ class EngineLayer:
     # ---- one micro-batch, one optimizer step
 
     def _train(self, *given: float) -> Any:
-        """In the place of `ppo_train`; given: the KL coefficient, where the loss has such a term."""
+        """A stand-in for `ppo_train`; given: the KL coefficient, where the loss has such a term."""
         self._seen.clear()
         self._turns.clear()
         if self._enforces:  # natively micro-batches that fill no step go on into the next one
@@ -334,7 +334,7 @@ class EngineLayer:
         return experience
 
     def _training_step(self, experience: Any, *given: Any) -> Any:
-        """In the place of `training_step`; given: what `_train` was, the micro-batch's number and its denominators."""
+        """A stand-in for `training_step`; given: what `_train` was, the micro-batch's number and its denominators."""
         if self._enforces:
             self._skip_empty()
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
@@ -456,7 +456,7 @@ class EngineLayer:
         self._parts, self._facts, self._looked_at = [], [], None
 
     def _name_passes(self, step: StepPlan) -> None:
-        """Which pass a row is in, as the plan counts: what one pass drops does not shift the next one's number."""
+        """Names of the rows' passes, as the plan counts: what one pass drops does not shift the next one's number."""
         group = self._orders.spec.rollout.completions_per_prompt
         passes: dict[int, deque[int]] = {}
         for member, place in zip(step.members, step.positions, strict=True):

@@ -1,4 +1,4 @@
-"""What OpenRLHF's rules look at, what a rule is, and the ways out that several of them offer."""
+"""The facts that OpenRLHF's rules look at, what a rule is, and the ways out that several of them offer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from batchbridge_openrlhf.sizes import Sizes
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`: identity to
-    the version's own name; `whole`: a launch command, to which no model or data will be added; `given`: identities that
-    the user named; `decided`: no default stands where a value could not be read."""
+    """The facts that the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`:
+    identity to the version's own name; `whole`: a launch command, to which no model or data will be added; `given`:
+    identities that the user named; `decided`: no default stands where a value could not be read."""
 
     settings: Mapping[str, Any]
     sizes: Sizes
@@ -47,7 +47,7 @@ class Facts:
 
     @property
     def has_critic(self) -> bool:
-        """Only gae trains one."""
+        """Whether the run trains a critic, which only gae does."""
         return bool(self.settings[names.ESTIMATOR] == "gae")
 
     @property

@@ -1,4 +1,4 @@
-"""What the user gave: a launch command or a mapping, as option names with values and places.
+"""The options that the user gave: a launch command or a mapping, as option names with values and places.
 
 A command is data. It may stand behind `ray job submit ... --`, `deepspeed --module`, `torchrun -m` or `python -m`;
 whatever comes before the program is the launcher's. OpenRLHF itself has no configuration file: a YAML or JSON file of
@@ -19,7 +19,7 @@ from batchbridge_openrlhf.settings import Option
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 PROGRAM = re.compile(r"(^|[./])train_ppo_ray(\.py)?$")
-"""How a command names the trainer: a module or a file."""
+"""The pattern of a word that names the trainer in a command: a module or a file."""
 OTHER_PROGRAM = re.compile(r"(^|[./])openrlhf[./]cli[./]\w+(\.py)?$")
 """OpenRLHF's other programs, which train by other rules."""
 _TAKES = {
@@ -38,7 +38,7 @@ _DEEPEST = 6
 
 @dataclass
 class Given(CommandLine):
-    """What a command or a mapping gives.
+    """The options that a command or a mapping gives.
 
     whole: a command from the program on, to which nothing is added.
     """
@@ -47,8 +47,8 @@ class Given(CommandLine):
 
 
 def given_of(source: Source, options: Mapping[str, Option]) -> Given | None:
-    """What `source` gives to a parser with these `options`; None where its command does not start the trainer. Values
-    that replace arguments (`--set`) come last."""
+    """The options that `source` gives to a parser with these `options`; None where its command does not start the
+    trainer. Values that replace arguments (`--set`) come last."""
     if not source.argv or all(_SETTING.match(word) for word in source.argv):
         given = Given()
         _take(given, source, source.values)
@@ -102,7 +102,7 @@ def _arguments(source: Source, options: Mapping[str, Option], start: int | None)
 
 
 def wrong_value(name: str, value: object, wrong: WrongValue) -> str:
-    """What a finding says about `value` of the option `name`."""
+    """The words of a finding about `value` of the option `name`."""
     return f"{name} = {shown(value)!r}: {wrong.expected} was expected"
 
 

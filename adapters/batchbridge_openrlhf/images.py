@@ -17,17 +17,17 @@ from typing import Any
 from batchbridge import CannotAttach
 
 Shown = Mapping[str, Any]
-"""What a processor made of images, by the name of the policy's argument; nothing without images."""
+"""The tensors that a processor made of images, by the name of the policy's argument; nothing without images."""
 
 
 def shown(item: Any) -> Shown:
-    """What one completion's experience has for the policy to see."""
+    """The images that one completion's experience has for the policy to see."""
     kept = getattr(item, "mm_train_inputs", None) or [None]
     return (kept if isinstance(kept, Mapping) else kept[0]) or {}
 
 
 def together(items: Iterable[Any]) -> dict[str, Any]:
-    """What the completions of a micro-batch are shown, end to end: copies on the CPU."""
+    """The images that the completions of a micro-batch are shown, end to end: copies on the CPU."""
     import torch
 
     parts: dict[str, list[Any]] = {}
@@ -67,8 +67,8 @@ _OWN = {"sequences", "action_mask", "attention_mask"}
 
 
 def hold_all_or_none(sees: Collection[bool], *, ranks: int, zero: int) -> None:
-    """Raises `CannotAttach` where some completions of a run have images and others have none, and a step would suffer
-    for it. sees: whether those so far have. zero: DeepSpeed's stage."""
+    """Refusal (`CannotAttach`) of a run where some completions have images and others have none, and a step would
+    suffer for it. sees: whether those so far have. zero: DeepSpeed's stage."""
     if len(sees) < 2 or (ranks == 1 and zero < 3):
         return
     raise CannotAttach(

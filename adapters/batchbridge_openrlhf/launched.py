@@ -17,14 +17,14 @@ from batchbridge.kit import follow
 
 
 def driver(module: ModuleType) -> None:
-    """After openrlhf.trainer.ppo_trainer: every `PPOTrainer` follows the launch. Half of an asynchronous trainer does
-    not: the whole one does."""
+    """The hook into openrlhf.trainer.ppo_trainer: every `PPOTrainer` follows the launch. Half of an asynchronous
+    trainer does not: the whole one does."""
     _followed(module.BasePPOTrainer, lambda trainer: not trainer.args.train.async_enable)
 
 
 def asynchronous(module: ModuleType) -> None:
-    """After openrlhf.trainer.ppo_trainer_async, in the command's own process: every `PPOTrainerAsync` follows the
-    launch. Its class travels by value, with what is set here."""
+    """The hook into openrlhf.trainer.ppo_trainer_async, in the command's own process: every `PPOTrainerAsync` follows
+    the launch. Its class travels by value, with what is set here."""
     _followed(vars(module)["PPOTrainerAsync"].__ray_metadata__.modified_class)
 
 

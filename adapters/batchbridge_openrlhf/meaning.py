@@ -1,4 +1,4 @@
-"""What OpenRLHF's options mean: settings by identity to a canonical spec."""
+"""The meaning of OpenRLHF's options: settings by identity to a canonical spec."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ESTIMATORS = (
     Estimator("reinforce", "none", "batch", f"{_BEFORE}; {_SINCE}"),
     Estimator("gae", "value", "batch", f"{_BEFORE}; {_SINCE}"),
 )
-"""Of two that mean the same, `write` takes the first."""
+"""Estimators of the advantage; of two that mean the same, `write` takes the first."""
 _FIXED_THERE = "fixed in openrlhf's compute_advantages_and_returns"
 SCALED: Mapping[str, Mapping[str, Told]] = {
     "group": {"epsilon": Told(1e-9, None, _FIXED_THERE), "ddof": Told(1, None, "torch's std")},

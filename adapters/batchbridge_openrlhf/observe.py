@@ -137,7 +137,7 @@ class Telling:
         return getattr(self._native, name)
 
     def get(self, ref: Any, *arguments: Any, **options: Any) -> Any:
-        """As Ray's."""
+        """The answer of Ray's `get`, each response with its identity."""
         found = self._native.get(ref, *arguments, **options)
         asked = None if isinstance(ref, list) else self._asked.pop(ref, None)
         if asked is not None:

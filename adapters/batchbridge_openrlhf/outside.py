@@ -1,4 +1,4 @@
-"""What options of OpenRLHF decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
+"""Effects of OpenRLHF's options that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -42,7 +42,7 @@ class Probe:
         training_step: Callable[..., Any],
         layout: Callable[[Normaliser, int], Mapping[str, Sequence[Any]]],
     ) -> None:
-        """Raises `CannotAttach` unless the trainer's own loss gives tokens the weights of `spec`.
+        """Refusal (`CannotAttach`) of a trainer whose own loss does not give tokens the weights of `spec`.
 
         training_step: the trainer's own. layout: what the replay buffer says of an optimizer step with these
         denominators and so many micro-batches, by attribute.
@@ -69,15 +69,15 @@ class Probe:
         verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
 
     def leaf(self, batch: ProbeBatch, tap: Tap) -> torch.Tensor:
-        """What a model would have made of the micro-batch, watched."""
+        """The log-probabilities that a model would have made of the micro-batch, watched."""
         return tap.leaf(batch.logprobs, self._watch.rows(self.given(batch), batch.logprobs))
 
     def arguments(self, number: int) -> tuple[Any, ...]:
-        """What `training_step` is called with beside the micro-batch, of its number in the step."""
+        """Arguments of `training_step` beside the micro-batch, of its number in the step."""
         return self._kl_coefficient, number, None
 
     def given(self, batch: ProbeBatch) -> Given:
-        """What the rows of the micro-batch are meant to train."""
+        """The values that the rows of the micro-batch are meant to train."""
         old = batch.logprobs if batch.old is None else batch.old
         rows, width = batch.mask.shape
         ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
@@ -92,7 +92,7 @@ class Probe:
         )
 
     def experience(self, batch: ProbeBatch) -> Any:
-        """As OpenRLHF's replay buffer makes it of the micro-batch; its tokens are one token, which nothing reads."""
+        """A micro-batch as OpenRLHF's replay buffer makes it; its tokens are one token, which nothing reads."""
         from openrlhf.trainer.ppo_utils.experience import Experience
 
         given = self.given(batch)
@@ -138,15 +138,15 @@ class Probe:
 
 
 class _Model:
-    """In the place of the model that is trained: the log-probabilities of the micro-batch that comes next; entropies
-    and the router's loss are zero."""
+    """A stand-in for the model that is trained: the log-probabilities of the micro-batch that comes next; entropies and
+    the router's loss are zero."""
 
     def __init__(self, probe: Probe, tap: Tap) -> None:
         self._probe, self._tap = probe, tap
         self.next: ProbeBatch | None = None
 
     def train(self) -> None:
-        """As a module's."""
+        """The training mode of a module, which does nothing here."""
 
     def __call__(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, Any]:
         assert self.next is not None, "the probe says what comes next"

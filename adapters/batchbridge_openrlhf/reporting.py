@@ -31,6 +31,6 @@ def report(trainer: Any, attachment: Any) -> Any:
 
 
 def _taken(worker: Any) -> list[StepNumbers]:
-    """Runs inside a `PolicyModelActor`."""
+    """The numbers of the steps since the last call, taken inside a `PolicyModelActor`."""
     _, layer = worker.trainer.batchbridge_engine
     return list(layer._recorder.taken())

@@ -35,7 +35,7 @@ class Rings:
 
     @classmethod
     def of(cls, trainer: Any) -> Rings:
-        """Of an `ActorPPOTrainer`."""
+        """The rings of an `ActorPPOTrainer`."""
         import torch
 
         ring, tensor = int(trainer.args.ds.ring_attn_size), int(trainer.args.ds.tensor_parallel_size)
@@ -86,7 +86,7 @@ class Rings:
         ]
 
     def differences(self, mine: Sequence[TrainedRow]) -> list[str]:
-        """What this rank measured otherwise than the first rank of its ring, whose rows stand for the ring's.
+        """Rows that this rank measured otherwise than the first rank of its ring, whose rows stand for the ring's.
         Collective where there are rings."""
         if self.size == 1:
             return []
@@ -116,7 +116,7 @@ def averaging(trainer: Any) -> Any:
 
 
 def hold_cutting(trainer: Any) -> None:
-    """Raises `CannotAttach` where DeepSpeed cuts the model's weights by their names alone: without transformers' own
+    """Refusal (`CannotAttach`) of a model whose weights DeepSpeed cuts by their names alone: without transformers' own
     plan of which layers are cut it does not know which whole weights get a part of their gradient on each rank."""
     if int(trainer.args.ds.tensor_parallel_size) == 1:
         return
@@ -138,7 +138,7 @@ def hold_cutting(trainer: Any) -> None:
 
 
 def hold_gathering(trainer: Any) -> None:
-    """Raises `CannotAttach` unless the gradient of what OpenRLHF gathers over a ring is added up over its ranks: the
+    """The check (`CannotAttach`) that the gradient of what OpenRLHF gathers over a ring is added up over its ranks: the
     loss of each of them is the whole one, and DeepSpeed divides by their number, too."""
     if int(trainer.args.ds.ring_attn_size) == 1:
         return

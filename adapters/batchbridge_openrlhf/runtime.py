@@ -96,7 +96,7 @@ def started(reading: Reading) -> Reading:
 
 
 def assumed(reading: Reading) -> tuple[str, ...]:
-    """What becomes of leftovers, where `started` decided it: options say `none` with dynamic batches alone; and of the
+    """The treatment of leftovers, where `started` decided it: options say `none` with dynamic batches alone; and of the
     rollouts of a critic's warm-up."""
     assert reading.spec is not None, "what is not read is not asked"
     critic, own = reading.spec.critic, settings_in(reading)
@@ -133,7 +133,7 @@ SETTABLE = (
 
 
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the training processes set (see `engine.EngineLayer`), and what stays different by canonical field."""
+    """Settings of the training processes (see `engine.EngineLayer`), and what stays different by canonical field."""
     from batchbridge_openrlhf.engine import KL_COEFFICIENT  # as everything that acts on a run, once there is one
 
     spec, own = request.spec, own_spec(request)
@@ -169,7 +169,7 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
 HELD = ("samples_generator", "experience_maker", "actor_model_group")
 """Objects of a `PPOTrainer` whose methods are replaced, too."""
 OBSERVED = ("critic", "asynchronous", "sequence_parallel", "tensor_parallel")
-"""What cannot even be observed: completions are not told apart there, or have no weights of their own."""
+"""Features that cannot even be observed: completions are not told apart there, or have no weights of their own."""
 
 
 def ticks_of(request: Request) -> int:

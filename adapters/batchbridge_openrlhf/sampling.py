@@ -17,7 +17,7 @@ from batchbridge.kit.patches import Patches
 
 
 class SeededEngines:
-    """Stands in for a generator's engines while one rollout is dispatched, prompt by prompt in the order of `seeds`."""
+    """A stand-in for a generator's engines while one rollout is dispatched, prompt by prompt in `seeds`' order."""
 
     def __init__(self, engines: Sequence[Any], seeds: Sequence[int]) -> None:
         self._seeds = iter(seeds)

@@ -119,7 +119,7 @@ ABSENT: dict[str, tuple[Any, str]] = {
     "data.max_images_per_prompt": (0, "openrlhf before 0.10.0: text only"),
     "use_icepop": (False, "openrlhf 0.9.1 and 0.9.2 only"),
 }
-"""What versions without an option do in its place: identity -> value, source."""
+"""Values that versions without an option have in its place: identity -> value, source."""
 
 _ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _EXPERTS = ("eager", "batched_mm", "grouped_mm", "deepgemm")

@@ -22,9 +22,8 @@ NO_TOKEN = 1e-9
 
 @dataclass(frozen=True)
 class Held:
-    """What every rank knows of one completion in somebody's replay buffer. prompt: see `identify`. index: its place
-    there. answered: whether its tokens, mask and images are those of the engine's answer, see
-    `answers`."""
+    """One completion in somebody's replay buffer, as every rank knows it. prompt: see `identify`. index: its place
+    there. answered: whether its tokens, mask and images are those of the engine's answer, see `answers`."""
 
     rollout: int
     prompt: int
@@ -86,7 +85,7 @@ class Step:
 
 
 class Beside:
-    """What rides with a micro-batch's experience; upstream would move plain tensors and lists to a device.
+    """Companions of a micro-batch's experience; upstream would move plain tensors and lists to a device.
 
     items: the experiences of one completion each. given: what they are meant to train.
     """
@@ -98,8 +97,8 @@ class Beside:
 def facts_of(
     item: Any, prompt_tokens: int, *, trained: str = "advantages", old: str = "action_log_probs"
 ) -> dict[str, Any]:
-    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`. trained, old: columns
-    of what its tokens are trained towards, and of what was before."""
+    """Facts for the ledger about one completion's experience; see `batchbridge.kit.workers.facts`. trained, old:
+    columns of what its tokens are trained towards, and of what was before."""
     ids, reward = item.sequences.tolist(), item.info.get("reward")
     # The mask and the log-probabilities are about the token after each position.
     return facts(

@@ -62,7 +62,7 @@ class Given:
         sampled: str | None = "rollout_log_probs",
         reference: str | None = "base_action_log_probs",
     ) -> Given:
-        """Of experiences of one completion each, by the names of their columns; None: none."""
+        """The values of experiences of one completion each, by the names of their columns; None: none."""
 
         def column(name: str | None) -> Any:
             if name is None:
@@ -107,7 +107,7 @@ class Watch:
         self._shares: list[torch.Tensor] = []
         self._expected: Given | None = None
         self._sound: list[torch.Tensor | bool] = []
-        """Of each micro-batch, whether the policy was run on the tokens, and on the images, that the buffer has."""
+        """Pairs per micro-batch: whether the policy was run on the tokens, and on the images, that the buffer has."""
         self._witness: Witness | None = None
         self._native_forward = model.forward
         patches.set(
@@ -123,7 +123,7 @@ class Watch:
 
     @staticmethod
     def parts(trainer: Any) -> tuple[Any, Any]:
-        """What makes log-probabilities, and its DeepSpeed engine."""
+        """The part that makes log-probabilities, and its DeepSpeed engine."""
         return trainer.actor, trainer.actor.model
 
     def tap(self) -> Tap:
@@ -131,7 +131,7 @@ class Watch:
         return Tap(self.objective)
 
     def given(self, items: Sequence[Any]) -> Given:
-        """What experiences of one completion each are meant to train."""
+        """The values that experiences of one completion each are meant to train."""
         return Given.of(items)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Watch:
 
     @contextlib.contextmanager
     def expecting(self, given: Given) -> Iterator[None]:
-        """While a micro-batch is trained: what its rows are meant to train."""
+        """The span in which a micro-batch is trained: what its rows are meant to train."""
         self._expected = given
         try:
             yield
@@ -173,11 +173,11 @@ class Watch:
         return result
 
     def reachable(self, result: Any) -> Any:
-        """What a model made, where nothing of DeepSpeed's stands between its gradient and the loss."""
+        """The output of a model, where nothing of DeepSpeed's stands between its gradient and the loss."""
         return result
 
     def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
-        """What the rows of a micro-batch with these log-probabilities are meant to train; see `rows_of`."""
+        """The rows of a micro-batch with these log-probabilities, and what they are meant to train; see `rows_of`."""
         rows = rows_of(self._spec, given, logprobs.detach())
         if self.needs_denominators and rows.kl_share is not None:
             self._shares.append(rows.kl_share)
@@ -212,7 +212,7 @@ class Watch:
 
     @property
     def _loss_scale(self) -> float:
-        """fp16's, which DeepSpeed multiplies the loss with inside of backward."""
+        """The loss scale of fp16, which DeepSpeed multiplies the loss with inside of backward."""
         return float(getattr(self.engine.optimizer, "loss_scale", 1.0) or 1.0)
 
     @property
@@ -234,7 +234,7 @@ class Watch:
     # ---- between backward and the update
 
     def factor(self) -> Factor | None:
-        """What became of the step's gradients after backward: DeepSpeed shall have averaged them over the ranks, and
+        """The factor on the step's gradients after backward: DeepSpeed shall have averaged them over the ranks, and
         nothing else. None where no parameter is trained. Collective."""
         if self._witness is None:
             return None
@@ -256,7 +256,8 @@ def measurable(objective: Objective) -> Objective:
 
 
 def rows_of(spec: Spec, given: Given, logprobs: torch.Tensor) -> Rows:
-    """What the rows of a micro-batch are meant to train by `spec`, beside its log-probabilities, on their device.
+    """The rows of a micro-batch and what they are meant to train by `spec`, beside its log-probabilities, on their
+    device.
 
     Where the policy term is a mean over sequences, `kl_share` still lacks completions over tokens of the step.
     """

@@ -1,4 +1,4 @@
-"""Which version of the policy's weights generated a completion, measured where it is generated.
+"""The version of the policy's weights that generated a completion, measured where it is generated.
 
 A version is an optimizer step: weights before whose update a completion was generated. The training process of rank 0
 says to every engine which version is coming, before OpenRLHF's own broadcast, and which weights it has, behind it. The
@@ -28,18 +28,18 @@ UNKNOWN = -1
 NAME = "weights_version"
 """The refusal's name."""
 UPDATES = ("update_weight", "update_weight_cuda_ipc")
-"""What vLLM's workers are asked to do for one weight."""
+"""Methods that vLLM's workers are asked to run for one weight."""
 
 
 def sealed(key: str, began: int, ended: int, ids: bytes) -> int:
-    """What only this start of the run can say of a completion's versions. ids: its tokens, 8 bytes each."""
+    """The seal on a completion's versions, which only this start of the run can make. ids: its tokens, 8 bytes each."""
     whole = array("q", [began, ended]).tobytes() + ids
     made = hashlib.blake2b(whole, key=key.encode(), digest_size=8).digest()
     return int.from_bytes(made, "little", signed=True)
 
 
 def against(born: Sequence[int] | None, ids: bytes, key: str, sent: Collection[int]) -> str | None:
-    """Why a completion's version is not believed; None: it is. sent: the versions that engines can have."""
+    """The reason why a completion's version is not believed; None: it is. sent: the versions that engines can have."""
     if born is None:
         return "a completion came without the version of the weights that generated it: its engine was not reached"
     began, ended, seal = born
@@ -63,7 +63,7 @@ def _said(version: int) -> str:
 
 
 class Weights:
-    """What one engine has, in its process. version: before any was sent."""
+    """The weights that one engine has, in its process. version: before any was sent."""
 
     def __init__(self, engine: Any, key: str, version: int) -> None:
         self.version, self._key = version, key
@@ -122,17 +122,17 @@ def out_of_engine(engine: Any) -> None:
 
 
 def announce(engine: Any, version: int) -> None:
-    """Runs in an engine's process, before weights are sent."""
+    """The announcement, inside an engine's process, of weights that are sent next."""
     engine.batchbridge_weights.announce(version)
 
 
 def settle(engine: Any, names: Collection[str]) -> None:
-    """Runs in an engine's process, after weights were sent."""
+    """The settling, inside an engine's process, of weights that were sent."""
     engine.batchbridge_weights.settle(names)
 
 
 def everywhere(engines: Sequence[Any], function: Any, *values: Any) -> list[Any]:
-    """What `function(engine, *values)` answers in every engine's process. Raises `CannotAttach`."""
+    """The answers of `function(engine, *values)` in every engine's process. Raises `CannotAttach`."""
     import ray
 
     try:

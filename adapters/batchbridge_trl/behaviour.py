@@ -1,4 +1,4 @@
-"""What an unwrapped GRPOTrainer really does: in words, and optimizer step by optimizer step.
+"""The real behaviour of an unwrapped GRPOTrainer: in words, and optimizer step by optimizer step.
 
 The prediction holds for scripted rollouts, where nothing but TRL and PyTorch's data loader draws from the global random
 numbers. Sampling (and dropout) moves them, and then the shuffle inside a rollout is not decided by the configuration.
@@ -24,7 +24,8 @@ from batchbridge_trl.sizes import accelerator_config
 
 
 class Denominator(NamedTuple):
-    """How loss types divide: `scope`, one token's weight in an optimizer step as a formula, the source, the versions.
+    """The denominator of loss types: `scope`, one token's weight in an optimizer step as a formula, the source, the
+    versions.
 
     Symbols of a formula: W devices, k micro-batches of the step, m completions of a micro-batch, L_i the completion's
     tokens, T_m the micro-batch's tokens, T_r the rollout's tokens over all devices, s steps_per_generation, c
@@ -63,12 +64,13 @@ DENOMINATORS = (
     Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
     Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
 )
-"""Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; see
-`epochs.LOOPS` for what k is), since 0.22 TRL, by those of the actual window, but not for the dapo family."""
+"""Denominators of the loss types. The division by the window's micro-batches is up to 0.21 transformers'
+(model_accepts_loss_kwargs = False; see `epochs.LOOPS` for what k is), since 0.22 TRL's, by those of the actual window,
+but not for the dapo family."""
 
 
 class Layout(NamedTuple):
-    """How a rollout's completions come to devices and micro-batches.
+    """The way of a rollout's completions to devices and micro-batches.
 
     by_micro_batch: each device draws micro-batch by micro-batch, in turn with the others; else a block of the rollout
     at once. shuffled: it permutes its block before it cuts it.
@@ -127,7 +129,7 @@ RESUME = (
 
 
 def behaviour(facts: Facts) -> Behaviour | None:
-    """What TRL does with these settings; None where they give no rollout."""
+    """The behaviour of TRL with these settings; None where they give no rollout."""
     if facts.rollout is None or facts.loss is None:
         return None
     row = _denominator(facts)
@@ -268,7 +270,7 @@ def _rollout(
 def _step(
     index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: Facts, tokens: Mapping[Completion, int]
 ) -> NativeStep:
-    """`micro_steps`: each with the micro-batches of the window that it was drawn in, by which its loss is divided."""
+    """One native step: `micro_steps`, each with the micro-batches of its window, by which its loss is divided."""
     assert facts.rollout is not None
     row, left_open = _denominator(facts), any(_open_weights(facts))
     symbols = {"W": facts.sizes.world, "s": facts.rollout.steps_per_generation}
@@ -304,7 +306,7 @@ def _layout(facts: Facts) -> Layout:
 
 
 def _open_weights(facts: Facts) -> Iterator[str]:
-    """Why the configuration does not decide the weights.
+    """Reasons why the configuration does not decide the weights.
 
     Source: trl 0.17.0 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own.
     """
@@ -322,7 +324,7 @@ def _on(facts: Facts, option: str) -> bool:
 
 
 def _no_steps(facts: Facts) -> str | None:
-    """Why there are no optimizer steps to say; None where there are."""
+    """The reason why there are no optimizer steps to say; None where there are."""
     if facts.groups_per_micro_step and facts.sizes.micro_step % facts.sizes.generations:
         return "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run"
     for option in ("split_batches", "dispatch_batches"):

@@ -1,4 +1,4 @@
-"""Which of TRL's loss types computes a specification's loss: what a wrapped run sets, whatever its own `loss_type`."""
+"""The loss type of TRL that computes a specification's loss: what a wrapped run sets, whatever its own."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from batchbridge_trl.shares import Shares
 
 FOLDER = "batchbridge"
 _NATIVE_STATE = "trainer_state.json"
-"""What TRL writes last: without it, a checkpoint was killed while it was being written."""
+"""The file that TRL writes last: without it, a checkpoint was killed while it was being written."""
 
 
 class Checkpoints:
@@ -47,8 +47,8 @@ class Checkpoints:
         self._found: tuple[Path, Resumed, dict[int, list[Mapping[str, Any]]], bool] | None = None
 
     def save(self, folder: Path) -> None:
-        """Into a checkpoint that TRL writes next. Collective: what is complete for TRL is complete for us, whenever any
-        rank is killed."""
+        """The plan's part of a checkpoint, put into the folder that TRL writes next. Collective: what is complete for
+        TRL is complete for us, whenever any rank is killed."""
         step, ranks = self._trainer.state.global_step, self._accelerator.num_processes
         if self._trainer.args.should_save:  # an earlier start may have left a checkpoint of this name
             for mark in (STATE_FILE, _NATIVE_STATE):
@@ -66,7 +66,7 @@ class Checkpoints:
             checkpoints.write(folder, checkpoints.state(self._plan, step, ranks=ranks))
 
     def check(self, folder: Path) -> None:
-        """Raises `CannotAttach` unless the checkpoint in `folder` is whole and continues the plan."""
+        """The check (`CannotAttach`) that the checkpoint in `folder` is whole and continues the plan."""
         ranks, rank = self._accelerator.num_processes, self._accelerator.process_index
         each_node = self._trainer.args.save_on_each_node
         if _is_ours(folder) and (missing := missing_from(folder, rank if each_node else None)):
@@ -139,7 +139,7 @@ class Checkpoints:
         return found
 
     def _check_rows(self, folder: Path, resumed: Resumed, stored: Mapping[int, list[Mapping[str, Any]]]) -> None:
-        """Raises `CannotAttach` where a completion that will be trained on is in nobody's file."""
+        """Refusal (`CannotAttach`) of a checkpoint where a completion that will be trained on is in nobody's file."""
         for rollout in resumed.position.live_rollouts:
             held = {position for rows in stored.get(rollout, ()) for position in rows["slots"]}
             for step in self._plan.steps_using(rollout, resumed.position.optimizer_steps):
@@ -165,8 +165,8 @@ SHARDED = "whether FSDP's files come back in other shards is not proven; the wei
 
 
 def missing_from(folder: Path, rank: int | None = None) -> str | None:
-    """What a checkpoint of a wrapped run lacks, because the run was killed while it was being written; None where it is
-    whole. rank: looks for this rank's files only, where each node has its own."""
+    """The part that a checkpoint of a wrapped run lacks, because the run was killed while it was being written; None
+    where it is whole. rank: looks for this rank's files only, where each node has its own."""
     saved, files = checkpoints.read(folder), sorted((folder / FOLDER).glob("rank-*.pt"))
     whole = saved if saved is not None else _first_version(folder)
     ranks = saved["ranks"] if saved else _read_rows(files[0])["world_size"] if files else 0

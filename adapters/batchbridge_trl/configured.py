@@ -1,4 +1,4 @@
-"""What refusals look at in a configuration, where there is no trainer yet: see `Refusal.configured`."""
+"""The parts of a configuration that refusals look at, where there is no trainer yet: see `Refusal.configured`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ KNOW_THE_MODEL = "; where its config.json is not here, download it or name its f
 
 
 def start_in(reading: Reading) -> Start | None:
-    """How the run is started; None for settings of an object."""
+    """The way in which the run is started; None for settings of an object."""
     facts = facts_of(reading)
     return None if facts is None else facts.start
 
 
 def model_in(reading: Reading) -> Model:
-    """What is known of the policy; nothing where the settings are an object's, which do not name it."""
+    """The known facts of the policy; nothing where the settings are an object's, which do not name it."""
     return Model() if start_in(reading) is None else model_of(setting(reading, "model_name_or_path"))
 
 
@@ -105,7 +105,7 @@ def another_trainer(reading: Reading) -> bool | None:
 
 
 def assumed(reading: Reading) -> Sequence[str]:
-    """What a recipe alone leaves to the command, and one without a model's name to the script."""
+    """Assumptions about what a recipe alone leaves to the command, and one without a model's name to the script."""
     start = start_in(reading)
     if start is None:
         return ()

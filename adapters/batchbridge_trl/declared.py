@@ -26,6 +26,6 @@ def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:
 
 
 def difference() -> str:
-    """What the installed classes declare otherwise, as text."""
+    """The installed classes' declarations that differ, as text."""
     known = declared.recorded(Path(__file__).with_name("declared.json").read_bytes())
     return declared.difference(known, declared_in({name: folder_of(name) for name in ("trl", "transformers")}))

@@ -1,4 +1,4 @@
-"""Which canonical fields a wrapped run of TRL brings about, whatever its configuration says."""
+"""The canonical fields that a wrapped run of TRL brings about, whatever its configuration says."""
 
 from __future__ import annotations
 

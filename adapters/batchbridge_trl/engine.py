@@ -1,4 +1,4 @@
-"""Enforcing: the constructed trainer follows the plan, with the step's own weights.
+"""The enforcement in a trainer: once constructed, it follows the plan, with the step's own weights.
 
 The training loop, the generation, the rewards and the loss stay TRL's. BatchBridge decides which prompts a rollout
 generates, which completions an optimizer step trains on and what each weighs. Natively `training_step` runs once per
@@ -46,7 +46,8 @@ from batchbridge_trl.shares import Shares
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
-"""What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
+"""The advantage that TRL computes itself with scale_rewards="group". Source: trl 1.16.0,
+_generate_and_score_completions."""
 
 DIVIDED_LATER = ("grpo", "sapo", "dr_grpo")
 """Loss types whose logged policy_loss is from before the division by the micro-batches."""
@@ -131,7 +132,7 @@ class Enforcer:
             trainer.lr_scheduler = trainer.lr_scheduler.native
 
     def notes(self) -> list[str]:
-        """What padding="auto" came to, in words; empty where nothing was left to it."""
+        """The outcome of padding="auto", in words; empty where nothing was left to it."""
         if self._request.padding != "auto":
             return []
         return [
@@ -300,7 +301,8 @@ class Enforcer:
 
     @contextlib.contextmanager
     def _turn(self, model: Any, *, last: bool) -> Iterator[None]:
-        """While one micro-batch runs: gradients are exchanged, and by an engine applied, only in the step's last one.
+        """The span in which one micro-batch runs: gradients are exchanged, and by an engine applied, only in the step's
+        last one.
 
         Source: accelerate since 1.8.1 DeepSpeedEngineWrapper.backward hands its flag to the engine, and updates in the
         last micro-batch; before, it asks for an update in each, which the engine takes at its own boundary.

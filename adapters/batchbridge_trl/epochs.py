@@ -1,4 +1,4 @@
-"""How many micro-batches an epoch has, and how transformers cuts them into optimizer steps.
+"""The number of micro-batches of an epoch, and how transformers cuts them into optimizer steps.
 
 TRL's sampler gives the micro-batches; `len(dataloader)` promises how many, and transformers plans with the promise.
 """
@@ -13,7 +13,7 @@ from batchbridge_trl.sizes import Rollout, Sizes
 
 
 class Sampler(NamedTuple):
-    """How a range of versions cuts an epoch.
+    """The cutting of an epoch in a range of versions.
 
     drops: prompts that fill no whole rollout are left out. counts_dropped: the sampler's length counts them all the
     same. whole_rollouts: the data loader yields a rollout per device at once, not a micro-batch.
@@ -35,7 +35,8 @@ SAMPLERS = (
 
 
 class Loop(NamedTuple):
-    """How the transformers release that is assumed beside a range of versions makes optimizer steps of an epoch.
+    """The optimizer steps of an epoch, as the transformers release that is assumed beside a range of versions makes
+    them.
 
     plans_short_steps: an epoch's remainder counts as a step when steps are planned; it is trained as one anyway, up to
     as many micro-batches as the number of prompts leaves over. divides_by_window: where transformers divides losses, it

@@ -43,22 +43,23 @@ class Places:
 
     @classmethod
     def generated(cls, completions: int, ranks: int) -> Places:
-        """Of a rollout of which each rank has generated its contiguous part; no row has moved yet."""
+        """The places of a rollout of which each rank has generated its contiguous part; no row has moved yet."""
         return cls([position * ranks // completions for position in range(completions)], [set() for _ in range(ranks)])
 
     @classmethod
     def everywhere(cls, completions: int, ranks: int) -> Places:
-        """Of a rollout all whose rows are on every rank, as after a resume on another number of ranks."""
+        """The places of a rollout all whose rows are on every rank, as after a resume on another number of ranks."""
         places = cls.generated(completions, ranks)
         places.delivered = [set(range(completions)) for _ in range(ranks)]
         return places
 
     def waiting(self, positions: set[int], rank: int) -> set[int]:
-        """Those of `positions` that stay on `rank` until it is known who trains them."""
+        """The part of `positions` that stays on `rank` until it is known who trains them."""
         return {position for position in positions if self.generated_by[position] == rank}
 
     def share_out(self, wanted: Sequence[set[int]], rank: int) -> Route | None:
-        """What `rank` sends and receives so that every rank holds what it trains; None where no rank sends anything.
+        """The rows that `rank` sends and receives so that every rank holds what it trains; None where no rank sends
+        anything.
 
         wanted: positions, by rank, of all rows that the rank trains in steps whose shares are known. A rank forgets
         what it was sent for steps that are over.

@@ -65,7 +65,7 @@ class Pictures:
     def of_rollout(
         cls, seen: Sequence[tuple[Mapping[str, int], dict[str, Form]]], held: dict[int, dict[str, torch.Tensor]]
     ) -> Pictures:
-        """Of what every rank has told of its completions, by position. held: this rank's."""
+        """Pictures from what every rank has told of its completions, by position. held: this rank's."""
         names = dict.fromkeys(name for counts, _ in seen for name in counts)
         # A rank whose images are all of one tile does not count tiles.
         counts = {name: [each.get(name, each["num_images"]) for each, _ in seen] for name in names}
@@ -73,7 +73,7 @@ class Pictures:
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]) -> Pictures:
-        """Of what `taken` found, on one rank."""
+        """Pictures from what `taken` found, on one rank."""
         seen = [(counts, forms_of(pieces, by_row)) for counts, pieces, by_row in rows]
         return cls.of_rollout(seen, {place: pieces for place, (_, pieces, _) in enumerate(rows)})
 
@@ -98,14 +98,14 @@ class Pictures:
         self.held = {position: held for position, held in self.held.items() if position in positions}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores."""
+        """The part of the pictures that a checkpoint stores."""
         held = {place: {name: one.cpu() for name, one in each.items()} for place, each in self.held.items()}
         forms = [{name: tuple(form) for name, form in each.items()} for each in self.forms]
         return {"counts": self.counts, "forms": forms, "held": held}
 
     @classmethod
     def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> Pictures:
-        """Of what one or more ranks stored: every tensor that at least one of them held."""
+        """Pictures from what one or more ranks stored: every tensor that at least one of them held."""
         held = {
             place: {name: one.to(device) for name, one in each.items()}
             for state in states
@@ -124,8 +124,8 @@ def reads_images(trainer: Any) -> bool:
 
 @contextlib.contextmanager
 def logged_by_all(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """While a rollout is generated: TRL gathers its pictures for its log on those ranks alone whose rows have any, so
-    that ranks would wait for each other; where they differ, none is logged. Collective."""
+    """The span in which a rollout is generated: TRL gathers its pictures for its log on those ranks alone whose rows
+    have any, so that ranks would wait for each other; where they differ, none is logged. Collective."""
 
     def has_image(row: Mapping[str, Any]) -> bool:
         parts = [part for message in row["prompt"] if isinstance(message, dict) for part in message["content"]]
@@ -138,8 +138,8 @@ def logged_by_all(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[N
 
 
 def require_images_of_all(trainer: Any, forms: Sequence[dict[str, Form]]) -> None:
-    """Raises `CannotAttach` where ranks gather the parts of the model that read images, and some would never run them:
-    one of their completions has no image."""
+    """Refusal (`CannotAttach`) of ranks that gather the parts of the model that read images where some would never run
+    them: one of their completions has no image."""
     accelerator = trainer.accelerator
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     sharded = plugin.zero_stage == 3 if plugin is not None else trainer.is_fsdp_enabled or loaded_in_shards(trainer)
@@ -173,7 +173,7 @@ def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[
 
 
 def forms_of(pieces: Mapping[str, torch.Tensor], by_row: frozenset[str]) -> dict[str, Form]:
-    """What every rank knows of a completion's tensors."""
+    """The forms of a completion's tensors, which every rank knows."""
     return {name: Form(tuple(one.shape), one.dtype, name in by_row) for name, one in pieces.items()}
 
 
@@ -207,7 +207,7 @@ def together(chosen: Iterable[tuple[Pictures | None, int]]) -> dict[str, Any]:
 
 
 def _padded(piece: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """With zeros at the end of every dimension but the first."""
+    """A tensor with zeros at the end of every dimension but the first."""
     missing = [size - have for size, have in zip(sizes, piece.shape[1:], strict=True)]
     amounts = [amount for each in reversed(missing) for amount in (0, each)]
     return torch.nn.functional.pad(piece, amounts) if any(missing) else piece

@@ -10,10 +10,10 @@ from batchbridge_trl.forks import fork_of
 
 
 def trainer(module: ModuleType) -> None:
-    """After trl.trainer.grpo_trainer: transformers' `train` follows the launch where the trainer is a `GRPOTrainer`."""
+    """The hook into trl.trainer.grpo_trainer: a `GRPOTrainer` follows the launch before transformers' `train`."""
     follow_before(module.GRPOTrainer, "train")
 
 
 def forks(module: ModuleType) -> None:
-    """After transformers.trainer: a copy or a fork of `GRPOTrainer` follows too, and `wrap` refuses it by name."""
+    """The hook into transformers.trainer: a copy or a fork of `GRPOTrainer` follows too; `wrap` refuses it by name."""
     follow_before(module.Trainer, "train", only=lambda trainer: fork_of(trainer) is not None)

@@ -67,8 +67,8 @@ class LossTerms:
 
     @contextlib.contextmanager
     def shared(self, micro: MicroBatch) -> Iterator[list[torch.Tensor]]:
-        """While a micro-batch's loss is computed. What is put into the list that it gives belongs to the loss's value,
-        which the factor scaled wrongly, and has no gradient."""
+        """The span in which a micro-batch's loss is computed. What is put into the list that it gives belongs to the
+        loss's value, which the factor scaled wrongly, and has no gradient."""
         self._micro, self._missing = micro, []
         try:
             yield self._missing
@@ -115,7 +115,7 @@ class LossTerms:
         self._seen.clear()
 
     def objection(self) -> str | None:
-        """What became of the terms since the last call, where it is not their share of the step; None where it is."""
+        """The objection to the terms since the last call that are not their share of the step; None without one."""
         seen, self._seen = self._seen, []
         for each in seen:
             found = torch.zeros_like(each.wanted) if each.found is None else each.found.to(each.wanted.dtype)
@@ -128,7 +128,7 @@ class LossTerms:
         return None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores of an adaptive bonus: TRL's own has nothing of it."""
+        """The part of an adaptive bonus that a checkpoint stores: TRL's own has nothing of it."""
         if not self.bonus or not self.trainer.use_adaptive_entropy:
             return {}
         return {name: getattr(self.trainer, name) for name in CONTROLLER[:2]}

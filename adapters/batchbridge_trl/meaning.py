@@ -1,4 +1,4 @@
-"""What TRL's settings mean: native settings to canonical values."""
+"""The meaning of TRL's settings: native settings to canonical values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from batchbridge_trl.tables import settings_of
 from batchbridge_trl.world import KEY as WORLD
 
 ADVANTAGE_EPSILON = 1e-4
-"""Added to the standard deviation of rewards. Source: trl 0.15.0 to 1.16.0,
+"""The number added to the standard deviation of rewards. Source: trl 0.15.0 to 1.16.0,
 GRPOTrainer._generate_and_score_completions (_prepare_inputs in 0.15)."""
 ADVANTAGE_DDOF = 1
-"""Unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction); torch.std before 1.6."""
+"""The correction of an unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction); torch.std
+before 1.6."""
 NO_DECAY = "biases_and_norms"
-"""Source: transformers 4.57.6 and 5.23.0 Trainer.get_decay_parameter_names."""
+"""The parameters without weight decay. Source: transformers 4.57.6 and 5.23.0 Trainer.get_decay_parameter_names."""
 
 
 class LossType(NamedTuple):
@@ -35,7 +36,7 @@ class LossType(NamedTuple):
     surrogate: str
     versions: str = ""
     rollout_denominator: bool = False
-    """Its denominator counts the tokens of the whole rollout (`num_items_in_batch`)."""
+    """Whether the denominator counts the tokens of the whole rollout (`num_items_in_batch`)."""
 
 
 LOSS_TYPES = (
@@ -48,8 +49,8 @@ LOSS_TYPES = (
     LossType("cispo", "token_mean", "cispo", ">=0.26", rollout_denominator=True),
     LossType("vespo", "token_mean", "vespo", ">=1.0", rollout_denominator=True),
 )
-"""Read wheel by wheel. Of two that mean the same, `write` takes the first. Before 0.17 there is no choice: 0.15
-averages per completion, 0.16 over a micro-batch's tokens."""
+"""Loss types, read wheel by wheel. Of two that mean the same, `write` takes the first. Before 0.17 there is no choice:
+0.15 averages per completion, 0.16 over a micro-batch's tokens."""
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +109,8 @@ GIVEN = (
     Given("order.last_optimizer_step", "short", "transformers trains an epoch's remainder as a step"),
     Given("carried.weight_decay_excludes", NO_DECAY, "transformers leaves biases and norms without decay"),
 )
-"""Sources: trl GRPOTrainer._get_train_sampler and _prepare_inputs; transformers Trainer._inner_training_loop."""
+"""Canonical values that TRL's code fixes. Sources: trl GRPOTrainer._get_train_sampler and _prepare_inputs; transformers
+Trainer._inner_training_loop."""
 
 
 def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, Told] | None:

@@ -1,4 +1,4 @@
-"""What TRL logs of an optimizer step, however many micro-batches it was cut into."""
+"""The metrics that TRL logs of an optimizer step, however many micro-batches it was cut into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings of TRL and Open-R1 decide that the schema has no field for, and what other frameworks have of them.
+"""Effects of settings of TRL and Open-R1 that the schema has no field for, and what other frameworks have of them.
 
 See `Adapter.decides` and `Adapter.shared_settings`.
 """
@@ -16,7 +16,8 @@ LOGGERS = (
     *("azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "mlflow", "neptune", "swanlab"),
     *("tensorboard", "trackio", "wandb"),
 )
-"""What `report_to` names. Source: transformers 4.52 integration_utils.py INTEGRATION_TO_CALLBACK; trackio since."""
+"""Loggers that `report_to` names. Source: transformers 4.52 integration_utils.py INTEGRATION_TO_CALLBACK; trackio
+since."""
 
 
 def _data(value: Any, reading: Reading) -> Any:
@@ -42,7 +43,7 @@ def _report_to(value: Any, reading: Reading) -> Any:
 
 
 def _rollouts_between(value: Any, reading: Reading) -> Any:
-    """`save_steps` counts optimizer steps."""
+    """The rollouts between two checkpoints: `save_steps` counts optimizer steps."""
     spec, strategy = reading.spec, str(reading.native.get("save_strategy"))
     if strategy == "no":
         return Fraction(0)

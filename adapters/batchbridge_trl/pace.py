@@ -1,4 +1,4 @@
-"""How long each micro-batch of a run takes on this rank, and the cost model that all ranks fit to it together.
+"""The time that each micro-batch of a run takes on this rank, and the cost model that all ranks fit to it together.
 
 A rank's clock stands still while Accelerate's `gather` and `reduce` run, which wait for the other ranks, and stops in
 backward with the last gradient, behind which DDP waits. On a GPU it is made of events of the stream, and nothing waits
@@ -36,7 +36,7 @@ class Pace:
         self._timed = not sharded and self._accelerator.device.type in ("cpu", "cuda")
         self._fitted: StepCost | None = None
         self.seconds: float | None = None
-        """What this rank computed in the micro-batches of the last step; None: no clock can tell."""
+        """The seconds that this rank computed in the micro-batches of the last step; None: no clock can tell."""
         self._clocks: list[tuple[Observed, Clock]] = []
         self._observed: deque[Observed] = deque(maxlen=_KEPT)
         self._steps = 0
@@ -44,7 +44,7 @@ class Pace:
 
     @property
     def cost(self) -> StepCost:
-        """What a micro-batch costs: as fitted, or as assumed before."""
+        """The cost of a micro-batch: as fitted, or as assumed before."""
         return self._fitted or self._assumed
 
     @functools.cached_property
@@ -60,7 +60,7 @@ class Pace:
 
     @contextlib.contextmanager
     def turn(self, terms: Terms) -> Iterator[None]:
-        """While one micro-batch runs forward and backward. terms: its size."""
+        """The span in which one micro-batch runs forward and backward. terms: its size."""
         if not self._timed:
             yield
             return
@@ -81,8 +81,8 @@ class Pace:
         return next((one for one in self._trainer.model.parameters() if one.requires_grad), None)
 
     def step_done(self, *, by_tokens: bool) -> None:
-        """After a step's last micro-batch; where it is due, the model is fitted to what was seen so far. Collective.
-        by_tokens: whether steps are cut by the model."""
+        """The end of a step, after its last micro-batch; where it is due, the model is fitted to what was seen so far.
+        Collective. by_tokens: whether steps are cut by the model."""
         found = [one._replace(seconds=clock.seconds()) for one, clock in self._clocks]
         self._clocks.clear()
         self.seconds = sum(one.seconds for one in found) if self._timed else None
@@ -118,7 +118,7 @@ class Pace:
         self._observed.clear()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores: plain values."""
+        """The part that a checkpoint stores: plain values."""
         return {"cost": None if self._fitted is None else dict(vars(self._fitted)), "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Clock:
     """One micro-batch's time: its moments, of which every second one starts the clock."""
 
     moment: Callable[[], Any] = staticmethod(time.perf_counter)
-    """Seconds now, on a CPU."""
+    """The time now, on a CPU (seconds)."""
 
     def __init__(self, device: torch.device) -> None:
         self._moment = _event if device.type == "cuda" else self.moment
@@ -152,7 +152,7 @@ class Clock:
         self._last_gradient = self._moment()
 
     def standing(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """`collective`, while which the clock stands still."""
+        """A `collective` while which the clock stands still."""
 
         def waited(*arguments: Any, **options: Any) -> Any:
             self.stop()
@@ -164,7 +164,7 @@ class Clock:
         return waited
 
     def seconds(self) -> float:
-        """Of all spans; on a GPU, once they are over."""
+        """The seconds of all spans; on a GPU, once they are over."""
         return sum(_between(*span) for span in self._spans)
 
 
@@ -182,7 +182,7 @@ def _between(began: Any, ended: Any) -> float:
 
 
 def _spread(observed: list[Observed], most: int) -> list[Observed]:
-    """At most so many, over all of them evenly: a step's are of falling length."""
+    """A sample of at most so many, over all of them evenly: a step's are of falling length."""
     if len(observed) <= most:
         return observed
     return [observed[place * len(observed) // most] for place in range(most)]

@@ -22,14 +22,14 @@ from batchbridge_trl.releases import Producer
 FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
 """`model_type` of the families whose gradients were held against the oracle."""
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""How far packed log-probabilities may be from padded ones; of other types `ROUGH`, which a slight fault may pass."""
+"""The bound of packed from padded log-probabilities; of other types `ROUGH`, which a slight fault may pass."""
 ROUGH = 0.25
 END_TO_END = "completions end to end"
-"""What the change of a trainer is called."""
+"""The name of this change of a trainer."""
 
 
 def objection(trainer: Any) -> str | None:
-    """Why no pass of this trainer's models can be packed, and the way out; None where it can."""
+    """The reason why no pass of this trainer's models can be packed, and the way out; None where it can."""
     if find_spec("transformers.masking_utils") is None:
         return "this transformers makes attention masks inside of its models: use 4.53 or later"
     models = [trainer.model, *([trainer.ref_model] if trainer.ref_model is not None else [])]
@@ -75,13 +75,13 @@ class PaddingFree:
 
     @classmethod
     def asked(cls, trainer: Any, request: Request, producer: Producer) -> PaddingFree | None:
-        """What the request asks for; None where rows are padded: it says so, or "auto" and there is an objection."""
+        """The packing asked for; None where rows are padded: the request says it, or "auto" with an objection."""
         if request.padding == "padded" or objection(trainer) is not None:
             return None
         return cls(trainer, producer)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
-        """While a micro-batch is trained, its backward pass included."""
+        """The span in which a micro-batch is trained, its backward pass included."""
         return attending(self._implementation)
 
     def in_place_of(self, native: Any) -> Any:
@@ -159,6 +159,6 @@ def _two_of_a_prompt_and_others(prompts: Sequence[Sequence[int]], tokens: Sequen
 
 @contextlib.contextmanager
 def attending_to(free: PaddingFree | None) -> Iterator[None]:
-    """While a micro-batch is trained; `free`: None where it is padded."""
+    """The span in which a micro-batch is trained; `free`: None where it is padded."""
     with contextlib.nullcontext() if free is None else free.attending():
         yield

@@ -25,8 +25,9 @@ DEEPSPEED = Package(
     },
     optional=True,
 )
-"""What becomes of gradients between backward and the update. All of it counts as what can be measured: each update is
-held against the plan before it is made, and a weight's whole gradient against what its backward passes gave."""
+"""The DeepSpeed code that acts on gradients between backward and the update. All of it counts as what can be measured:
+each update is held against the plan before it is made, and a weight's whole gradient against what its backward passes
+gave."""
 CODE = Code(
     framework="trl",
     home="batchbridge_trl",

@@ -1,4 +1,4 @@
-"""What every mode does with the rows of an optimizer step: compare them with the plan, and write them down."""
+"""The work of every mode on the rows of an optimizer step: compare them with the plan, and write them down."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RewardTap:
 
 
 class _Heard:
-    """Stands in for trl's log of rewards by function, while a rollout is generated, and keeps what comes."""
+    """A stand-in for trl's log of rewards by function, while a rollout is generated, which keeps what comes."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
@@ -93,7 +93,7 @@ class _Heard:
 def facts_of(
     columns: Mapping[str, torch.Tensor], completion_ids: list[list[int]], rewards: list[float]
 ) -> list[dict[str, Any]]:
-    """Per row of a rollout dict: fingerprints of prompt and completion, reward, advantage, and digest of old
+    """Facts per row of a rollout dict: fingerprints of prompt and completion, reward, advantage, and digest of old
     log-probabilities."""
     prompts, masks = columns["prompt_ids"].tolist(), columns["prompt_mask"].tolist()
     old = columns["old_per_token_logps"].float().cpu() if "old_per_token_logps" in columns else None
@@ -129,11 +129,11 @@ class StepLog:
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
         self.compute_seconds: float | None = None
-        """What this rank computed in the step's micro-batches, where a clock can tell; see `ledger.StepRecord`."""
+        """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
         self.padding: Callable[[], Padding | None] = lambda: None
-        """See `Recorder.padding`."""
+        """The padding of the step, as in `Recorder.padding`."""
         self.failed: Callable[[int], None] = lambda step: None
-        """Called with a step that departs from the plan, before `BatchDrift` ends the run."""
+        """The function called with a step that departs from the plan, before `BatchDrift` ends the run."""
 
     @property
     def rows(self) -> list[StepRow]:
@@ -177,7 +177,7 @@ class StepLog:
         return objections
 
     def check(self, step: int, objections: list[str]) -> None:
-        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
+        """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
         assert self._recorder is not None, "a step is looked at inside of train(), which opened the log"
         try:
             self._recorder.compare(step, self.rows, objections)
@@ -244,7 +244,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
             self._look()
 
     def _look(self) -> None:
-        """Everything is there that the update will use: it is measured, and held against the plan."""
+        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
         self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
         objections = self._log.measure()
         if self._check:

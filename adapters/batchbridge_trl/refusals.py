@@ -62,7 +62,7 @@ def _liger_in(release: str) -> tuple[str, ...]:
 
 
 def _native_clip_high(value: float | None, spec: Spec) -> float:
-    """TRL clamps cispo's ratio at epsilon_high itself, the others' at 1 + epsilon_high."""
+    """The epsilon_high for a bound: TRL clamps cispo's ratio at it, the others' at 1 + epsilon_high."""
     if value is None:
         return float("inf")
     return 1.0 + value if spec.objective.surrogate == "cispo" else value
@@ -87,7 +87,7 @@ def _mesh(trainer: Any, *dimensions: str) -> bool:
 
 
 def _packed_in_vain(trainer: Any, request: Request) -> str | None:
-    """Why completions that shall lie end to end cannot; None where they can, or need not."""
+    """The reason why completions that shall lie end to end cannot; None where they can, or need not."""
     if request.padding != "free":
         return None
     from batchbridge_trl.padding_free import objection
@@ -113,7 +113,8 @@ def _deepspeed(trainer: Any) -> Mapping[str, Any]:
 
 
 def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
-    """Source: deepspeed 0.19.6 runtime/config.py, zero/config.py, compile/config.py, tensor_parallel/config.py."""
+    """The setting by which DeepSpeed's engine is one of its own. Source: deepspeed 0.19.6 runtime/config.py,
+    zero/config.py, compile/config.py, tensor_parallel/config.py."""
     zero, compiled = config.get("zero_optimization") or {}, config.get("compile") or {}
     shards = (config.get("tensor_parallel") or {}).get("autotp_size", 0)
     unmanaged = config.get("managed_gradient_accumulation") is False

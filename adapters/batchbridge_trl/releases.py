@@ -1,4 +1,4 @@
-"""What differs between the releases whose trainers can be wrapped: names and forms of the code that the patches use.
+"""Names and forms of the code that the patches use, which differ between the releases whose trainers can be wrapped.
 
 Formulas are none of it. What TRL and transformers divide a loss by has changed several times; the step's micro-batches
 are therefore put where either reads a window (`watching.window`), and the weight probe holds what comes out against the

@@ -17,7 +17,8 @@ from batchbridge_trl.padding_free import END_TO_END
 from batchbridge_trl.recording import StepCallback, StepLog
 
 _EVALUATION = ("eval_", "test_")
-"""How the names of an evaluation's metrics begin. Source: transformers 4.52 to 5.23 integration_utils.rewrite_logs."""
+"""The beginnings of the names of an evaluation's metrics. Source: transformers 4.52 to 5.23
+integration_utils.rewrite_logs."""
 
 
 def report(trainer: Any, attachment: Any) -> Any:
@@ -81,7 +82,7 @@ class Reporter:
         return int(PackedRows.of(ids, masks, inputs["completion_ids"].shape[1]).token_ids.numel())
 
     def _padding(self) -> Padding:
-        """What this rank's micro-batches took since the last call."""
+        """The padding of this rank's micro-batches since the last call."""
         found = Padding(self._computed, self._completions * (self._prompt + self._response))
         self._computed = self._completions = self._prompt = self._response = 0
         return found

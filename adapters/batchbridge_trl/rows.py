@@ -46,7 +46,7 @@ DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16, t
 
 @dataclass
 class RolloutRows:
-    """What one rank knows of one rollout.
+    """The rows of one rollout, as far as one rank knows them.
 
     index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
     generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose
@@ -269,7 +269,7 @@ def made_alike(
 
 
 def _form(column: torch.Tensor) -> int:
-    """What a rank tells of a column that it has: its kind of number, and whether it is wider than one value."""
+    """The word of a rank about a column that it has: its kind of number, and whether it is wider than one value."""
     if column.dtype not in DTYPES:
         raise ValueError(f"a column of the rollout is of {column.dtype}, which is not known to travel between ranks")
     wide = column.dim() > 1 and column.shape[1] > 1

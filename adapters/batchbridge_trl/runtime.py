@@ -59,7 +59,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 
 def _not_replayed(trainer: Any) -> list[str]:
-    """Where another run of the same plan may draw other completions, in words."""
+    """Notes on where another run of the same plan may draw other completions, in words."""
     notes = []
     if trainer.use_vllm and trainer.vllm_mode == "server":
         notes.append(
@@ -80,7 +80,7 @@ def _not_replayed(trainer: Any) -> list[str]:
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
-    """Of all ranks, which are wrapped together. Collective."""
+    """The values of all ranks, which are wrapped together. Collective."""
     from accelerate.utils import gather_object
 
     return list(gather_object([value])) if trainer.accelerator.num_processes > 1 else [value]

@@ -15,8 +15,9 @@ from batchbridge.kit.patches import temporarily
 
 @contextlib.contextmanager
 def seeded(trainer: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """While a rollout is generated: the engine of this rank draws the rows by `seeds`, in their order. Collective where
-    engines are split over ranks. Source: trl 0.28.0 to 1.16.0 generation/vllm_generation.VLLMGeneration.generate."""
+    """The span in which a rollout is generated: the engine of this rank draws the rows by `seeds`, in their order.
+    Collective where engines are split over ranks. Source: trl 0.28.0 to 1.16.0
+    generation/vllm_generation.VLLMGeneration.generate."""
     generation = getattr(trainer, "vllm_generation", None)
     if not trainer.use_vllm or generation is None or generation.mode != "colocate":
         yield

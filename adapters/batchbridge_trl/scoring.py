@@ -17,7 +17,7 @@ from batchbridge_trl.releases import Producer
 
 
 class Scorer:
-    """Stands in for the method that makes log-probabilities; with gradients or unknown extra inputs it is native.
+    """A stand-in for the method that makes log-probabilities; with gradients or unknown extra inputs it is native.
 
     tokens_per_device: None: TRL's own chunks, of which one without images shall not be given empty image tensors, which
     models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in each

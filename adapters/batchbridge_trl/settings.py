@@ -62,7 +62,7 @@ SCALE = Kind("scale", "group, batch, none, true or false", _scale, {"type": ["st
 SCALES = {True: "group", False: "none"}
 NAMED_SCALES = {"group": "group", "batch": "batch", "none": "none", True: "group", False: "none"}
 INVERTED_SCALES = {"group": "none", "none": "group", "batch": "group", True: "none", False: "group"}
-"""What a value of `scale_rewards` really does. Booleans are mapped to group and none from 0.22 on. 0.22.0 and 0.22.1
+"""The real effect of a value of `scale_rewards`. Booleans are mapped to group and none from 0.22 on. 0.22.0 and 0.22.1
 test for the wrong names, so that "group", their default, leaves rewards unscaled. Source: trl
 GRPOTrainer._generate_and_score_completions of each version. Of two that do the same, `write` takes the first."""
 TRUNCATED = {False: "keep", True: "mask"}
@@ -269,7 +269,7 @@ LAUNCH = Group("trl.cli.commands.training: unknown keys go to accelerate's launc
 ENVIRONMENT = Group("trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", MAPPING, None),))
 
 TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
-"""What a `GRPOConfig` holds."""
+"""The groups of settings that a `GRPOConfig` holds."""
 TRL_GROUPS = (
     *TRAINER_GROUPS,
     SCRIPT_ARGUMENTS,
@@ -279,7 +279,7 @@ TRL_GROUPS = (
     LAUNCH,
     ENVIRONMENT,
 )
-"""What a recipe of `trl grpo` may hold."""
+"""The groups of settings that a recipe of `trl grpo` may hold."""
 
 _RENAMED = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",

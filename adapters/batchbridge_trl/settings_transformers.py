@@ -57,7 +57,7 @@ OPTIMIZERS = (
     lambda canonical: ADAMW[0] if canonical == "adamw" else canonical,
 )
 EVAL_STRATEGY = choice(("no", "steps", "epoch"), "IntervalStrategy")
-"""Enumerations: a wrong value fails while the config is constructed. Source: transformers 5.23.0."""
+"""The kind of an enumeration: a wrong value fails while the config is constructed. Source: transformers 5.23.0."""
 
 _TRAINING_ARGUMENTS = (
     Key("output_dir", OPTIONAL_TEXT, None),

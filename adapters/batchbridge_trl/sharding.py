@@ -24,11 +24,12 @@ LONE_HEAD = (
     "each rank trains its part of the head on its own completions alone, natively too; leave the head in one unit with "
     "the model or its last norm (no size_based_wrap, no Linear among transformer_layer_cls_to_wrap)"
 )
-"""Why it is refused; the gradient was 99 % off on two ranks."""
+"""The reason why a language model head of its own is refused; the gradient was 99 % off on two ranks."""
 
 
 def without_sync(trainer: Any, model: Any) -> AbstractContextManager[None]:
-    """While a micro-batch before a step's last one is differentiated: ranks reduce as they do natively there.
+    """The span in which a micro-batch before a step's last one is differentiated: ranks reduce as they do natively
+    there.
 
     Whole gradients then wait on every rank for the last micro-batch; with Accelerate's `sync_each_batch` they are
     reduced in each, and what waits is sharded. Both are exact: sums commute. Source: accelerate 1.4.0 to 1.15.0

@@ -1,4 +1,4 @@
-"""Which rank trains what of an optimizer step, in which micro-batches, and what of a rollout it therefore gets.
+"""The share of each rank in an optimizer step, in which micro-batches, and what of a rollout it therefore gets.
 
 Every rank computes every rank's share, of lengths that all of them know.
 """
@@ -39,7 +39,7 @@ class Shares:
         self._accelerator = trainer.accelerator
         self._shares: dict[int, list[MicroBatches]] = {}
         self.pace = Pace(trainer, sharded=self._sharded)
-        """What a micro-batch costs, as far as it was measured."""
+        """The cost of a micro-batch, as far as it was measured."""
 
     def clear(self) -> None:
         """Forgets every step."""
@@ -47,7 +47,7 @@ class Shares:
         self.pace.clear()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores, plain values: by which shares ranks keep their rows, and the cost model."""
+        """The state for a checkpoint, plain values: by which shares ranks keep their rows, and the cost model."""
         return {"steps": dict(self._shares), "pace": self.pace.state(), "packed": self._packed}
 
     def cut_alike(self, state: Mapping[str, Any] | None) -> bool:
@@ -84,7 +84,7 @@ class Shares:
         return self._shares[step.index]
 
     def filler(self, step: StepPlan) -> tuple[RolloutRows, int]:
-        """What filler rows of the step are copies of: its shortest completion with images, where it has one, and a
+        """The completion that filler rows of the step are copies of: its shortest with images, where it has one, and a
         short one that this rank holds anyway otherwise."""
         first = self._rollouts[step.rollouts[0]]
         having = [(rows, position) for rows, position in self.completions(step) if rows.images(position)]
@@ -112,7 +112,7 @@ class Shares:
         return partition_by_cost(lengths, ranks=ranks, tokens_per_device=budget, cost=cost, soft=soft)
 
     def turn(self, step: StepPlan, batch: Sequence[int | None], micro: MicroBatch) -> AbstractContextManager[None]:
-        """While a micro-batch of this rank runs forward and backward, which is timed."""
+        """The span in which a micro-batch of this rank runs forward and backward, which is timed."""
         if not self._packed:
             rows, width = micro["completion_ids"].shape
             return self.pace.turn(micro_batch_terms([Length(micro["prompt_ids"].shape[1], width)] * rows))
@@ -160,8 +160,8 @@ class Shares:
         rollout.share_out(wanted, later, rank, self._accelerator.device)
 
     def _require_alike(self, wanted: Sequence[set[int]]) -> None:
-        """Raises `BatchDrift` on every rank where ranks share rows out each in its own way: what one sends, another
-        would not wait for. Collective."""
+        """The check (`BatchDrift`, on every rank) that ranks share rows out alike: what one sends, another would not
+        wait for otherwise. Collective."""
         if len(wanted) == 1:
             return
         told = zlib.crc32(repr([sorted(each) for each in wanted]).encode())
@@ -180,5 +180,5 @@ class Shares:
 
 
 def _prompt(member: Any) -> tuple[int, int]:
-    """What tells prompts apart that are read once."""
+    """The identity that tells apart prompts that are read once."""
     return member.rollout, member.prompt

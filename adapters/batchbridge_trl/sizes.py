@@ -25,7 +25,7 @@ class Sizes(NamedTuple):
     generation_batch: int | None = None
     steps_per_generation: int | None = None
     rewritten_accumulation: int | None = None
-    """accelerator_config.gradient_accumulation_kwargs.num_steps, which replaces an accumulation of 1 after
+    """The setting accelerator_config.gradient_accumulation_kwargs.num_steps, which replaces an accumulation of 1 after
     `steps_per_generation` was derived from it (transformers 5.23.0 Trainer.create_accelerator_and_postprocess)."""
 
     @property
@@ -67,8 +67,9 @@ class Sizes(NamedTuple):
         return f"{MICRO} {self.micro} x {WORLD} {self.world} x {key} {steps}"
 
     def resolve(self) -> Rollout | None:
-        """What `GRPOConfig.__post_init__` (trl 0.18.0 to 1.16.0) fills in; None where it raises, or where a size is not
-        positive. Before 0.18 a rollout feeds one optimizer step, as it does where neither setting is given."""
+        """The rollout that `GRPOConfig.__post_init__` (trl 0.18.0 to 1.16.0) fills in; None where it raises, or where a
+        size is not positive. Before 0.18 a rollout feeds one optimizer step, as it does where neither setting is
+        given."""
         if self.says_both or min(self.micro, self.accumulation, self.generations, self.world, self.window) < 1:
             return None
         steps, rest = divmod(self.completions, self.micro_step)

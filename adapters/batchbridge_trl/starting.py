@@ -1,4 +1,4 @@
-"""How a run is started, as far as its words and files say it: what Accelerate is told, and which trainer is built.
+"""The start of a run, as far as its words and files say it: what Accelerate is told, and which trainer is built.
 
 Read, never run. Source: accelerate 1.15.0 commands/launch.py and commands/config; transformers 5.23.0
 TrainingArguments.__post_init__; trl/accelerate_configs, 1.9.1 and 1.16.0.
@@ -21,7 +21,7 @@ COPIES = frozenset({"Qwen2VLGRPOTrainer", "Qwen2VLGRPOVLLMTrainer", "Qwen2VLGRPO
 
 
 class Start(NamedTuple):
-    """How a run is started.
+    """The way in which a run is started.
 
     said: whether a command is known; a recipe alone is started without a launcher's own settings. sharding: "none"
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 
 
 def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> Start:
-    """How the run of a source is started. script: what its command starts, where that is not TRL's own."""
+    """The way in which the run of a source is started. script: what its command starts, where that is not TRL's own."""
     start = _accelerate(source, native)._replace(said=bool(source.argv) or "launcher" in source.launcher)
     if native.get("deepspeed") is not None:
         start = start._replace(sharding="deepspeed", engine=_engine(native["deepspeed"], source.path))
@@ -61,7 +61,7 @@ def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> S
 
 
 def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
-    """What Accelerate's launcher is told: by options, which win, and a file."""
+    """The options, which win, and the file that Accelerate's launcher is told."""
     launcher, said = source.launcher, Start(said=False)
     named = launcher.get("config_file") or native.get("accelerate_config") or native.get("config_file")
     if isinstance(named, str) and named in PACKAGED_ACCELERATE_CONFIGS:

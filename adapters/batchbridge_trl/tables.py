@@ -40,7 +40,7 @@ class Gone(NamedTuple):
     unread: bool = False
 
     def fix(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> Fix:
-        """What becomes of the key and its value: safe where `same` is a setting that is not given as well and takes the
+        """The fix for the key and its value: safe where `same` is a setting that is not given as well and takes the
         value, or where the key was never read."""
         row = None if self.same is None or self.same in given else takes.get(self.same)
         if row is not None and not row.fixed and self._alike(value):
@@ -57,7 +57,7 @@ class Gone(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What a finding and an editor say."""
+        """The message of a finding and an editor."""
         return f"{self.key} is gone since {self.since}" + (f"; {self.instead} says it now" if self.instead else "")
 
 

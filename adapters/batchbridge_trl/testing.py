@@ -62,7 +62,7 @@ def reward_func(script: Script) -> Callable[..., list[float]]:
 
 
 class ScriptedModel:
-    """Plays `script` through the model's `generate`, and its rewards, on TRL before 1.0.
+    """A model that plays `script` through its `generate`, and the script's rewards, on TRL before 1.0.
 
     The trainer's rows are the same contiguous part of the prompt-major completions there. Loss masks cannot be entered:
     the script has no empty completions.
@@ -167,7 +167,7 @@ def sampling(trainer: Any) -> Any:
 
 
 def undivided(trainer: Any) -> Any:
-    """The same trainer, whose Accelerate divides no loss: transformers 5.2 to 5.4 have it divide by
+    """The given trainer, whose Accelerate divides no loss: transformers 5.2 to 5.4 have it divide by
     gradient_accumulation_steps, once more than TRL does. For runs that are not enforced.
     """
     trainer.accelerator.gradient_accumulation_steps = 1
@@ -213,7 +213,7 @@ def whole(tensor: Any) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GradientError:
-    """How far a trainer's gradient is from the float64 oracle's at one optimizer step.
+    """The distance of a trainer's gradient from the float64 oracle's at one optimizer step.
 
     error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in the run's precision. clipped: share
     of the step's tokens whose surrogate was clipped. bar: the most that an error may be, see `gradient_bar`: of the

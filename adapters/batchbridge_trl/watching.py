@@ -1,4 +1,4 @@
-"""What reaches the optimizer of a `GRPOTrainer`: measured in every step, in every mode.
+"""The input of the optimizer of a `GRPOTrainer`: measured in every step, in every mode.
 
 Three places, none of which knows a loss formula of TRL's: the log-probabilities that the loss is made of (a hook on the
 tensor), one small parameter (its own gradients against what the optimizer finds), and the optimizer itself, whose last
@@ -47,12 +47,12 @@ class Watch:
         self._clipping = 1.0
         self._handle: Any = None
         self.idle = False
-        """Set when the step has no token to train: no gradient was made, and the optimizer is left alone."""
+        """Whether the step has no token to train: no gradient was made, and the optimizer is left alone."""
         self.terms: LossTerms | None = None
         """The loss's terms beside the policy's and the KL term, where a run shares them out."""
         self.producer = releases.producer()
         self.gradient_norm: float | None = None
-        """Of the step, before clipping; None where neither TRL nor transformers asks for it."""
+        """The step's gradient norm before clipping; None where neither TRL nor transformers asks for it."""
         made, why = "log-probabilities hooked", "what a step trains is measured"
         self._native_producer = patches.set(trainer, self.producer.name, self._produce, what=made, why=why)
         self._native_clip = patches.set(trainer.accelerator, "clip_grad_norm_", self._clip, what="recorded", why=why)
@@ -67,7 +67,7 @@ class Watch:
 
     @contextlib.contextmanager
     def expecting(self, rows: Rows) -> Iterator[None]:
-        """While a micro-batch's loss is computed: what its rows are meant to train."""
+        """The span in which a micro-batch's loss is computed: what its rows are meant to train."""
         self._expected = rows
         try:
             yield
@@ -106,8 +106,8 @@ class Watch:
     # ---- between backward and the optimizer
 
     def begin(self, optimizer: Any, before_update: Callable[[], None]) -> bool:
-        """At the start of training: `before_update` runs as the last thing before every update. False where the
-        optimizer offers no such place (an engine of its own)."""
+        """The start of training: `before_update` runs as the last thing before every update. False where the optimizer
+        offers no such place (an engine of its own)."""
         self.end()
         self.tap.drop()
         if self.terms is not None:
@@ -134,11 +134,11 @@ class Watch:
 
     @property
     def engine(self) -> Any:
-        """DeepSpeed's, which sums up gradients and updates by itself; None without one, and before training."""
+        """DeepSpeed's engine, which sums up gradients and updates by itself; None without one, and before training."""
         return getattr(getattr(self._trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
     def end(self) -> None:
-        """At the end of training: takes the hooks off."""
+        """The end of training: the hooks are taken off."""
         for hook in (self._handle, self._witness):
             if hook is not None:
                 hook.remove()
@@ -163,8 +163,8 @@ class Watch:
         return norm
 
     def objection(self) -> str | None:
-        """What the loss's other terms did, or what happened to the step's gradient after backward; None where it is as
-        planned. Collective."""
+        """The objection to the loss's other terms, or to what happened to the step's gradient after backward; None
+        where it is as planned. Collective."""
         clipping, self._clipping = self._clipping, 1.0
         beside = None if self.terms is None else self.terms.objection()
         if self._witness is None:
@@ -184,7 +184,7 @@ def _whole(norm: Any) -> Any:
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:
-    """What the rows of a loss's `inputs` are meant to train. Copies: the loss may change what it was given.
+    """The rows of a loss's `inputs`, and what they are meant to train. Copies: the loss may change what it was given.
 
     Source: trl 0.18.0 to 1.16.0, GRPOTrainer._compute_loss.
     """
@@ -251,7 +251,8 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 
 @contextlib.contextmanager
 def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch, terms: LossTerms) -> Iterator[None]:
-    """While a loss is probed: its log-probabilities are the probe's. Entropies and a router's loss are zeros."""
+    """The span in which a loss is probed: its log-probabilities are the probe's. Entropies and a router's loss are
+    zeros."""
 
     def produce(*arguments: Any, **options: Any) -> Any:
         entropies, router_loss = torch.zeros_like(made.logprobs), made.logprobs.new_zeros(())
@@ -268,8 +269,8 @@ def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch, terms:
 
 @contextlib.contextmanager
 def window(trainer: Any, micro_batches: int) -> Iterator[None]:
-    """While a step runs: its micro-batches are the accumulation window, and what one rollout was cut into, wherever
-    TRL and transformers read either to divide the loss; and Accelerate does not divide it once more.
+    """The span in which a step runs: its micro-batches are the accumulation window, and what one rollout was cut into,
+    wherever TRL and transformers read either to divide the loss; and Accelerate does not divide it once more.
 
     Source: accelerate 1.4.0 to 1.15.0 Accelerator.backward, whose divisor transformers 5.2 to 5.4 set to
     args.gradient_accumulation_steps, and other releases to 1; transformers 4.52.3 Trainer.training_step
@@ -286,8 +287,8 @@ def window(trainer: Any, micro_batches: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(trainer: Any) -> Iterator[None]:
-    """While a loss is probed: what ranks gather and reduce is made up of this rank's values, once per rank; and
-    backward is torch's, where DeepSpeed's engine, which training makes first, would run it.
+    """The span in which a loss is probed on each rank alone: what ranks gather and reduce is made up of this rank's
+    values, once per rank; and backward is torch's, where DeepSpeed's engine, which training makes first, would run it.
 
     Every rank probes the same, so that it is what they would exchange; but a loss that fails on one of them leaves no
     other waiting. Source: accelerate 1.4.0 to 1.15.0, Accelerator.gather, gather_for_metrics, reduce and backward.
@@ -313,7 +314,7 @@ def alone(trainer: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(trainer: Any) -> Iterator[None]:
-    """While a loss is probed in the trainer's own training step: nothing of it is counted, timed or logged."""
+    """The span in which a loss is probed in the trainer's own step: nothing of it is counted, timed or logged."""
     metrics = {mode: {name: list(values) for name, values in part.items()} for mode, part in trainer._metrics.items()}
     names = ("_step", "_current_train_step_time", *CONTROLLER)
     counters = {name: vars(trainer)[name] for name in names if name in vars(trainer)}

@@ -1,4 +1,5 @@
-"""How many processes a recipe runs on. TRL's own config does not say it: accelerate does, in a file beside it.
+"""The number of processes that a recipe runs on. TRL's own config does not say it: accelerate does, in a file beside
+it.
 
 Asked in this order: the user (`--world-size`); the native object; what `accelerate launch` or `torchrun` is told;
 `num_processes` in the recipe (`trl grpo` hands it to accelerate); the file or packaged name that the launcher's
@@ -32,7 +33,7 @@ class World(NamedTuple):
     provenance: Provenance | None
     reason: str = ""
     guessed: bool = False
-    """From an accelerate file that only lies beside the recipe: the launch may name another."""
+    """Whether the number is from an accelerate file that only lies beside the recipe: the launch may name another."""
 
 
 def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> World:

@@ -45,12 +45,12 @@ def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) 
 GAE = ("token_level_rewards", "values", "response_mask", "advantages", "returns")
 """Columns that GAE's advantages follow from, and are."""
 _TOLERANCE = 1e-3
-"""Relative to the largest: whitening over a whole rollout in float32, whose mean and deviation are sums of all its
-tokens, against float64."""
+"""The tolerance, relative to the largest: whitening over a whole rollout in float32, whose mean and deviation are sums
+of all its tokens, against float64."""
 
 
 def hold_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """Raises `BatchDrift` unless a rollout in TransferQueue has the advantages and returns of the spec's critic."""
+    """The check (`BatchDrift`) that a rollout in TransferQueue has the advantages and returns of the spec's critic."""
     import transfer_queue as tq
 
     rewards = "token_level_rewards" if trainer.config.algorithm.use_kl_in_reward else "rm_scores"
@@ -60,8 +60,8 @@ def hold_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> 
 
 
 def hold_gae(columns: Mapping[str, Any], plan: Plan, rollout: int) -> None:
-    """Raises `BatchDrift` unless advantages and returns are GAE's over the values, whitened, as the spec says. columns:
-    `GAE`, shape (rows, tokens).
+    """The check (`BatchDrift`) that advantages and returns are GAE's over the values, whitened, as the spec says.
+    columns: `GAE`, shape (rows, tokens).
 
     Source: verl 0.9.1 core_algos.compute_gae_advantage_return: observations are passed over.
     """

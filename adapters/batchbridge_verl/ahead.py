@@ -85,7 +85,7 @@ def own_defaults(program: str, version: str) -> Mapping[str, Any]:
 
 
 def staleness(run: Run) -> dict[str, Told]:
-    """How old completions may be: one_step_off's are one rollout old; what fully_async and the V1 trainer count."""
+    """The allowed age of completions: one_step_off's are one rollout old; what fully_async and the V1 trainer count."""
     if run.entry == "one_step_off":
         ahead = "one_step_off_policy generates one rollout ahead"
         return {"staleness.mode": by("lookahead", ahead), "staleness.maximum": by(1, ahead)}
@@ -95,8 +95,9 @@ def staleness(run: Run) -> dict[str, Told]:
 
 
 def _v1_staleness(run: Run) -> dict[str, Told]:
-    """Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than the threshold's rollouts is
-    dropped; "wait" waits for those that still run, not for those that lie there finished."""
+    """The staleness of the V1 trainer. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than
+    the threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie there
+    finished."""
     threshold = run[THRESHOLD]
     if threshold is not None and run[STRATEGY] == "drop":
         counted = "rollouts that a group spans, its own not counted"
@@ -107,8 +108,9 @@ def _v1_staleness(run: Run) -> dict[str, Told]:
 
 
 def _fully_async_staleness(run: Run) -> dict[str, Told]:
-    """With staleness_threshold 0 the generator stops until the next weights. Above, it bounds how many prompts are
-    begun before them: each of those goes on over any number of synchronisations, so that no age is certain."""
+    """The staleness of fully_async: with staleness_threshold 0 the generator stops until the next weights. Above, it
+    bounds how many prompts are begun before them: each of those goes on over any number of synchronisations, so that no
+    age is certain."""
     every = f"weights are handed over every {run[SYNCHRONISED]} rollouts"
     told = {"staleness.unit": by("weight_versions", every, SYNCHRONISED)}
     if run[STALE]:

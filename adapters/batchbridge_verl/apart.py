@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SAMPLED = 4096
 """Numbers of each tensor that its digest is of, evenly spaced."""
 CONFIGURATION = "one_step_off_ppo_trainer"
-"""What says in a configuration file that it is this program's."""
+"""The key that says in a configuration file that it is this program's."""
 _WHY = "whose weights generate is counted"
 
 
@@ -125,7 +125,7 @@ class Apart:
         return workers_ray.asked(self._engines, _held)
 
     def _sent(self) -> dict[str, int | None]:
-        """What was handed over, as `Sent.steps`."""
+        """The weights that were handed over, as `Sent.steps`."""
         (sent,) = workers_ray.asked(self._trainer.actor_rollout_wg.workers[:1], _sent)
         found: dict[str, int | None] = sent
         return found
@@ -150,8 +150,8 @@ class Apart:
 
 
 class Sent:
-    """Beside the training worker of rank 0: what was handed over. steps: digest -> optimizer steps done before; None:
-    none since this start."""
+    """The record, beside the training worker of rank 0, of weights that were handed over. steps: digest -> optimizer
+    steps done before; None: none since this start."""
 
     def __init__(self, actor: Any) -> None:
         self.steps: dict[str, int | None] = {}
@@ -171,8 +171,8 @@ class Sent:
 
 
 class Held:
-    """Beside an engine: what it was given last. digest: None while it is given something, and before. giving: whether
-    that is right now."""
+    """The record, beside an engine, of the weights that it was given last. digest: None while it is given something,
+    and before. giving: whether that is right now."""
 
     def __init__(self, worker: Any) -> None:
         self.digest: str | None = None
@@ -201,7 +201,7 @@ class Held:
 
 
 def digested(weights: Any, done: Callable[[str], None], begun: Callable[[], None] = lambda: None) -> Any:
-    """The same (name, tensor) pairs, awaited where they were; `done` gets the digest of all of them once the last one
+    """The given (name, tensor) pairs, awaited where they were; `done` gets the digest of all of them once the last one
     was taken, `begun` is called before the first."""
     parts: dict[str, bytes] = {}
 
@@ -229,7 +229,7 @@ def digested(weights: Any, done: Callable[[str], None], begun: Callable[[], None
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    """Of a tensor's form and `SAMPLED` of its numbers."""
+    """The digest of a tensor's form and `SAMPLED` of its numbers."""
     import torch
 
     flat = tensor.detach().reshape(-1)
@@ -249,22 +249,22 @@ def _follow(target: Any, made: Callable[[Any], Sent | Held] | None) -> None:
 
 
 def _follow_sent(worker: Any, on: bool | None) -> None:
-    """Runs inside a Ray actor of the worker group. on: None undoes it."""
+    """The start of a `Sent` inside a Ray actor of the worker group. on: None undoes it."""
     _follow(_actor_of(worker), Sent if on else None)
 
 
 def _follow_held(worker: Any, on: bool | None) -> None:
-    """Runs inside a Ray actor of a replica. on: None undoes it."""
+    """The start of a `Held` inside a Ray actor of a replica. on: None undoes it."""
     _follow(worker, Held if on else None)
 
 
 def _sent(worker: Any) -> dict[str, int | None]:
-    """Runs inside a Ray actor of the worker group."""
+    """The steps of a `Sent`, asked inside a Ray actor of the worker group."""
     found: dict[str, int | None] = getattr(_actor_of(worker), _HERE).steps
     return found
 
 
 def _held(worker: Any) -> str | None:
-    """Runs inside a Ray actor of a replica."""
+    """The digest of a `Held`, asked inside a Ray actor of a replica."""
     found: str | None = getattr(worker, _HERE).digest
     return found

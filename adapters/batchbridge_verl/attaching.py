@@ -1,4 +1,4 @@
-"""How a trainer is attached to: `runtime.RUNTIME`, and what trainers of verl.experimental depend on beside its code."""
+"""The attachment to a trainer: `runtime.RUNTIME`, and what trainers of verl.experimental depend on beside its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What unwrapped verl really does: in words, and optimizer step by optimizer step where the settings decide it."""
+"""The real behaviour of unwrapped verl: in words, and optimizer step by optimizer step where the settings decide it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def aggregation_of(run: Run) -> str:
 
 
 def behaviour(run: Run) -> Behaviour:
-    """What verl does with this run."""
+    """The behaviour of verl in this run."""
     aggregation = aggregation_of(run)
     scope: DenominatorScope = "optimizer_step"
     formula = ENGINE_FORMULAS[aggregation]

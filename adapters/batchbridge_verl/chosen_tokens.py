@@ -32,13 +32,14 @@ from batchbridge_verl.terms import CHOOSING
 
 CLIP, PENALTY = CHOOSING
 DEFAULTS = {"clip_cov_ratio": 2e-4, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 2e-4, "ppo_kl_coef": 1.0}
-"""What the two take where a setting of `policy_loss` is null. The canonical schema has no words for these settings:
-they stay the trainer's own."""
+"""Values that clip_cov and kl_cov take where a setting of `policy_loss` is null. The canonical schema has no words for
+these settings: they stay the trainer's own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredChoice(Measured):
-    """chosen: the tokens that the loss chose, by their places in the row's response, from 0."""
+    """A measured row and its choice. chosen: the tokens that the loss chose, by their places in the row's response,
+    from 0."""
 
     chosen: tuple[int, ...] = ()
 
@@ -58,7 +59,7 @@ class ChoosingTap(Tap):
     """
 
     def __init__(self, objective: Objective, settings: Any) -> None:
-        """settings: `policy_loss` of the actor's configuration."""
+        """A tap on losses that choose tokens. settings: `policy_loss` of the actor's configuration."""
         super().__init__(objective)
         self._settings = settings
         self._parts: list[_Part] = []
@@ -68,7 +69,7 @@ class ChoosingTap(Tap):
     def watch(
         self, logprobs: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """See `Tap.watch`."""
+        """The watched log-probabilities of a loss that chooses tokens, as in `Tap.watch`."""
         if not logprobs.requires_grad:
             return logprobs
         new = logprobs.detach() if view is None else view(logprobs.detach())
@@ -87,11 +88,11 @@ class ChoosingTap(Tap):
         return tap.watch(logprobs, rows, view=view)
 
     def drop(self) -> None:
-        """See `Tap.drop`."""
+        """The dropping of what was watched, as in `Tap.drop`."""
         self._parts.clear()
 
     def take(self, *, scale: float = 1.0) -> list[list[Measured]]:
-        """See `Tap.take`. The rows are `MeasuredChoice`."""
+        """The measurements of a loss that chooses tokens, as in `Tap.take`. The rows are `MeasuredChoice`."""
         parts, self._parts = self._parts, []
         self.last = [part.choice for part in parts]
         found: list[list[Measured]] = []
@@ -123,8 +124,8 @@ def drawn(
     advantages: torch.Tensor,
     mask: torch.Tensor,
 ) -> torch.Tensor:
-    """clip_cov's: true at the tokens that the loss is about to draw. All of shape (rows, tokens); torch's generator is
-    left as it is."""
+    """The choice of clip_cov: true at the tokens that the loss is about to draw. All of shape (rows, tokens); torch's
+    generator is left as it is."""
     low, high = clip_bounds(objective)
     ratio = (new - old).exp()
     clipped = -advantages * ratio.clamp(low, high) > -advantages * ratio
@@ -143,7 +144,7 @@ def drawn(
 
 
 def largest(settings: Any, new: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """kl_cov's: true at the tokens of the largest covariance, as `drawn`."""
+    """The choice of kl_cov: true at the tokens of the largest covariance, as `drawn`."""
     choice = torch.zeros_like(mask)
     places = mask.nonzero()
     if len(places):
@@ -175,7 +176,7 @@ def _spared(
     advantages: torch.Tensor,
     mask: torch.Tensor,
 ) -> torch.Tensor:
-    """PPO's with one clip, and nothing of what is chosen."""
+    """The losses of PPO with one clip, and nothing of what is chosen."""
     plain = dataclasses.replace(objective, surrogate="ppo", dual_clip=None)
     return policy_losses(plain, new, old, mask, advantages) * ~choice
 
@@ -205,8 +206,8 @@ def _cancelled(
     advantages: torch.Tensor,
     mask: torch.Tensor,
 ) -> torch.Tensor:
-    """By how much the two parts of kl_cov's gradient are larger than their sum, of each row's largest: where they
-    cancel, rounding is that of the parts."""
+    """The factor by which the two parts of kl_cov's gradient are larger than their sum, of each row's largest: where
+    they cancel, rounding is that of the parts."""
     log_ratio = (new - old).double()
     gain, penalty = -log_ratio.exp() * advantages, coefficient * choice * log_ratio.sign()
     parts, whole = ((values * mask).abs().amax(1) for values in (gain.abs() + penalty.abs(), gain + penalty))
@@ -218,7 +219,8 @@ def _cancelled(
 
 @contextlib.contextmanager
 def choosing_nothing(settings: Any) -> Iterator[None]:
-    """While clip_cov has no candidates. settings: `policy_loss` of the actor's configuration, which verl freezes."""
+    """The span in which clip_cov has no candidates. settings: `policy_loss` of the actor's configuration, which verl
+    freezes."""
     native = settings.clip_cov_lb
     object.__setattr__(settings, "clip_cov_lb", math.inf)
     try:

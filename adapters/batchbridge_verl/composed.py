@@ -94,14 +94,14 @@ GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
 
 
 def difference(version: str) -> str:
-    """What the configuration of the installed `version` has otherwise than the newest table, as text; empty where
-    another version is installed. Nothing is imported or composed."""
+    """The entries of the configuration of the installed `version` that differ from the newest table, as text; empty
+    where another version is installed. Nothing is imported or composed."""
     package = package_folder(version)
     return "" if package is None else difference_in(package)
 
 
 def difference_in(package: Path) -> str:
-    """As `difference`, of a package's folder."""
+    """The entries of the configuration in a package's folder that differ, as in `difference`."""
     import yaml
 
     from batchbridge.kit.declared import difference as differs
@@ -117,7 +117,7 @@ def difference_in(package: Path) -> str:
 
 
 def compose(folder: Path, version: str, engine: str) -> dict[str, Any]:
-    """What hydra composes from `folder`, by dotted key. Raises whatever hydra and OmegaConf do."""
+    """The configuration that hydra composes from `folder`, by dotted key. Raises whatever hydra and OmegaConf do."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf

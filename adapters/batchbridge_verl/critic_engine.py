@@ -1,4 +1,4 @@
-"""Inside a training worker that holds a critic: its optimizer steps, as those of the policy's worker (`engine`).
+"""The side of a training worker that holds a critic: its optimizer steps, as those of the policy's worker (`engine`).
 
 What is measured are its values: the gradient that arrives there is a token's weight times that of its value loss. The
 plan is of the critic's own run (`run_of_critic`), whose ledger stands beside the policy's.
@@ -27,7 +27,7 @@ VALUE = "value"
 
 
 def value_loss(clip: float) -> Surrogate:
-    """Half the squared error of each value, the larger one of clipped and unclipped. `advantages` are returns. Source:
+    """The halves of values' squared errors, the larger ones of clipped and unclipped. `advantages` are returns. Source:
     verl 0.8.0 to 0.9.1 core_algos.compute_value_loss."""
 
     def loss(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ class ValueWatch(Watch):
         self.shows = True
 
     def tap(self) -> Tap:
-        """See `Watch.tap`."""
+        """The tap of a critic's values, as in `Watch.tap`."""
         return Tap(self.objective, surrogate=value_loss(float(self._config.cliprange_value)))
 
 

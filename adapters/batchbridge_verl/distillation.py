@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "clip_ratio_low": 0.2,
     "clip_ratio_high": 0.2,
 }
-"""Source: verl 0.9.1 trainer/config/distillation/distillation.yaml."""
+"""Defaults of verl's distillation settings. Source: verl 0.9.1 trainer/config/distillation/distillation.yaml."""
 DUAL_CLIP = 3.0
 """The bound of `compute_policy_loss_vanilla` where a configuration has none, as that of a distillation."""
 OLDEST = "0.9.1"
@@ -50,8 +50,8 @@ ALONE = (
 
 
 def estimator_of(run: Run) -> tuple[Estimator | None, str]:
-    """What gives the advantages that are trained, and the key that says so. Where a teacher does, verl computes those
-    of its estimator, too, and trains on none of them."""
+    """The estimator that gives the advantages that are trained, and the key that says so. Where a teacher does, verl
+    computes those of its estimator, too, and trains on none of them."""
     key, mode = "algorithm.adv_estimator", f"{_LOSS}loss_mode"
     if _says_reward(lambda name: run.native.get(f"{_LOSS}{name}", DEFAULTS[name])) and run.native.get(ENABLED):
         return Estimator(f"{_NAMED}{run.native.get(mode, DEFAULTS['loss_mode'])}", "open", "none"), mode
@@ -81,7 +81,7 @@ def refused(trainer: Any, spec: Spec, version: str, *, v1: bool) -> bool:
 
 
 def refused_as_read(reading: Reading, version: str, *, v1: bool) -> bool | None:
-    """The same of a configuration; None: it does not say."""
+    """Whether a configuration has a teacher that a wrapped run does not follow; None: it does not say."""
     if not (on := is_on(setting(reading, ENABLED))):
         return on
     assert reading.spec is not None, "what is not read is not asked"
@@ -114,7 +114,7 @@ class Teacher:
 
     @classmethod
     def of(cls, loss: Any, data: Any) -> Teacher | None:
-        """Of a worker's loss and a batch as it arrived; None without a teacher."""
+        """The teacher in a worker's loss and a batch as it arrived; None without a teacher."""
         if (config := settings_of(loss)) is None:
             return None
         from verl.workers.utils.padding import no_padding_2_padding
@@ -123,7 +123,7 @@ class Teacher:
         return cls(found, bound_of(config))
 
     def advantages(self, places: list[int], current: torch.Tensor) -> torch.Tensor:
-        """Of the rows at `places`, whose log-probabilities under the current policy are these."""
+        """The advantages of the rows at `places`, whose log-probabilities under the current policy are these."""
         distance = current - self.logprobs[places, : current.shape[1]].to(current)
         return -distance.clamp(-self.bound, self.bound)
 
@@ -149,7 +149,7 @@ def allow_fillers(loss: Any, patches: Patches) -> None:
 
 
 def bound_of(config: Any) -> float:
-    """What a distance is cut at; infinity: nothing."""
+    """The bound that a distance is cut at; infinity: nothing."""
     bound = config.distillation_loss.loss_max_clamp
     return math.inf if bound is None else float(bound)
 

@@ -1,4 +1,4 @@
-"""In the process of the trainer: which rows every optimizer step gets, for both trainers of verl.
+"""The trainer process's side: which rows every optimizer step gets, for both trainers of verl.
 
 The trainers differ in how a rollout's rows are held (`trainer_v1`, `trainer_v0`); what is done with them is one: one
 call of `update_actor` per planned optimizer step, rows placed by token counts, filler rows where verl's splits need
@@ -35,7 +35,7 @@ from batchbridge_verl.terms import AGGREGATIONS
 
 
 class Driver(StepDriver):
-    """What both trainers need: the plan, the workers, and the cut of a rollout into steps."""
+    """The parts that both trainers need: the plan, the workers, and the cut of a rollout into steps."""
 
     other_ranks = FSDP_SHARDS
 
@@ -43,27 +43,27 @@ class Driver(StepDriver):
         super().__init__(request, orders)
         self.trainer, self.actor = trainer, trainer.config.actor_rollout_ref.actor
         self.critic: CriticDriver | None = None
-        """Of the critic's optimizer steps, over the same rollouts; None without one."""
+        """The driver of the critic's optimizer steps, over the same rollouts; None without one."""
         self._trained: int | None = None
         """Optimizer steps of the plan that are done; None before the first rollout."""
 
     # ---- where rows run
 
     def step_rows(self, step: StepPlan, rows: RolloutRows) -> list[tuple[int, int] | None]:
-        """As `StepDriver`'s; where prompts are shared, groups together."""
+        """The rows of a step, as `StepDriver` has them; where prompts are shared, groups together."""
         if self.orders.padding == "padded":
             return super().step_rows(step, rows)
         members = [divmod(position, self.plan.completions_per_prompt) for position in step.positions]
         return together(members, self.ranks, multiple=self.rows_per_micro_batch or 1)
 
     def rollout_order(self, rows: RolloutRows, filler_count: int) -> list[tuple[int, int] | None]:
-        """As `StepDriver`'s; where prompts are shared, groups together."""
+        """The order of a rollout's rows, as `StepDriver` has it; where prompts are shared, groups together."""
         if self.orders.padding == "padded":
             return super().rollout_order(rows, filler_count)
         return together([*rows.costs], self.ranks, multiple=(len(rows.costs) + filler_count) // self.ranks)
 
     def fillers_needed(self, rows: RolloutRows) -> int:
-        """As `StepDriver`'s, and enough for the fullest of the critic's steps, and for its replicas."""
+        """The number of filler rows, as in `StepDriver`, enough for the critic's fullest step and its replicas."""
         whole = super().fillers_needed(rows)
         if self.critic is not None:
             most = self.critic.fillers_needed(rows)
@@ -74,18 +74,19 @@ class Driver(StepDriver):
     # ---- steps that verl may leave out, or bring forward
 
     def expect_rollout(self, rollout: int, arrived: Mapping[tuple[int, int], Any]) -> None:
-        """As `StepDriver`'s; also raises `BatchDrift` where a step of an earlier rollout was left out."""
+        """The check of an arrived rollout, as in `StepDriver`; also `BatchDrift` where an earlier step was left out."""
         super().expect_rollout(rollout, arrived)
         self._hold(rollout)
         self._trained = checkpoints.steps_before(self.plan, rollout)
 
     def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
-        """As `StepDriver`'s; raises `BatchDrift` where a step was left out."""
+        """The saving of the plan's place, as in `StepDriver`; `BatchDrift` where a step was left out."""
         self._hold(rollouts_done)
         super().save(folder, rollouts_done, **more)
 
     def _hold(self, rollout: int) -> None:
-        """verl asks trainer.critic_warmup again in every rollout whether the policy trains."""
+        """The check (`BatchDrift`) that no step was left out: verl asks trainer.critic_warmup in every rollout
+        again."""
         step = self._trained
         if step is not None and step != checkpoints.steps_before(self.plan, rollout):
             raise BatchDrift(step, "membership", f"rollout {rollout - 1} is over, and the step was not trained")
@@ -155,7 +156,7 @@ class CriticDriver(Driver):
     """The critic's optimizer steps, one call of its worker's `train_mini_batch` each. orders: of the critic's run."""
 
     def install(self, patches: Patches) -> None:
-        """See `Driver.install`."""
+        """The workers' orders, as in `Driver.install`, given to the critic's workers."""
         group = self.trainer.critic_wg
         self.receipts = install_everywhere(group, self.orders, patches, _in_critic, _critic_probed, name="critic_wg")
 
@@ -169,17 +170,17 @@ class CriticDriver(Driver):
 
     @property
     def rows_per_micro_batch(self) -> int | None:
-        """None: its worker cuts by a token budget, whatever the settings say."""
+        """None for rows per micro-batch: the critic's worker cuts by a token budget, whatever the settings say."""
         return None
 
     @property
     def forward_rows(self) -> int | None:
-        """None, as in training."""
+        """None for rows of forward-only passes, as in training."""
         return None
 
 
 class Answered:
-    """What a worker group's call returns, whose answer is there already."""
+    """The result of a worker group's call whose answer is there already."""
 
     def __init__(self, metrics: dict[str, Any]) -> None:
         self._metrics = metrics
@@ -267,7 +268,7 @@ def install_everywhere(
 
 
 def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the worker group."""
+    """Orders in a Ray actor of the worker group: `orders` installed, or with None removed."""
     from batchbridge_verl.engine import install, remove
 
     if orders is None:
@@ -277,14 +278,14 @@ def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
 
 
 def _probed(worker: Any) -> None:
-    """Runs inside a Ray actor of the worker group."""
+    """The worker's side of the probe, in a Ray actor of the worker group."""
     from batchbridge_verl.engine import probe
 
     probe(_actor_of(worker))
 
 
 def _in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the critic's worker group."""
+    """Orders in a Ray actor of the critic's worker group: `orders` installed, or with None removed."""
     from batchbridge_verl.critic_engine import CriticLayer
     from batchbridge_verl.engine import install, remove
 
@@ -295,7 +296,7 @@ def _in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
 
 
 def _critic_probed(worker: Any) -> None:
-    """Runs inside a Ray actor of the critic's worker group."""
+    """The critic's side of the probe, in a Ray actor of its worker group."""
     from batchbridge_verl.engine import probe
 
     probe(_critic_of(worker))

@@ -1,4 +1,4 @@
-"""Inside a training worker: one native optimizer step at a time is measured, held against the plan and written down.
+"""A training worker's side: one native optimizer step at a time is measured, held against the plan and written down.
 
 The layer that every verl trainer shares. The driver decides which rows a call of `update_actor` carries and says which
 optimizer step they are; here, in each data-parallel rank, the rows of all ranks are gathered, the denominators are set
@@ -118,7 +118,7 @@ class EngineLayer:
             patches.set(target, name, value, what="held against the plan", why="ledger")
 
     def _watching(self, patches: Patches) -> Watch:
-        """What measures this model's optimizer steps."""
+        """The part that measures this model's optimizer steps."""
         from batchbridge_verl.other_engines import LossWatch, is_proven
         from batchbridge_verl.watching import Watch
 
@@ -126,7 +126,7 @@ class EngineLayer:
         return kind(self._engine, self._orders.trained.objective, self._config, patches)
 
     def _facts(self, data: Any, row: int) -> dict[str, Any]:
-        """What the ledger keeps of one row of a batch."""
+        """The facts that the ledger keeps of one row of a batch."""
         from batchbridge_verl.distillation import settings_of
 
         found = facts_of(data, row, self._mask)
@@ -134,7 +134,7 @@ class EngineLayer:
         return found if settings_of(self._worker.loss_fn) is None else {**found, "advantage": None}
 
     def probe(self) -> None:
-        """See `probe`."""
+        """The probe of this worker's loss, where it enforces; see `probe`."""
         from batchbridge_verl.probe import hold_loss_against
 
         if self._enforces:
@@ -148,7 +148,8 @@ class EngineLayer:
             self._recorder.close()
 
     def _share_prompts(self, beside: Sequence[Any]) -> None:
-        """Where the orders ask for it, in all engines or in none. Before anything else takes the engine's functions."""
+        """The sharing of prompts where the orders ask for it, in all engines or in none. Before anything else takes the
+        engine's functions."""
         if self._orders.padding == "padded":
             return
         from batchbridge_verl.shared_prompts import SharedPrompts, objection
@@ -186,7 +187,7 @@ class EngineLayer:
             )
 
     def _set_frozen(self, target: Any, name: str, value: Any, *, why: str) -> None:
-        """verl freezes its configurations."""
+        """The change of a frozen attribute: verl freezes its configurations."""
         undo = functools.partial(object.__setattr__, target, name, getattr(target, name))
         object.__setattr__(target, name, value)
         self._patches.made(name, undo, what=f"{value}", why=why)
@@ -265,12 +266,13 @@ class EngineLayer:
         return output
 
     def _look(self, step: int, size: int) -> None:
-        """Everything is there that the update will use: it is measured, and held against the plan."""
+        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
         self._looked = True
         self._compare(step, [*self._objections, *self._watch.look(self._rows, size)])
 
     def _compare(self, step: int, objections: Sequence[str] = ()) -> None:
-        """Raises `BatchDrift` on every rank if one of them has anything else than the plan's step. Collective."""
+        """The check (`BatchDrift`, on every rank) that all of them have the plan's step and nothing else.
+        Collective."""
         import torch
 
         from batchbridge_verl.other_engines import is_proven
@@ -292,7 +294,7 @@ class EngineLayer:
             raise drift
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
-        """What this rank's rows are meant to train, as the batch has it now."""
+        """The values that this rank's rows are meant to train, as the batch has it now."""
         from batchbridge_verl.distillation import Teacher
         from batchbridge_verl.watching import Given
 
@@ -307,7 +309,7 @@ class EngineLayer:
         )
 
     def _old_objections(self, data: Any) -> list[str]:
-        """What is wrong with log-probabilities that are to be the sampler's. Before the loss, which may change them."""
+        """Objections to log-probabilities that are to be the sampler's. Before the loss, which may change them."""
         if self._orders.trained.objective.old_logprobs != "sampler":
             return []
         for row in self._rows:
@@ -451,7 +453,7 @@ def _native_tick(data: Any) -> bool:
 
 
 def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None, *, config: Any) -> Any:
-    """verl's loss with the current policy, detached, in place of the old log-probabilities."""
+    """The loss of verl with the current policy, detached, in place of the old log-probabilities."""
     import torch
     from verl.workers.utils.padding import no_padding_2_padding
 

@@ -1,4 +1,4 @@
-"""Which verl is installed, from its files: two projects install a package of this name, and neither is imported.
+"""The verl that is installed, from its files: two projects install a package of this name, and neither is imported.
 
 EasyR1 is a fork whose distribution is also called `verl` and whose 0.3.x versions verl had too, so the version alone
 says nothing; and a checkout between two releases carries the version of the one before.
@@ -22,14 +22,14 @@ MARKERS: tuple[tuple[str, str, str | None], ...] = (
     ("trainer/main_ppo_sync.py", "0.8.0", "0.8.0"),
     ("trainer/ppo/v1", "0.9.0", None),
 )
-"""Seen in the wheels verl 0.4.0 to 0.9.1."""
+"""Marks of the versions in the wheels verl 0.4.0 to 0.9.1."""
 
 OF_A_FORK = "trainer/data_loader.py"
 """A file that EasyR1's package (0.3.0 to 0.3.3.dev0) has, and verl's has not."""
 
 
 class Installed(NamedTuple):
-    """What the folder holds: the project, the version that its files say, and what speaks against it."""
+    """The contents of the folder: the project, the version that its files say, and what speaks against it."""
 
     project: Literal["verl", "easyr1"]
     version: str | None
@@ -55,7 +55,7 @@ def _is(package: Path, version: str) -> bool:
 
 
 def look(package: Path) -> Installed:
-    """What the files of `package` say."""
+    """The project and version that the files of `package` say."""
     from packaging.version import InvalidVersion, Version  # in most environments there is no verl to look at
 
     if (package / OF_A_FORK).exists():

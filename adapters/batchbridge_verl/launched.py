@@ -12,24 +12,24 @@ from batchbridge.kit import follow_before
 
 
 def v1(module: ModuleType) -> None:
-    """After verl.trainer.ppo.v1.trainer_base: every V1 trainer follows the launch when it is initialised."""
+    """The hook into verl.trainer.ppo.v1.trainer_base: every V1 trainer follows the launch when it is initialised."""
     follow_before(module.PPOTrainer, "init")
 
 
 def v0(module: ModuleType) -> None:
-    """After verl.trainer.ppo.ray_trainer: every `RayPPOTrainer` follows the launch before its workers start."""
+    """The hook into verl.trainer.ppo.ray_trainer: every `RayPPOTrainer` follows the launch before its workers start."""
     follow_before(module.RayPPOTrainer, "init_workers")
 
 
 def one_step_off(module: ModuleType) -> None:
-    """After verl.experimental.one_step_off_policy.ray_trainer: its trainer, whose `init_workers` is not
-    `RayPPOTrainer`'s, likewise."""
+    """The hook into verl.experimental.one_step_off_policy.ray_trainer: its trainer, whose `init_workers` is not
+    `RayPPOTrainer`'s, follows the launch, too."""
     follow_before(module.OneStepOffRayTrainer, "init_workers")
 
 
 def fully_async(module: ModuleType) -> None:
-    """After verl.experimental.separation.ray_trainer, whose class the trainer of fully_async_policy is made from in a
-    process of its own: that trainer follows the launch once it knows its rollouter (`queued`)."""
+    """The hook into verl.experimental.separation.ray_trainer, whose class the trainer of fully_async_policy is made
+    from in a process of its own: that trainer follows the launch once it knows its rollouter (`queued`)."""
     owner = module.SeparateRayPPOTrainer
     native = owner._init_resource_pools
 
@@ -45,8 +45,8 @@ def fully_async(module: ModuleType) -> None:
 
 
 def sync(module: ModuleType) -> None:
-    """After verl.trainer.ppo.padding_utils: the trainer of verl 0.8.0's main_ppo_sync, the V1 trainer's forerunner, is
-    not followed."""
+    """The hook into verl.trainer.ppo.padding_utils: the trainer of verl 0.8.0's main_ppo_sync, the V1 trainer's
+    forerunner, is not followed."""
     if importlib.util.find_spec("verl.trainer.ppo.v1") is None:
         reason = "the trainer of verl.trainer.main_ppo_sync is not followed; start verl.trainer.main_ppo"
         raise CannotAttach({"main_ppo_sync": reason})

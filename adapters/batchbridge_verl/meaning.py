@@ -1,4 +1,4 @@
-"""What verl's settings mean: a run to canonical values."""
+"""The meaning of verl's settings: a run to canonical values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CONSTANTS = {
     "horizon.lr_tick": by("rollout", "the scheduler steps once per update of the actor"),
     "carried.dropout": by("on", "as the model's configuration says"),
 }
-"""What verl's code fixes."""
+"""Canonical values that verl's code fixes."""
 
 
 _LAST_STEP = {
@@ -83,7 +83,7 @@ _LAST_STEP = {
 
 
 def last_step(run: Run) -> str:
-    """What a remainder of completions becomes."""
+    """The treatment of a remainder of completions."""
     return "pad" if run.v1 else "short" if run.legacy else "error"
 
 
@@ -129,7 +129,7 @@ def _always(mode: terms.LossMode) -> Told:
 
 
 def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
-    """How one term of the loss (policy, kl, entropy) weighs tokens."""
+    """The weights of tokens in one term of the loss (policy, kl, entropy)."""
     told = {f"loss.{term}.aggregation": aggregation}
     if aggregation.value == "sequence_sum_over_constant":
         factor, width = f"{ACTOR}loss_scale_factor", "data.max_response_length"
@@ -183,7 +183,7 @@ def correction(run: Run) -> str | None:
 
 
 def old_logprobs(run: Run) -> Told:
-    """Where the ratio's denominator comes from."""
+    """The source of the ratio's denominator."""
     bypass = "algorithm.rollout_correction.bypass_mode"
     if run[bypass]:
         return Told("sampler", bypass)
@@ -307,7 +307,7 @@ def _overridden(run: Run, name: str, default: float) -> Told:
 
 
 def _bound(run: Run) -> Told:
-    """Megatron asks whether there is a bound, the others clip by whatever it is."""
+    """The bound of the gradient's norm: Megatron asks whether there is one, the others clip by whatever it is."""
     key = clip_grad_key(run)
     native = run[key]
     return Told(native if run.engine == "megatron" or native is None else canonical_bound(native), key)
@@ -326,7 +326,7 @@ def _carried(run: Run) -> dict[str, Told]:
 
 
 def precision(run: Run) -> Told:
-    """bf16 unless a key says otherwise."""
+    """The precision: bf16 unless a key says otherwise."""
     key = precision_key(run)
     if key is None:
         return by("bf16", f"the {run.engine} engine's default")

@@ -44,7 +44,7 @@ def named_in(found: Any, engine: Any) -> Any:
 
 
 def hold_interface(engine: Any) -> None:
-    """Raises `CannotAttach` where an engine leaves the path on which it is measured."""
+    """Refusal (`CannotAttach`) of an engine that leaves the path on which it is measured."""
     from verl.workers.engine import BaseEngine
 
     if type(engine).train_batch is not BaseEngine.train_batch:
@@ -76,7 +76,7 @@ class LossWatch(Watch):
             self._update = None
 
     def updates(self) -> None:
-        """Called as the last thing before the engine's own `optimizer_step`."""
+        """The hook that runs as the last thing before the engine's own `optimizer_step`."""
         if self._update is not None:
             self._update()
 
@@ -94,8 +94,8 @@ class LossWatch(Watch):
         return hooked
 
     def look(self, rows: Sequence[TrainedRow], size: int) -> list[str]:
-        """See `Watch.look`. A process that has no loss, of a pipeline's earlier stage, shows no weights; another one
-        of its replica does."""
+        """The measurement of a step's rows, as in `Watch.look`. A process that has no loss, of a pipeline's earlier
+        stage, shows no weights; another one of its replica does."""
         if not has_loss(self._engine, bool(self._places)):
             for row in rows:
                 row.measured(Measured(None, 0.0))
@@ -112,7 +112,7 @@ def has_loss(engine: Any, seen: bool) -> bool:
 
 
 def learning_rate(optimizer: Any) -> float:
-    """What an optimizer applies, as far as it says so in torch's words; NaN: it does not."""
+    """The learning rate that an optimizer applies, as far as it says so in torch's words; NaN: it does not."""
     groups = getattr(optimizer, "param_groups", None) or [{}]
     return float(groups[0].get("lr", math.nan))
 

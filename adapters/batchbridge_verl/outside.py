@@ -1,4 +1,4 @@
-"""What settings of verl decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
+"""Effects of verl's settings that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,7 +7,7 @@ from batchbridge.kit import SharedSetting
 from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers, never, rollouts, whole_rollouts
 
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
-"""What `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
+"""Loggers that `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
 HUB, PARQUET = "a model's folder or name on the Hugging Face Hub", "parquet files in verl's form"
 VALIDATION = "parquet files to validate on: verl always asks for some"
 _rewards = partial(SharedSetting, "rewards", "the rewards", as_text, never, needed="a Python file with compute_score")

@@ -25,8 +25,8 @@ PROMPT_TOKENS = 2
 
 
 def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
-    """Runs the worker's loss in the engine's own loop (denominators, micro-batches, factor for the ranks, backward) on
-    leaves, and raises `CannotAttach` unless its weights are those of `spec`. Collective; no model runs."""
+    """The check (`CannotAttach`) that the worker's loss, run on leaves in the engine's own loop (denominators,
+    micro-batches, factor for the ranks, backward), has the weights of `spec`. Collective; no model runs."""
     taps = []
     config = worker.loss_fn.keywords["config"]
     # With the current policy as the ratio's denominator every ratio is one.
@@ -72,7 +72,7 @@ def _run(worker: Any, data: Any, tap: Tap, made: list[ProbeBatch], output: str) 
 
 @contextlib.contextmanager
 def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch], name: str) -> Iterator[None]:
-    """While a loss is probed: a forward pass is none, its output `name` (log-probabilities, values) is the probe's."""
+    """The span of a probed loss: no forward pass, its output `name` (log-probabilities, values) is the probe's."""
     remaining, native = iter(made), vars(engine).get("forward_step")
 
     def forward_step(micro_batch: Any, loss_function: Callable[..., Any], forward_only: bool) -> Any:
@@ -95,7 +95,7 @@ def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch], name: str) -> Iter
 
 
 def _leaf(tap: Tap, probed: ProbeBatch, micro_batch: Any) -> torch.Tensor:
-    """What a probe has in the place of a micro-batch's output, packed as an engine has it."""
+    """The stand-in of a probe for a micro-batch's output, packed as an engine has it."""
     view, device = responses_of(micro_batch), micro_batch["input_ids"].device
     packed = torch.cat([_packed(row[:length]) for row, length in zip(probed.logprobs, _lengths(probed), strict=True)])
     return tap.leaf(packed.to(device), _rows(probed, view.width, device), view=view)
@@ -103,7 +103,7 @@ def _leaf(tap: Tap, probed: ProbeBatch, micro_batch: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _unchanged(*configs: Any) -> Iterator[None]:
-    """What verl's loss leaves in its configurations is that of the last real batch again."""
+    """The span after which what verl's loss leaves in its configurations is that of the last real batch again."""
     of_batches = [getattr(config, "global_batch_info", {}) for config in configs]  # a critic's loss leaves nothing
     kept = [dict(of_batch) for of_batch in of_batches]
     try:

@@ -22,7 +22,7 @@ _SEPARATION = {
         *("_fit_compute_log_prob", "_fit_update_actor", "_fit_update_weights", "_init_resource_pools", "init_workers"),
     ),
 }
-"""Of the class that both trainers are made from."""
+"""Methods of the class that both trainers are made from."""
 _ONE_STEP_OFF = {
     "experimental/one_step_off_policy/ray_trainer.py": methods(
         "OneStepOffRayTrainer",

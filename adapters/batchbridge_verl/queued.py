@@ -30,7 +30,7 @@ from batchbridge_verl.installed import installed
 from batchbridge_verl.settings import BY_KEY
 
 CONFIGURATION = "fully_async_ppo_trainer"
-"""What says in a configuration file that it is this program's."""
+"""The key that says in a configuration file that it is this program's."""
 UNSEEN = "BatchBridge does not see which weights engines on the trainer's own devices are given"
 BEGUN, ENDED = "batchbridge_held_first", "batchbridge_held_last"
 """Columns of what comes out of the queue: the engines' digests, as one text."""
@@ -68,7 +68,7 @@ def follow_with_rollouter(trainer: Any) -> None:
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:
-    """As `runtime.source_of`, of a trainer whose dataset is the rollouter's."""
+    """The source of a trainer's settings as in `runtime.source_of`, of one whose dataset is the rollouter's."""
     values = _settings(trainer)
     known = {key: value for key, value in values.items() if key in _READ}
     context = Context(
@@ -183,7 +183,7 @@ async def _answer(worker: Any) -> str:
 
 
 def _state(worker: Any) -> str:
-    """Runs inside a Ray actor of a replica."""
+    """The state of an engine's weights, asked inside a Ray actor of a replica."""
     held = worker.batchbridge_weights
     return _GIVING if held.giving else held.digest or _NONE
 
@@ -196,7 +196,7 @@ _HERE = "batchbridge_stamping"
 
 
 def _stamp(rollouter: Any, engines: Sequence[Any] | None) -> None:
-    """Runs inside the rollouter. engines: None undoes it."""
+    """The stamping of completions, inside the rollouter. engines: None undoes it."""
     earlier = vars(rollouter).pop(_HERE, None)
     if earlier is not None:
         earlier.patches.undo()
@@ -205,5 +205,5 @@ def _stamp(rollouter: Any, engines: Sequence[Any] | None) -> None:
 
 
 def _prompts(rollouter: Any) -> int:
-    """Runs inside the rollouter."""
+    """The number of prompts, asked inside the rollouter."""
     return len(rollouter.train_dataset)

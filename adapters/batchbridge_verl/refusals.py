@@ -64,7 +64,7 @@ def _lacking(request: Request) -> bool:
 
 
 def _no_budget(trainer: Any, request: Request) -> str | None:
-    """Why the spec's micro-batches cannot be verl's; None where they can, or are already."""
+    """The reason why the spec's micro-batches cannot be verl's; None where they can, or are already."""
     asked = request.spec.micro_batch
     if cut_of(asked) == cut_of(own_spec(request).micro_batch):
         return None

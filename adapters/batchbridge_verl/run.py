@@ -125,7 +125,7 @@ class Run:
 
     @property
     def prompts_per_rollout(self) -> int:
-        """What is trained before more is generated; with fully_async, what its trainer takes from the queue at once."""
+        """The prompts trained before more are generated; with fully_async, those taken from the queue at once."""
         return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self[PROMPTS])
 
     @property
@@ -145,7 +145,7 @@ class Run:
 
     @property
     def completions_per_step(self) -> int:
-        """What one optimizer step really has."""
+        """The completions that one optimizer step really has."""
         if self.legacy and self.share and self.replicas:
             return self.share * self.replicas
         return self.asked_per_step

@@ -62,7 +62,8 @@ MODEL = "actor_rollout_ref.model.path"
 
 
 def _assumed(reading: Reading) -> tuple[str, ...]:
-    """Source: verl 0.9.1 models/transformers/qwen2_vl.py, _get_input_embeds: without an image it ends."""
+    """Assumptions about a rollout's images. Source: verl 0.9.1 models/transformers/qwen2_vl.py, _get_input_embeds:
+    without an image it ends."""
     return ("an image in every prompt",) if images_of(setting(reading, MODEL)) else ()
 
 
@@ -168,7 +169,7 @@ def _budgets(micro: MicroBatch) -> list[int]:
 
 
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the workers' actor configuration gets; and, by canonical field, what stays different."""
+    """Settings for the workers' actor configuration; and, by canonical field, what stays different."""
     term = request.spec.loss.policy
     native = {canonical: name for name, canonical in AGGREGATIONS.items()}
     settings, left = split(request, SETTABLE)

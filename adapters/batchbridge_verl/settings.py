@@ -33,7 +33,7 @@ ENGINE = "model_engine"
 trainer/config/model_engine."""
 
 UNRECORDED = "(a path)"
-"""What stands in the place of a default that is a machine's path."""
+"""The word in the place of a default that is a machine's path."""
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."
@@ -41,7 +41,7 @@ REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 SQUARES = f"{ACTOR}calculate_sum_pi_squared"
 PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
-"""Shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
+"""The key of shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
 
 
 def megatron_sizes(role: str) -> tuple[str, str, str]:
@@ -61,7 +61,8 @@ PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
         f"{ACTOR}torchtitan.context_parallel_size",
     ),
 }
-"""Source: verl 0.4.0 to 0.9.1 composed configurations."""
+"""Keys of tensor, pipeline and context parallel sizes, by engine. Source: verl 0.4.0 to 0.9.1 composed
+configurations."""
 
 
 def _alike(group: str, kind: Kind, default: Any, *names: str) -> Iterator[Key]:
@@ -204,8 +205,8 @@ SETTINGS = (
     *_alike("reward_model.", TRUTH, False, "use_dynamic_bsz", "use_reward_loop"),
     *_alike("reward_model.micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
 )
-"""What is read, and what holds where a version's configuration has no such key (`default`). What one key decides alone
-has its canonical field beside it."""
+"""Settings that are read, and what holds where a version's configuration has no such key (`default`). What one key
+decides alone has its canonical field beside it."""
 ALONE = tuple(row for row in SETTINGS if row.field)
 BY_KEY: Mapping[str, Key] = {row.key: row for row in SETTINGS}
 

@@ -29,11 +29,11 @@ from batchbridge_verl.watching import ROW
 ENGINE = "FSDPEngineWithLMHead"
 INPUTS = frozenset({"input_ids", "attention_mask", "position_ids"})
 OUTPUTS = frozenset({"temperature_is_one", "pad_size", "input_ids_rmpad_rolled", "temperature_rmpad"})
-"""What verl hands its model, and itself, for text; anything else is not known here."""
+"""Outputs that verl hands its model, and itself, for text; anything else is not known here."""
 
 
 def objection(engine: Any) -> str | None:
-    """Why the passes of this worker's engine cannot share prompts; None where they can."""
+    """The reason why the passes of this worker's engine cannot share prompts; None where they can."""
     if type(engine).__name__ != ENGINE:
         return f"{type(engine).__name__} is another engine than verl's FSDP engine"
     if hasattr(engine.module, "peft_config"):
@@ -79,7 +79,7 @@ class SharedPrompts:
             tu.assign_non_tensor(data, use_dynamic_bsz=dynamic)
 
     def _cut(self, data: Any, dp_group: Any = None, same_micro_num_in_dp: bool = True) -> tuple[list[Any], Any]:
-        """In place of verl's cut: its own cap, each prompt counted once, and groups together. Collective."""
+        """A stand-in for verl's cut: its own cap, each prompt counted once, and groups together. Collective."""
         from verl.utils import tensordict_utils as tu
 
         responses = _response_lengths(data).tolist()
@@ -195,7 +195,7 @@ def laid_out(micro_batch: Any, position_ids: torch.Tensor | None) -> tuple[Packe
 
 
 def _response_lengths(data: Any) -> torch.Tensor:
-    """Of each row. The V1 trainer sends nested tensors, the V0 trainer padded ones."""
+    """The length of each row's response. The V1 trainer sends nested tensors, the V0 trainer padded ones."""
     responses = data["responses"]
     if responses.is_nested:
         return responses.offsets().diff()

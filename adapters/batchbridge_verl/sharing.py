@@ -44,11 +44,11 @@ UNPROVEN: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "offloading activations is not proven with shared prompts; set it to False",
     ),
 )
-"""Below `actor_rollout_ref`: setting, whether its value is in the way, why and what to do."""
+"""Unproven settings below `actor_rollout_ref`: setting, whether its value is in the way, why and what to do."""
 
 
 def in_the_way(trainer: Any, request: Request) -> str | None:
-    """Why prompts cannot be shared, every reason that the configuration has; None where nothing is known against it."""
+    """The reason why prompts cannot be shared, all that the configuration has; None where nothing is known."""
     found = [
         f"{_ROOT}{key} = {value}: {why}"
         for key, hinders, why in UNPROVEN
@@ -68,7 +68,7 @@ def in_the_way(trainer: Any, request: Request) -> str | None:
 
 
 def asked_in_vain(trainer: Any, request: Request) -> str | None:
-    """Why prompts that shall be shared cannot; None where they can, or need not."""
+    """The reason why prompts that shall be shared cannot; None where they can, or need not."""
     return in_the_way(trainer, request) if request.padding == "free" else None
 
 

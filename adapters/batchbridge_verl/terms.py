@@ -18,7 +18,7 @@ AGGREGATIONS = {
     "seq-mean-token-sum": "sequence_sum",
     "seq-mean-token-sum-norm": "sequence_sum_over_constant",
 }
-"""`loss_agg_mode`. Source: verl 0.4.0 to 0.9.1 core_algos.agg_loss."""
+"""Aggregations by `loss_agg_mode`. Source: verl 0.4.0 to 0.9.1 core_algos.agg_loss."""
 AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
 """Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
 
@@ -62,8 +62,8 @@ LOSS_MODES = {
         LossMode("dro", "dro", "token", False, versions=">=0.9.0"),
     )
 }
-"""Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to rollout_correction. gspo is PPO's
-surrogate with the ratio of whole sequences."""
+"""Policy losses by name. Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to
+rollout_correction. gspo is PPO's surrogate with the ratio of whole sequences."""
 
 CHOOSING = ("clip_cov", "kl_cov")
 """Surrogates (canonical) whose loss chooses some of a micro-batch's tokens: `batchbridge_verl.chosen_tokens`."""
@@ -92,7 +92,7 @@ class Estimator(NamedTuple):
 
     @property
     def open_term(self) -> str:
-        """What the specification names it as, where the schema has no words for it."""
+        """The name of the estimator in the specification, where the schema has no words for it."""
         return f"advantage: {self.name}" if self.baseline == "open" else ""
 
 
@@ -121,12 +121,13 @@ ESTIMATORS = {
         Estimator("tir_optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
     )
 }
-"""Source: verl 0.4.0 to 0.9.1 core_algos; 0.9.1 trainer/ppo/v1/trainer_base.py _compute_advantage. Of two that mean
-the same, `write` takes the first. masked_whiten adds its 1e-8 to the variance, not to the deviation, so that the
-epsilon stays open."""
+"""Estimators of the advantage by name. Source: verl 0.4.0 to 0.9.1 core_algos; 0.9.1 trainer/ppo/v1/trainer_base.py
+_compute_advantage. Of two that mean the same, `write` takes the first. masked_whiten adds its 1e-8 to the variance, not
+to the deviation, so that the epsilon stays open."""
 
 KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
-"""Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""
+"""KL estimators by verl's names. Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient
+with the named value."""
 
 
 def kl_estimators(version: str) -> list[str]:
@@ -140,7 +141,7 @@ KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""
 
 REJECTS = "reject "
-"""How `objective.sampler_correction` begins to name what `rollout_correction.rollout_rs` takes out of the mask."""
+"""The word before what `rollout_correction.rollout_rs` takes out of the mask, in `objective.sampler_correction`."""
 
 TORCH_OPTIMIZERS = (
     *("AdamW", "Adam", "Adamax", "NAdam", "RAdam"),
@@ -156,8 +157,8 @@ OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
     "veomni": {"adamw": "adamw", "anyprecision_adamw": "anyprecision_adamw"},
     "torchtitan": {"AdamW": "adamw", "Adam": "adam"},
 }
-"""Megatron's adam decays like AdamW; muon since 0.9.0. Source: verl 0.4.1 to 0.9.1 utils/megatron/optimizer.py;
-VeOmni build_optimizer; torchtitan OptimizersContainer."""
+"""Optimizers by engine and name: Megatron's adam decays like AdamW; muon since 0.9.0. Source: verl 0.4.1 to 0.9.1
+utils/megatron/optimizer.py; VeOmni build_optimizer; torchtitan OptimizersContainer."""
 
 
 def optimizer_key(engine: str, version: str) -> str | None:
@@ -175,14 +176,14 @@ SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "veomni": ("constant", "linear", "cosine"),
     "torchtitan": ("linear", "sqrt", "cosine"),
 }
-"""Source: verl 0.4.0 to 0.9.1 fsdp_workers.py, FSDPOptimizerConfig; Megatron-Core OptimizerParamScheduler; VeOmni
-build_lr_scheduler; torchtitan LRSchedulersContainer."""
+"""Schedules of the learning rate by engine. Source: verl 0.4.0 to 0.9.1 fsdp_workers.py, FSDPOptimizerConfig;
+Megatron-Core OptimizerParamScheduler; VeOmni build_lr_scheduler; torchtitan LRSchedulersContainer."""
 EPSILON, BETAS = 1e-8, (0.9, 0.999)
-"""Of an engine that is handed none. Source: torch 2.13.0 AdamW; Megatron-Core OptimizerConfig; VeOmni
+"""The numbers of an engine that is handed none. Source: torch 2.13.0 AdamW; Megatron-Core OptimizerConfig; VeOmni
 build_optimizer."""
 PRECISIONS = {
     **dict.fromkeys(("fp32", "float32", "32"), "fp32"),
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
     **dict.fromkeys(("fp16", "float16", "16"), "fp16"),
 }
-"""Source: verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype."""
+"""Precisions by verl's names. Source: verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype."""

@@ -26,7 +26,7 @@ def _whole(key: str, unit: int, n: Numbers, prompts: int) -> Iterator[Fix]:
 
 
 def _step(n: Numbers) -> Iterator[Fix]:
-    """`mini` is in completions here: prompts x rollout.n."""
+    """Ways out for an optimizer step: `mini` is in completions here: prompts x rollout.n."""
     return _whole(_MINI, n["replicas"], n, n["mini"] // n["n"])
 
 

@@ -181,7 +181,7 @@ class V0:
 
 
 def selected(batch: Any, places: list[int | None]) -> Any:
-    """These rows of a TensorDict, in this order; None is a filler: the first row with nothing to train."""
+    """The rows of a TensorDict at `places`, in this order; None is a filler: the first row with nothing to train."""
     from verl.utils import tensordict_utils as tu
 
     part = tu.index_select_tensor_dict(batch, [0 if place is None else place for place in places])

@@ -108,7 +108,7 @@ class V1:
         return self._batch_of(prompts, [f"r{planned.index}p{place}" for place in places], columns)
 
     def _batch_of(self, prompts: Sequence[int], uids: list[str], columns: Mapping[str, list[int]]) -> Any:
-        """These prompts as verl's data loader would give them, under these names and with `columns`."""
+        """A batch of the given prompts as verl's data loader would make it, under these names and with `columns`."""
         from verl.utils import tensordict_utils as tu
         from verl.utils.dataset.rl_dataset import collate_fn
 
@@ -218,7 +218,7 @@ class V1:
         self._native_load()
 
     def _memory(self) -> dict[str, int]:
-        """What a checkpoint remembers beside the place in the plan."""
+        """The entries of a checkpoint beside the place in the plan."""
         return {}
 
     def _remember(self, state: Mapping[str, Any]) -> None:
@@ -244,5 +244,5 @@ def objects(values: Sequence[Any]) -> Any:
 
 
 def _selected(batch: Any, keys: list[str]) -> Any:
-    """These rows of a `KVBatchMeta`, in this order."""
+    """The rows of a `KVBatchMeta` under `keys`, in this order."""
     return batch.select_keys(keys)

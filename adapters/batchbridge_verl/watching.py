@@ -1,4 +1,4 @@
-"""What reaches the optimizer of one training worker: measured in every optimizer step, in every mode.
+"""The input of the optimizer in one training worker: measured in every optimizer step, in every mode.
 
 Three places, none of which knows a denominator of verl's: the log-probabilities that the engine makes (a hook on the
 tensor), one small weight (its own gradients of every micro-batch against what the optimizer finds), and the optimizer
@@ -53,7 +53,7 @@ class Given:
     sampler: torch.Tensor | None
     kl_share: torch.Tensor | None
     teacher: Teacher | None = None
-    """Whose distance gives the advantages, in the place of those that arrived."""
+    """The teacher whose distance gives the advantages, in the place of those that arrived."""
 
     @classmethod
     def of(
@@ -66,8 +66,8 @@ class Given:
         mask: str = "loss_mask",
         teacher: Teacher | None = None,
     ) -> Given:
-        """data: a batch as the trainer sends it. detached: ratios are over the current policy. penalised: a KL term is
-        in the loss. mask: the column that says which tokens are trained."""
+        """The values that a batch gives. data: a batch as the trainer sends it. detached: ratios are over the current
+        policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained."""
 
         def column(name: str) -> torch.Tensor:
             values: torch.Tensor = data[name]
@@ -86,8 +86,8 @@ class Given:
         )
 
     def rows(self, places: Sequence[int], current: torch.Tensor, *, bounded: bool) -> Rows:
-        """What the rows at `places` are meant to train, whose log-probabilities under the current policy are given.
-        bounded: the loss has no gradient beyond `FURTHEST`."""
+        """The rows at `places` and what they are meant to train, whose log-probabilities under the current policy are
+        given. bounded: the loss has no gradient beyond `FURTHEST`."""
         width, device = current.shape[1], current.device
         picked = list(places)
 
@@ -117,7 +117,7 @@ class Watch:
     """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
 
     output: ClassVar[str] = "log_probs"
-    """Of the engine's outputs the one that its loss is a function of."""
+    """The engine's output that its loss is a function of."""
 
     def __init__(self, engine: Any, objective: Objective, config: Any, patches: Patches) -> None:
         self._engine, self._config = engine, config
@@ -147,15 +147,15 @@ class Watch:
 
     @property
     def ranks(self) -> int:
-        """What verl multiplies a loss with: data-parallel ranks. Those of a sequence group have the same rows, and the
-        same gradient at their log-probabilities."""
+        """The number that verl multiplies a loss with: data-parallel ranks. Those of a sequence group have the same
+        rows, and the same gradient at their log-probabilities."""
         return int(self._engine.get_data_parallel_size())
 
     # ---- log-probabilities
 
     @contextlib.contextmanager
     def expecting(self, given: Given, before_update: Callable[[], None]) -> Iterator[None]:
-        """While an optimizer step runs: its rows, and what is called as the last thing before its update."""
+        """The span in which an optimizer step runs: its rows, and what is called right before its update."""
         self._tap.drop()
         self._places.clear()
         self._clipping = 1.0
@@ -181,7 +181,7 @@ class Watch:
         return native
 
     def updates(self) -> None:
-        """Called before the engine's own `optimizer_step`."""
+        """The hook that runs before the engine's own `optimizer_step`."""
 
     def _outputs(self, *arguments: Any, **options: Any) -> Any:
         outputs = self._native_outputs(*arguments, **options)
@@ -236,7 +236,7 @@ class Watch:
 
     @property
     def _loss_scale(self) -> float:
-        """fp16's, which the loss is multiplied with before backward, and gradients divided by before clipping."""
+        """The loss scale of fp16: the loss times it before backward, and gradients divided by it before clipping."""
         scaler = getattr(self._engine, "scaler", None)
         return 1.0 if scaler is None else float(scaler.get_scale())
 

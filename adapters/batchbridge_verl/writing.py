@@ -121,8 +121,8 @@ def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
 
 
 def budget_settings(micro: MicroBatch) -> dict[str, Any]:
-    """What cuts by the token budgets of `micro`; of forward-only passes as in training where none is given, through
-    verl's own interpolations."""
+    """Settings that cut by the token budgets of `micro`; of forward-only passes as in training where none is given,
+    through verl's own interpolations."""
     values: dict[str, Any] = {DYNAMIC: True, BUDGET: micro.tokens_per_device}
     if micro.forward_tokens_per_device is not None:
         values[FORWARD_BUDGET] = micro.forward_tokens_per_device
@@ -130,7 +130,8 @@ def budget_settings(micro: MicroBatch) -> dict[str, Any]:
 
 
 def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
-    """The same in a configuration whose interpolations are resolved: what follows the actor's settings is named, too.
+    """The budget settings of a configuration whose interpolations are resolved: what follows the actor's settings is
+    named, too.
 
     Source: verl 0.8.0 to 0.9.1 trainer/config/rollout/rollout.yaml, ref/ref.yaml; main_ppo resolves them.
     """

@@ -1,4 +1,4 @@
-"""What only carries over to verl's settings: optimizer, schedule, sampling, lengths, precision."""
+"""Values that only carry over to verl's settings: optimizer, schedule, sampling, lengths, precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVERRIDE = f"{_OPTIM}override_optimizer_config."
 
 
 class Target(NamedTuple):
-    """What is written for: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
+    """The target of writing: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
 
     version: str
     engine: str

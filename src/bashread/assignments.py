@@ -110,7 +110,7 @@ def declare(shell: Shell, node: Node) -> Outcome:
 
 
 def _as_number(shell: Shell, name: str, line: int) -> None:
-    """`declare -i`: what is assigned is arithmetic."""
+    """The effect of `declare -i`: what is assigned is arithmetic."""
     value = shell.variables.get(name)
     if isinstance(value, str):
         shell.variables[name] = shell.arithmetic(value, line)
@@ -123,7 +123,7 @@ def _keep(shell: Shell, name: str) -> None:
 
 
 def unset(shell: Shell, node: Node) -> Outcome:
-    """`unset name`, `unset name[key]`, `unset -f function`."""
+    """The commands `unset name`, `unset name[key]`, `unset -f function`."""
     line = shell.at(node)
     words = [single(raw, at, shell) for raw, at in shell.raw_words([n for n in node.children if n.type in WORDS])]
     for word in words:

@@ -9,7 +9,7 @@ from bashread.state import Exit, LoopLeft, Return, Shell
 from bashread.values import ASSUMED, DONE, Outcome, Unknown, Word
 
 Builtin = Callable[[Shell, list[Word], int, "str | None"], Outcome]
-"""Runs a command, its own name included, that stands on a line, with the here-document that is its input."""
+"""A runner of a command, its own name included, on a line, with the here-document that is its input."""
 
 
 def _nothing(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:

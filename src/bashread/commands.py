@@ -75,7 +75,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
 
 
 def _nested(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    """`bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
+    """The commands `bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
     options = [word for word in words[1:] if word.text.startswith("-")]
     rest = words[1 + len(options) :]
     inline = any(option.text[1:2] != "-" and "c" in option.text for option in options)

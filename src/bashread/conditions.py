@@ -14,7 +14,7 @@ from bashread.words import fields, pattern, single
 class _Operand(NamedTuple):
     raw: str
     text: str | None
-    """None: not expanded yet (inside `[[ ]]`)."""
+    """The operand's text; None: not expanded yet (inside `[[ ]]`)."""
 
 
 _STRINGS = frozenset({"=", "==", "!=", "<", ">"})
@@ -158,7 +158,7 @@ class _Conditions:
         return Outcome(same == (operator != "!="))
 
     def number(self, operand: _Operand, text: str) -> int:
-        """Inside `[[ ]]` the sides are arithmetic, inside `[ ]` plain numbers."""
+        """The number of an operand: inside `[[ ]]` the sides are arithmetic, inside `[ ]` plain numbers."""
         if operand.text is not None or text.strip().lstrip("+-").isdigit():
             return int(text)
         return int(self.scope.arithmetic(text, self.line))
@@ -171,7 +171,7 @@ class _Conditions:
 
 
 def _join(left: Outcome, right: Outcome, decisive: bool) -> Outcome:
-    """`||` (decisive True) or `&&` (decisive False) of two outcomes."""
+    """The operator `||` (decisive True) or `&&` (decisive False) of two outcomes."""
     if decisive in (left.value, right.value):
         return Outcome(decisive)
     if left.value is None or right.value is None:

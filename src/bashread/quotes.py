@@ -29,7 +29,7 @@ def find(raw: str, char: str, start: int) -> int:
 
 
 def closing(raw: str, start: int, quote: str) -> int:
-    """Where the quote that opened before `start` closes."""
+    """The place where the quote that opened before `start` closes."""
     place = start
     while place < len(raw):
         char = raw[place]
@@ -50,7 +50,7 @@ _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
 def matching(raw: str, start: int) -> int:
-    """Where the bracket at `start` closes; quotes and nested brackets of its kind are skipped."""
+    """The place where the bracket at `start` closes; quotes and nested brackets of its kind are skipped."""
     opened, depth, place = raw[start], 0, start
     while place < len(raw):
         char = raw[place]
@@ -76,7 +76,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b"
 
 
 def ansi_c(raw: str) -> str:
-    """`$'...'`."""
+    """The text of `$'...'`."""
 
     def one(match: re.Match[str]) -> str:
         code = match[1]

@@ -1,4 +1,4 @@
-"""What a script would execute: the result of reading it."""
+"""The commands that a script would execute: the result of reading it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Remark(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What a script would execute, in order, and what is to be said about it.
+    """The commands that a script would execute, in order, and what is to be said about it.
 
     choices: what is unknown, but one of a few known texts (`Unknown.one_of`).
     """

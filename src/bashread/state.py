@@ -36,25 +36,25 @@ Variables = dict[str, "str | Array"]
 Functions = dict[str, tuple["Node", bytes]]
 """A function's body, and the source that its places count in."""
 Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
-"""What each kind of node of the grammar does."""
+"""The action of each kind of node of the grammar."""
 
 
 class Exit(Exception):
-    """`exit`: the script, or the subshell, ends on this line."""
+    """The command `exit`: the script, or the subshell, ends on this line."""
 
     def __init__(self, line: int, outcome: Outcome) -> None:
         self.line, self.outcome = line, outcome
 
 
 class Return(Exception):
-    """`return`."""
+    """The command `return`."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
 class LoopLeft(Exception):
-    """`break` or `continue`, and how many loops it leaves."""
+    """The command `break` or `continue`, and how many loops it leaves."""
 
     def __init__(self, name: str, levels: int) -> None:
         self.name, self.levels = name, levels
@@ -183,7 +183,7 @@ class Shell:
     # ---- variables
 
     def saved(self) -> tuple[Variables, Functions, list[Word]]:
-        """What a subshell may change and its parent gets back: see `restore`."""
+        """The state that a subshell may change and its parent gets back: see `restore`."""
         self.spend(8 * len(self.variables))
         return self.copied(), dict(self.functions), list(self.positional)
 
@@ -194,7 +194,7 @@ class Shell:
 
     @contextlib.contextmanager
     def subshell(self) -> Iterator[None]:
-        """What runs inside changes nothing outside."""
+        """The span of a subshell: what runs inside changes nothing outside."""
         saved = self.saved()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What the statements of bash do: lists, pipes, branches, loops, functions."""
+"""The statements of bash: lists, pipes, branches, loops, functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tree-sitter's bash grammar gives, where it is not what one would expect."""
+"""The output of tree-sitter's bash grammar, where it is not what one would expect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OUTSIDE_ASCII = re.compile(rb"[\x80-\xff]+")
 
 
 def _stand_in(found: re.Match[bytes]) -> bytes:
-    """As many bytes of section signs, which are in a word as every character outside ASCII is to bash.
+    """A stand-in of as many bytes of section signs, which are in a word as every character outside ASCII is to bash.
 
     The grammar of tree-sitter-bash 0.25.1 hands characters to C's `isdigit`, whose table ends at 255 (it reads memory
     beyond it, and the process may die), and takes Unicode's other blanks for blanks.

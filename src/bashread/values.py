@@ -1,4 +1,4 @@
-"""What travels through the reader: words, what nothing decides, outcomes, and the scope that words are read in."""
+"""Values that travel through the reader: words, what nothing decides, outcomes, and the scope of words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def names_of(unknowns: Iterable[Unknown]) -> tuple[str, ...]:
 
 
 class Outcome(NamedTuple):
-    """How a command ended. value: success; None: not decided, and `unknown` says what would decide it. assumed: a
+    """The end of a command. value: success; None: not decided, and `unknown` says what would decide it. assumed: a
     program that is expected to succeed, so that what follows `&&` runs, but `if` is not decided by it."""
 
     value: bool | None
@@ -76,7 +76,7 @@ class Unknowns:
         return f"\0{place}\0"
 
     def of(self, text: str) -> tuple[Unknown, ...]:
-        """What `text` depends on."""
+        """The unknowns that `text` depends on."""
         return tuple(dict.fromkeys(self.known[int(number)] for number in _MARK.findall(text)))
 
     def given_by(self, text: str, name: str) -> str:
@@ -104,7 +104,7 @@ class Unknowns:
 
 
 class Scope(Protocol):
-    """What a word is expanded in."""
+    """The scope in which a word is expanded."""
 
     unknowns: Unknowns
 
@@ -115,7 +115,7 @@ class Scope(Protocol):
         """The positional parameters."""
 
     def assign(self, name: str, value: str, line: int) -> None:
-        """`${X:=value}`."""
+        """The assignment of `${X:=value}`."""
 
     def substitute(self, code: str, line: int) -> str:
         """The output of `$(code)`."""

@@ -162,14 +162,14 @@ _DEFAULTS = ("-", "=", "?", "+")
 
 
 class _Expansion(NamedTuple):
-    """What a `$` or a backquote on a line does. kind: of the pieces that it becomes, see `_Event`."""
+    """The expansion of a `$` or a backquote on a line. kind: of the pieces that it becomes, see `_Event`."""
 
     kind: Literal["quoted", "split"]
     line: int
     scope: Scope
 
     def at(self, raw: str, place: int) -> tuple[list[_Event], int]:
-        """What stands at a `$` or a backquote, and where it ends."""
+        """The text at a `$` or a backquote, and where it ends."""
         opened = raw[place + 1 : place + 2]
         if raw[place] == "`":
             end = closing(raw, place + 1, "`")
@@ -198,13 +198,13 @@ class _Expansion(NamedTuple):
         return self.scope.unknowns.mark(Unknown(f"${{{content}}}", self.line, names))
 
     def plain(self, name: str) -> list[_Event]:
-        """`$name`."""
+        """The expansion of `$name`."""
         if name == "@" or (name == "*" and self.kind == "split"):
             return [_Event(self.kind, items=tuple(self.scope.words()))]
         return self.text(_variable(name, self.line, self.scope))
 
     def parameter(self, content: str) -> list[_Event]:
-        """`${content}`."""
+        """The expansion of `${content}`."""
         if content.startswith("!") and len(content) > 1:
             return self.indirect(content[1:])
         if content.startswith("#") and len(content) > 1:
@@ -226,7 +226,7 @@ class _Expansion(NamedTuple):
         return self.operated(content, name, element(name, subscript, self.line, self.scope), operator, argument)
 
     def operated(self, content: str, name: str, text: str, operator: str, argument: str) -> list[_Event]:
-        """`${name<operator><argument>}` where the value is `text`."""
+        """The expansion of `${name<operator><argument>}` where the value is `text`."""
         unknowns = self.scope.unknowns
         if not operator:
             return self.text(text)
@@ -300,7 +300,7 @@ class _Expansion(NamedTuple):
         return slice(start, max(start, min(length, start + count if count >= 0 else length + count)))
 
     def listed(self, content: str, name: str, operator: str, argument: str, *, star: bool) -> list[_Event]:
-        """`${name[@]}`, `${name[*]}`, `${@}` and their slices."""
+        """The expansion of `${name[@]}`, `${name[*]}`, `${@}` and their slices."""
         if name in ("@", "*"):
             items = self.scope.words()
         else:
@@ -330,7 +330,7 @@ class _Expansion(NamedTuple):
         return [_Event(self.kind, items=tuple(items))]
 
     def length(self, content: str) -> str:
-        """`${#x}`, `${#x[@]}`, `${#}`."""
+        """The length `${#x}`, `${#x[@]}`, `${#}`."""
         match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[(.*)\])?", content, re.DOTALL)
         if match is None:
             raise NotBash(f"${{#{content}}} is not read")
@@ -346,7 +346,7 @@ class _Expansion(NamedTuple):
         return self.mark(f"#{content}", text) if self.scope.unknowns.of(text) else str(len(text))
 
     def indirect(self, content: str) -> list[_Event]:
-        """`${!name}` and `${!array[@]}`."""
+        """The expansion of `${!name}` and `${!array[@]}`."""
         if match := re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", content):
             value = self.scope.value(match[1], self.line)
             if value is None:
@@ -385,7 +385,7 @@ _CHANGING = frozenset({"RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS",
 
 
 def element(name: str, subscript: str | None, line: int, scope: Scope) -> str:
-    """`${name[subscript]}`, or `${name}` without a subscript."""
+    """The value of `${name[subscript]}`, or `${name}` without a subscript."""
     if subscript is None:
         return _variable(name, line, scope)
     value = scope.value(name, line)

@@ -1,4 +1,4 @@
-"""What a pasted error text or traceback means: the rule behind it, where it holds, and the legal neighbours.
+"""The meaning of a pasted error text or traceback: the rule behind it, where it holds, and the legal neighbours.
 
 The texts come from the adapters (`Adapter.error_texts`); those of frameworks without one stand here. Patterns
 recognise short fragments and take the numbers out of them; nothing is guessed from anything else.
@@ -22,9 +22,9 @@ from batchbridge.meaning.findings import Finding, Fix
 from batchbridge.reading.read import read
 
 MAX_CHARACTERS = 1 << 20
-"""Of a longer text only the end is read: that is where a traceback says what happened."""
+"""The most characters that are read; of a longer text only the end is: that is where a traceback says what happened."""
 _LARGEST = 10**9
-"""Larger numbers in a text are no sizes."""
+"""The largest size: larger numbers in a text are no sizes."""
 _TIMES = 20
 """Most matches of one pattern that are reported."""
 
@@ -153,7 +153,7 @@ def _tells_of(diagnosis: Diagnosis, finding: Finding) -> bool:
 
 
 def _answer(ask: Ask, reading: Reading) -> int | None:
-    """What a configuration answers: the setting, or the sum of settings, that the question begins with."""
+    """The answer of a configuration: the setting, or the sum of settings, that the question begins with."""
     if ask.name == "devices":
         replicas = None if reading.spec is None else reading.spec.topology.data_parallel_size
         return int(replicas) if replicas else None
@@ -167,7 +167,7 @@ def _answer(ask: Ask, reading: Reading) -> int | None:
 
 
 def _matches(entry: ErrorText, flat: str) -> Iterator[tuple[str, int, int, dict[str, int]]]:
-    """What was said, from where to where, and its numbers; the first of many."""
+    """The matches of an entry: what was said, from where to where, and its numbers; the first of many."""
     for match in islice(_compiled(entry.pattern).finditer(flat), _TIMES):
         numbers = {name: int(value) for name, value in match.groupdict().items() if value is not None}
         if max(numbers.values(), default=0) <= _LARGEST:
@@ -192,7 +192,7 @@ _ALIKE = 0.4
 _LINES = 200
 """The last lines of a text that are compared with known ones."""
 _WORDS = 3
-"""Known texts of fewer words are like everything."""
+"""The least number of words: known texts of fewer are like everything."""
 _MARKS = re.compile(r"\?P<\w+>|\\[a-zA-Z]|\{[\d,]+\}")
 """Marks of a regular expression with letters in them."""
 
@@ -259,7 +259,7 @@ def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) |\[(?:default)?\d*\]:|\[rank\d+\]: ?)+", re.MULTILINE)
-"""What Ray, torchrun (`--tee`, `[default0]:`) and PyTorch (`[rank0]:`) put before each line of a process."""
+"""The mark that Ray, torchrun (`--tee`, `[default0]:`) and PyTorch (`[rank0]:`) put before each line of a process."""
 
 
 def _flat(text: str) -> tuple[str, Callable[[int], int]]:

@@ -36,7 +36,7 @@ class Distribution(NamedTuple):
 
 
 class EntryPoint(NamedTuple):
-    """As `importlib.metadata.EntryPoint`."""
+    """An entry point, as `importlib.metadata.EntryPoint`."""
 
     name: str
     value: str
@@ -121,7 +121,8 @@ def _places(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=64)
 def _places_in(folder: str, changed: int) -> list[tuple[str, str]]:
-    """changed: when, in nanoseconds, so that what was found is found again as long as nothing is installed."""
+    """Names and places of the metadata in one folder. changed: when, in nanoseconds, so that what was found is found
+    again as long as nothing is installed."""
     return [
         (_plain(name.rpartition(".")[0].partition("-")[0]), f"{folder}/{name}")
         for name in os.listdir(folder)  # noqa: PTH208 - of some hundred entries, most no distributions

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, kw_only=False, repr=True, eq=True):
-        """As `dataclasses.dataclass`; `InitVar` is not known."""
+        """The decorator for records, as `dataclasses.dataclass`; `InitVar` is not known."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, kw_only=kw_only, repr=repr, eq=eq)
         # What inherits from a frozen record has to say that it is one, and gets two functions more of its own.
@@ -36,7 +36,7 @@ else:
 
 
 class _Absent:
-    """Stands in a signature for a value that is made for each record."""
+    """A stand-in in a signature for a value that is made for each record."""
 
     def __repr__(self) -> str:
         return "<factory>"

@@ -1,4 +1,4 @@
-"""What the commands `explain` and `check` say, in Python: a reading with its text for a person."""
+"""The reports of the commands `explain` and `check`, in Python: a reading with its text for a person."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Check:
     name: str
     reading: Reading
     judged: Judged | None = None
-    """Under every known release, where nobody named a version; `reading` is then of one of them."""
+    """The judgements under every known release, where nobody named a version; `reading` is then of one of them."""
     devices: tuple[int, ...] = ()
     """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
     keep: Callable[[Finding], bool] | None = None
-    """Which findings count; None: all. `reading` has them all, and so has what `enforcement` rests on."""
+    """The findings that count; None: all. `reading` has them all, and so has what `enforcement` rests on."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.counted)
@@ -55,7 +55,7 @@ class Check:
 
     @cached_property
     def _differs(self) -> tuple[Finding, ...]:
-        """That known releases judge it differently, where the one of `reading` finds it valid."""
+        """The finding that known releases judge it differently, where the one of `reading` finds it valid."""
         if self.judged is None or self.judged.verdict == self.counted.verdict:
             return ()
         valid = [span.name for span in self.judged.spans if span.verdict == "valid"]

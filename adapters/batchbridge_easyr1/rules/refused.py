@@ -1,4 +1,4 @@
-"""What EasyR1 refuses: while it builds its trainer and its workers, at the first rollout, or at the first update."""
+"""EasyR1's own refusals: while it builds its trainer and its workers, at the first rollout, or at the first update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EasyR1 refuses of sizes: rollouts, steps, micro-batches and their shares."""
+"""Refusals of EasyR1's own that are about sizes: rollouts, steps, micro-batches and their shares."""
 
 from __future__ import annotations
 

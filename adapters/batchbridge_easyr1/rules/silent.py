@@ -1,5 +1,5 @@
-"""What EasyR1 never reports: sizes that are floored or cut, weights that depend on the split, settings that are not
-read; and what runs but has no canonical words."""
+"""Departures that EasyR1 never reports: sizes that are floored or cut, weights that depend on the split, settings that
+are not read; and what runs but has no canonical words."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def defects(facts: Facts) -> tuple[Defect, ...]:
 
 
 def _testable(facts: Facts) -> tuple[Rule, ...]:
-    """Most rows divide by sizes."""
+    """The rows that can be asked: most divide by sizes."""
     if facts.sizes.positive:
         return RULES
     return (*parser.RULES, *(row for row in late_sizes.RULES if row.code == late_sizes.BELOW_ONE))

@@ -1,4 +1,4 @@
-"""What OpenRLHF notices after its parser: while it builds its groups, starts workers, or at the first rollout."""
+"""Errors that OpenRLHF notices after its parser: building its groups, starting workers, or at the first rollout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEDULES = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
     *("reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"),
 )
-"""Source: transformers 5.23.0 SchedulerType."""
+"""Names of transformers' schedules. Source: transformers 5.23.0 SchedulerType."""
 
 RULES = Rules[Facts]()
 

@@ -1,4 +1,4 @@
-"""What OpenRLHF notices of places and sizes once its processes have started."""
+"""Errors of places and sizes that OpenRLHF notices once its processes have started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenRLHF's parser refuses, one row per check, in the order in which it checks.
+"""Refusals of OpenRLHF's parser, one row per check, in the order in which it checks.
 
 The checks stand in the program's main block, mostly as assertions: `python -O`, or a call of `train(args)` from
 elsewhere, skips them. Their order is the same in every release that was read.
@@ -192,7 +192,7 @@ def _filter_group(facts: Facts) -> str | None:
 
 
 def _divisors(facts: Facts) -> tuple[str, ...]:
-    """What the last check divides by; 0.8.0 leaves out tensor parallelism."""
+    """Names of the options that the last check divides by; 0.8.0 leaves out tensor parallelism."""
     return (names.FORWARD, names.RING) if holds("<0.8.1", facts.version) else (names.FORWARD, names.RING, names.TENSOR)
 
 

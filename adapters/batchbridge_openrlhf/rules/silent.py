@@ -1,4 +1,4 @@
-"""What OpenRLHF never notices: it trains something else than one would think. Last come notes."""
+"""Departures that OpenRLHF never notices: it trains something else than one would think. Last come notes."""
 
 from __future__ import annotations
 

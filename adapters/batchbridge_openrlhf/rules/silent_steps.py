@@ -1,4 +1,4 @@
-"""What OpenRLHF never says of its steps: their order, members, remainders and schedule."""
+"""Departures of its steps that OpenRLHF never reports: their order, members, remainders and schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TRL's rules look at, what a row of them is, and how the rows name settings and sources."""
+"""The facts that TRL's rules look at, what a row of them is, and how the rows name settings and sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
 
 
 class Facts(NamedTuple):
-    """What the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None: unknown."""
+    """The facts that the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None:
+    unknown."""
 
     native: Mapping[str, Any]
     sizes: Sizes
@@ -33,7 +34,7 @@ class Facts(NamedTuple):
     prompts: int | None
     version: str
     start: Start | None = None
-    """How it is started; None: the settings are those of an object, which was started already."""
+    """The way in which the run is started; None: the settings are those of an object, which was started already."""
 
     @property
     def from_object(self) -> bool:

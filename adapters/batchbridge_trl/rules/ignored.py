@@ -1,4 +1,4 @@
-"""What TRL never notices about single settings: they have no effect, or another one than their name says."""
+"""Single settings about which TRL never says anything: they have no effect, or another one than their name says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TRL notices later: while it builds the trainer, at the first rollout, or at the first loss."""
+"""Errors that TRL notices later: while it builds the trainer, at the first rollout, or at the first loss."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What TRL never notices about rollouts: runs that train nothing, and prompts, groups and rewards that are not what the
-settings say."""
+"""Departures in rollouts that TRL never notices: runs that train nothing, and prompts, groups and rewards that are not
+what the settings say."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def _last_micro_batch_wraps(facts: Facts) -> str | None:
     ">=0.16,<0.20",
 )
 def _counts_dropped(facts: Facts) -> str | None:
-    """0.16 to 0.19: the sampler's length counts prompts that it drops, and transformers plans with the length."""
+    """Planned steps of 0.16 to 0.19, too many: the length has prompts that are dropped, and transformers plans with
+    it."""
     found, native = facts.epoch, facts.native
     if found is None or facts.rollout is None or not found.real:
         return None

@@ -1,5 +1,5 @@
-"""What TRL never notices about optimizer steps: weights that depend on the split, steps and rollouts that do not line
-up, and runs that do not go on as they were."""
+"""Departures in optimizer steps that TRL never notices: weights that depend on the split, steps and rollouts that do
+not line up, and runs that do not go on as they were."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _recorded_misaligned(facts: Facts) -> str | None:
     ">=0.18,<0.20",
 )
 def _stale_ratio(facts: Facts) -> str | None:
-    """0.18 and 0.19: stale completions that are trained as if they were fresh."""
+    """Stale completions that 0.18 and 0.19 train as if they were fresh."""
     if facts.rollout is None or (said := _misaligned(facts)) is None:
         return None
     return None if records_old_logprobs(facts.sizes, facts.rollout.steps_per_generation, facts.version) else said

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _CHARACTERS = 200
-"""Of a message that is written."""
+"""The most characters of a message that are written."""
 
 
 def load(path: Path) -> frozenset[str]:

@@ -19,7 +19,7 @@ NOT_IN_THE_FILE = ("settings", "words")
 
 
 def usage(file: str | None, source: Mapping[str, Any]) -> None:
-    """Raises `click.UsageError` where no file alone is checked."""
+    """Refusal (`click.UsageError`) of --fix and --diff where no file alone is checked."""
     if file is None or file == "-":
         raise click.UsageError("--fix and --diff are of a FILE; standard input, options and commands are not edited")
     if any(source.get(name) for name in NOT_IN_THE_FILE):
@@ -67,7 +67,7 @@ def _account(done: Fixed) -> str:
 
 
 def _show(done: Fixed) -> None:
-    """As `diff -u` has it."""
+    """The changed lines of a file, printed as `diff -u` has them."""
     import difflib
 
     from batchbridge.render.text import clean

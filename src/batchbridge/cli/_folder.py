@@ -44,7 +44,7 @@ def files_of(path: str) -> list[str]:
 
 
 def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
-    """What `one`, a function that can be pickled, makes of each file, in order: of many files in several processes."""
+    """The results of `one`, which can be pickled, for each file, in order: of many files in several processes."""
     processes = min(os.cpu_count() or 1, MOST_PROCESSES)
     if len(files) < MANY or processes == 1:
         yield from progress(map(one, files), len(files), "checked")
@@ -59,12 +59,12 @@ def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
 
 
 def _uninterrupted() -> None:
-    """In a process of the pool: Ctrl-C is the first process's, which ends the others."""
+    """The start of a process of the pool: Ctrl-C is the first process's, which ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Line(NamedTuple):
-    """What is said of a file in one line."""
+    """The verdict on a file in one line."""
 
     file: str
     word: str
@@ -91,7 +91,7 @@ def _cut(text: str) -> str:
 
 
 def no_run(reading: Reading) -> Finding | None:
-    """Why a file is no run that anybody judges; None: it is one."""
+    """The reason why a file is no run that anybody judges; None: it is one."""
     from batchbridge.contract import plugins
 
     wrong = [one for one in reading.findings if one.severity == "error"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
-"""How a finding's code looks."""
+"""The pattern of a finding's code."""
 
 ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
 """The names of a configuration that options alone say, that stands behind `--`, and that is piped in."""
@@ -87,7 +87,7 @@ def input_options(function: _F) -> _F:
 
 
 def reading_options(function: _F) -> _F:
-    """As `input_options`, without FILE."""
+    """The options of `input_options`, without FILE."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -105,7 +105,7 @@ def reading_from(**said: Any) -> tuple[str, Reading]:
 
 
 def source_and_reading(**said: Any) -> tuple[str, Source, Reading]:
-    """As `reading_from`, with what was read between them."""
+    """The name, source and reading of what was read, from the options, as in `reading_from`."""
     from batchbridge import read
 
     asked = asked_for(**said)

@@ -32,7 +32,7 @@ def print_json(results: Iterable[Mapping[str, Any]], code: int, *, error: str | 
 
 
 def print_lines(results: Iterable[Mapping[str, Any]], end: Callable[[], tuple[int, str | None]]) -> int:
-    """As `print_json`, each result on a line of its own, and in memory no longer than that.
+    """Every result of a `print_json` document on a line of its own, and in memory no longer than that.
 
     end: the exit code and the error, asked for behind the last result.
     """

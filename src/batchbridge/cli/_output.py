@@ -21,14 +21,14 @@ _OF_THE_EXTRA = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "vl_convert": "vl-c
 
 
 def keep(option: str, file: Path, overwrite: bool) -> None:
-    """Raises `click.UsageError` where `file` exists and may not be replaced. option: as it is called, `-o`."""
+    """Refusal (`click.UsageError`) of a `file` that exists and may not be replaced. option: as it is called, `-o`."""
     if file.exists() and not overwrite:
         raise click.UsageError(f"{option} {file}: the file exists; --overwrite replaces it")
 
 
 @contextmanager
 def writing(file: object) -> Iterator[None]:
-    """What is done in it writes `file`; where that fails, `click.UsageError` is raised."""
+    """The span in which `file` is written; where that fails, `click.UsageError` is raised."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def wrong(message: str) -> NoReturn:
-    """Raises `click.UsageError` in one line, whatever is in it."""
+    """Refusal (`click.UsageError`) in one line, whatever is in it."""
     from batchbridge.render.text import clean, one_line
 
     raise click.UsageError(clean(one_line(message))) from None

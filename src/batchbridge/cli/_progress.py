@@ -1,4 +1,4 @@
-"""How far a command is: a bar on standard error, of whatever takes longer than two seconds while somebody looks."""
+"""The progress of a command: a bar on standard error, of all that takes over two seconds while somebody looks."""
 
 from __future__ import annotations
 

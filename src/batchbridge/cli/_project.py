@@ -14,7 +14,7 @@ from batchbridge.cli._output import wrong
 from batchbridge.frozen import dataclass
 
 FAIL_ON = ("error", "undecided", "warning")
-"""What makes the exit code of `check` other than 0; each includes those before it."""
+"""The verdicts and findings that make the exit code of `check` other than 0; each includes those before it."""
 MAX_FOLDERS = 64
 """Folders of a glob."""
 _OF_A_FILE = {"framework": str, "framework_version": str, "world_size": int, "dataset_size": int, "ignore": list}
@@ -37,8 +37,8 @@ class Project:
         return self.folder / self.said["baseline"] if "baseline" in self.said else None
 
     def of(self, file: str | None) -> dict[str, Any]:
-        """framework, framework_version, world_size, dataset_size of a file, as far as they are said; and the codes to
-        `ignore` in it alone."""
+        """The settings framework, framework_version, world_size, dataset_size of a file, as far as they are said; and
+        the codes to `ignore` in it alone."""
         if file is None or not (self.said or self.files):
             return {}
         said = {key: self.said[key] for key in _OF_A_FILE if key in self.said and key != "ignore"}
@@ -71,7 +71,7 @@ def project(file: str | None) -> Project:
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Any:
-    """What stands under `keys` in a TOML file; None: nothing."""
+    """The value under `keys` in a TOML file; None: nothing."""
     from batchbridge.reading import files
     from batchbridge.reading.toml import parse_toml
     from batchbridge.reading.yaml_json import Refused

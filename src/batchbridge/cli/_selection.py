@@ -1,4 +1,4 @@
-"""Which findings count (`--select`, `--ignore`, comments in the file, a baseline), and which make a command fail."""
+"""Findings that count (`--select`, `--ignore`, comments in the file, a baseline) and that make a command fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODE = re.compile(r"BB(?:\d{0,3}|-[A-Z0-9-]*)")
 _UNREAD = re.compile(r"BB00\d")
 """Errors of these codes keep a file from being read: they always count."""
 _INPUT = re.compile(r"BB0\d\d")
-"""Of reading a file, of its framework and version, and of plugins: `--select` chooses among the other rules."""
+"""Codes of reading a file, of its framework and version, and of plugins: `--select` chooses among the other rules."""
 
 
 def codes(texts: Iterable[str], said: str) -> tuple[str, ...]:
@@ -52,8 +52,8 @@ class Selection:
     def of(
         cls, file: str | None, own: Project, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
     ) -> Self:
-        """From options and what the project says: it ignores more, and selects where no option does. Raises
-        `click.UsageError`."""
+        """The selection from options and what the project says: it ignores more, and selects where no option does.
+        Raises `click.UsageError`."""
         ignored = (*ignore, *own.said.get("ignore", ()), *own.of(file).get("ignore", ()))
         chosen = select or own.said.get("select", ())
         return cls(file=file, select=codes(chosen, "select"), ignore=codes(ignored, "ignore"), baseline=baseline)
@@ -103,7 +103,7 @@ class _Comments:
 
     @classmethod
     def of(cls, file: str) -> _Comments:
-        """None where the file cannot be read (a finding says that)."""
+        """The comments of a file; none where it cannot be read (a finding says that)."""
         from batchbridge.reading import files
         from batchbridge.reading.yaml_json import Refused
 
@@ -118,7 +118,7 @@ class _Comments:
 
 
 def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str) -> int:
-    """Of `check`: 0, 2 (an error, or a warning where these are to fail), 4 (undecided, where that is to fail)."""
+    """The exit code of `check`: 0, 2 (an error; a warning where it is to fail), 4 (undecided where it is to fail)."""
     if fail_on == "warning" and any(finding.severity == "warning" and not finding.undecided for finding in findings):
         return INVALID
     return FINE if verdict == "undecided" and fail_on == "error" else EXIT_CODES[verdict]

@@ -1,4 +1,4 @@
-"""What a terminal is shown: tables drawn by rich, findings and verdicts in colour. Plain and stable everywhere else."""
+"""Output for a terminal: tables drawn by rich, findings and verdicts in colour. Plain and stable everywhere else."""
 
 from __future__ import annotations
 

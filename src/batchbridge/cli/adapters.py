@@ -34,7 +34,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _code_of(adapter: Adapter) -> str | None:
-    """How the installed framework's code is graded, and the recorded releases that it is; nothing is imported."""
+    """The grade of the installed framework's code, and the recorded releases that it is; nothing is imported."""
     from batchbridge.kit import proven
 
     code = adapter.code()

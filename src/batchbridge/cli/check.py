@@ -146,7 +146,7 @@ def _judged(
 
 
 def _line_of(counting: _Counting, file: str) -> tuple[_folder.Line, int, set[str]]:
-    """As `_judged`, with a line in the report's place: what another process can hand back."""
+    """The result of `_judged`, with a line in the report's place: what another process can hand back."""
     found, code, codes = counting(file)
     return _folder.line(found), code, codes
 

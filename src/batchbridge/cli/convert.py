@@ -174,7 +174,7 @@ def _edited(into: Path, found: Conversion, form: str | None) -> Into:
 
 
 def _done(edited: Into, text: str | None, output: Path | None, dry_run: bool) -> str:
-    """What happens to the edited file, for a person."""
+    """The sentence on what happens to the edited file, for a person."""
     if text is None or edited.problems:
         return "nothing was written"
     if dry_run:

@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
     @property
     def glob(self) -> str:
-        """Relative to the folder of the settings."""
+        """The pattern of the files, relative to the folder of the settings."""
         parts = [] if self.folder == "." else [glob.escape(Path(self.folder).as_posix())]
         return "/".join([*parts, *(["**"] if self.deep else []), f"*{self.suffix}"])
 
@@ -95,13 +95,13 @@ def _write(place: Path, text: str, shared: bool) -> None:
 
 
 def counted(runs: Iterable[Run]) -> str:
-    """How many runs there are of each framework."""
+    """The number of runs of each framework."""
     counts = Counter(run.framework for run in runs)
     return ", ".join(f"{count} of {name}" for name, count in counts.most_common())
 
 
 def run_in(home: Path, path: str) -> Run | None:
-    """What a file is a run of; None: it is none. Judged under the version that is pinned, else the newest known."""
+    """The run that a file is; None: it is none. Judged under the version that is pinned, else the newest known."""
     from batchbridge import check
     from batchbridge.contract import plugins
     from batchbridge.reading.read import read
@@ -177,7 +177,7 @@ def _quoted(text: str) -> str:
 
 
 def _pin(home: Path, framework: str, runs: Iterable[Run]) -> Pin | None:
-    """What the project pins for a framework, as it is seen from the first of its runs."""
+    """The pin of the project for a framework, as it is seen from the first of its runs."""
     from batchbridge.contract import plugins
     from batchbridge.reading.pins import pinned
 

@@ -18,14 +18,14 @@ from batchbridge.errors import LedgerError
 _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
 LARGEST_BYTES = 1 << 26
-"""Of a certificate; one of 1024 parts has about 100 kB."""
+"""The largest size of a certificate; one of 1024 parts has about 100 kB."""
 
 
 class LedgerGroup(click.Group):
     """Commands that read ledgers."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As every group; a ledger that cannot be read is no crash."""
+        """The group's run, as that of every group; a ledger that cannot be read is no crash."""
         try:
             return super().invoke(ctx)
         except LedgerError as error:
@@ -259,7 +259,7 @@ def refuse(error: object, command: str = "ledger") -> int:
 
 
 def _code(headers: list[dict[str, Any]]) -> str | None:
-    """What the last start's header says of the framework's code; None where it says nothing."""
+    """The grade of the framework's code in the last start's header; None where it says nothing."""
     from batchbridge.ledger.comparing import grade_of
     from batchbridge.render.text import one_line
 

@@ -26,9 +26,9 @@ EXIT_CODES = {
     "invalid": INVALID,
     "undecided": UNDECIDED,
 }
-"""Of every verdict that a command may come to."""
+"""The exit code of every verdict that a command may come to."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
-"""As a shell reports a process that died of SIGINT or SIGPIPE."""
+"""Exit codes, as a shell reports a process that died of SIGINT or SIGPIPE."""
 
 COMMANDS = {
     "explain": "Say in words and units what a configuration will train.",
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
     """A group whose commands stand in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the table's order."""
+        """The names of the commands, in the table's order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -136,7 +136,7 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table: help needs no body."""
+        """The list of commands in the help, from the table: help needs no body."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -114,7 +114,7 @@ def _chosen(
 
 
 def _why(error: PlanError, reading: Reading) -> str:
-    """Why there is no plan; with what it comes to where the order of prompts is left to chance."""
+    """The reason why there is no plan; with what it comes to where the order of prompts is left to chance."""
     if reading.spec is None or reading.dataset_size is None or reading.spec.order.seed is not None:
         return error.reason
     from batchbridge.meaning.candidates import plan_of
@@ -128,7 +128,7 @@ def _why(error: PlanError, reading: Reading) -> str:
 
 
 def _result(name: str, reading: Reading) -> dict[str, Any]:
-    """What `--json` has of a configuration without a plan; the plan's own names take these names' places."""
+    """The result that `--json` has of a configuration without a plan; the plan's own names take these names' places."""
     return {
         "file": name,
         "framework": reading.framework,

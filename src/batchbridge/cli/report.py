@@ -34,7 +34,7 @@ from batchbridge.reading.read import read
 from batchbridge.reports import Check, check
 
 REMOVED = "<removed>"
-"""Stands for what was left out."""
+"""The word for what was left out."""
 DISTRIBUTIONS = (
     *("torch", "transformers", "accelerate", "trl", "verl", "openrlhf", "deepspeed", "peft", "vllm", "sglang", "ray"),
     *("tensordict", "TransferQueue", "datasets", "hydra-core", "omegaconf", "liger-kernel", "flash-attn", "numpy"),
@@ -49,7 +49,7 @@ WORD = re.compile(r"[A-Za-z0-9_][\w.+/-]{0,59}")
 """A value of one word: it cannot end a block of code, and has no mark of Markdown that does anything in one."""
 NUMBER = re.compile(r"[-+]?[\d,.]+(?:e[-+]?\d+)?%?")
 CODE = re.compile(r"BB[A-Z0-9_-]{1,20}")
-"""How the code of a finding looks."""
+"""The pattern of a finding's code."""
 LARGEST = 10**10
 """Whole numbers from here on are more likely somebody's number than a size."""
 LONGEST_LIST = 16
@@ -58,7 +58,7 @@ UNSAID = "its message is left out: it quotes what is not shown here"
 SHORTEST = 4
 """Characters of a left-out text that a message must not contain; shorter ones are words of every message."""
 SAID = {"framework": "framework", "version": "version", "world_size": "devices", "dataset_size": "prompts"}
-"""What was said beside the configuration, and its name in the report."""
+"""Names in the report of what was said beside the configuration."""
 COUNTED = {"settings": "--set", "env": "--env", "words": "words behind --"}
 """Options that are counted."""
 
@@ -84,7 +84,7 @@ command.params = [option for option in command.params if option.name != "as_json
 
 @dataclass(frozen=True)
 class Known:
-    """What may be shown: keys of the framework's tables; texts and words of BatchBridge's and the adapter's code."""
+    """The words that may be shown: keys of the framework's tables; texts of BatchBridge's and the adapter's code."""
 
     keys: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
@@ -179,7 +179,7 @@ def plain_version(text: str) -> str:
 
 
 def known_of(reading: Reading) -> Known:
-    """What may be shown of a reading: the settings of its framework and version that a reading of nothing has, too."""
+    """The words of a reading that may be shown: settings that a reading of nothing in its version has, too."""
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None:
         return Known(words=frozenset(_words(_constants("batchbridge"))))
@@ -270,7 +270,7 @@ def _form(source: Source) -> str:
 
 
 def _told(said: Mapping[str, Any]) -> Iterator[str]:
-    """What was said beside the configuration."""
+    """The facts that were said beside the configuration."""
     for name, shown in SAID.items():
         if (value := said.get(name)) is not None:
             text = plain_version(value) if name == "version" else str(value)

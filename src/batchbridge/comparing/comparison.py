@@ -1,4 +1,4 @@
-"""What a comparison of two readings says, and its differences one by one."""
+"""The result of a comparison of two readings, and its differences one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
 
 Kind = Literal["differs", "unknown", "same"]
-"""differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""
+"""The kind of a difference. differs: another meaning. unknown: one side does not say. same: other values, and yet no
+difference in meaning."""
 Verdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
 
 

@@ -1,4 +1,5 @@
-"""From one framework's reading to another framework's configuration, with an account of every canonical field.
+"""The conversion from one framework's reading to another framework's configuration, with an account of every canonical
+field.
 
 What the target cannot say is first looked for elsewhere: the fields that its refusal names are set to the nearest value
 that it takes. The account is then made by reading the written configuration back, never from what was intended, so
@@ -31,16 +32,17 @@ from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat, groups
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
-"""exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
-configuration cannot say it, `wrap` (or `run`) brings it about. filled: the source leaves it open, and the target's
-default fills it in. approximate: another number, with its factor. inexpressible: another meaning."""
+"""The outcome for a field in a conversion. exact: the same value. equivalent: another value with the same meaning
+(another split, say). patched: the configuration cannot say it, `wrap` (or `run`) brings it about. filled: the source
+leaves it open, and the target's default fills it in. approximate: another number, with its factor. inexpressible:
+another meaning."""
 LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
 
 
 @dataclass(frozen=True)
 class FieldReport:
-    """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source. rare:
-    what is approximate or inexpressible of it acts in rare steps only (`Effect.rare`)."""
+    """The outcome of a conversion for one canonical field. `source` and `target` in the field's unit; `factor` is
+    target / source. rare: what is approximate or inexpressible of it acts in rare steps only (`Effect.rare`)."""
 
     field: str
     aspect: str
@@ -96,7 +98,7 @@ class Conversion:
 
     @property
     def variables(self) -> tuple[OutsideReport, ...]:
-        """What a person has to fill in before the written configuration runs."""
+        """The settings that a person has to fill in before the written configuration runs."""
         return tuple(report for report in self.outside if report.status == "fill in")
 
     @property
@@ -187,7 +189,7 @@ def convert_to(
     given: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> Conversion:
-    """As `convert`, with the target's adapter."""
+    """The conversion of `convert`, with the target's adapter."""
     if version is not None and (unknown := unknown_version(adapter, version)) is not None:
         raise ValueError(unknown)
     left = None if given is None else left_behind(reading, given)
@@ -315,7 +317,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
 
 
 def _wrapped(adapter: Adapter, asked: Spec, source: Mapping[str, Any], back: Reading) -> Reading:
-    """What the written configuration means in a run that is wrapped to do as the source does."""
+    """The meaning of the written configuration in a run that is wrapped to do as the source does."""
     if back.spec is None or not _patches(adapter, back.framework_version):
         return back
     own = leaves(back.spec)
@@ -344,7 +346,7 @@ def _status(
     found: Comparison,
     brought: Mapping[str, str],
 ) -> tuple[Status, str, float | None]:
-    """brought: fields whose values mean the same once the run is wrapped, and why."""
+    """The status of a converted field. brought: fields whose values mean the same once the run is wrapped, and why."""
     if one == other:
         return "exact", "", None
     assert reading.spec is not None
@@ -395,7 +397,7 @@ def _without_behaviour(reading: Reading) -> Reading:
 
 
 def natively(back: Reading) -> Iterator[str]:
-    """What the target's own run does otherwise than its specification says: scopes, known defects."""
+    """Departures of the target's own run from its specification: scopes, known defects."""
     if back.behaviour is None:
         return
     if back.behaviour.denominator_scope != "optimizer_step":

@@ -1,4 +1,4 @@
-"""What differs in meaning between two readings, the largest effect first.
+"""The differences in meaning between two readings, the largest effect first.
 
 Plan, weights, clock, order, objective and carried settings are compared; where a step runs and in which portions is no
 part of the meaning, unless a native denominator makes it one. What the frameworks would really do (scopes, known
@@ -46,7 +46,7 @@ def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: i
 
 
 def compare(a: Reading, b: Reading) -> Comparison:
-    """As `diff`, of two readings."""
+    """The comparison of `diff`, of two readings."""
     left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
     if a.spec is None or b.spec is None:
         return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))
@@ -169,7 +169,8 @@ SAME: tuple[Same, ...] = (
     ),
     Same(("horizon.lr_tick",), "a rollout is trained on in one optimizer step", _both(_one_step_per_rollout)),
 )
-"""Source: the definitions of the plan (docs/plan.md) and of the ratio."""
+"""Fields that may differ without a difference in meaning, and why. Source: the definitions of the plan (docs/plan.md)
+and of the ratio."""
 
 
 def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
@@ -308,7 +309,7 @@ def _shared(a: Reading, b: Reading) -> dict[str, tuple[Said, Said]]:
 
 
 def _outside_in_other_words(a: Reading, b: Reading, shared: Mapping[str, tuple[Said, Said]]) -> Iterator[Difference]:
-    """The same of two frameworks, where they share a word for a setting that decides something."""
+    """Differences outside the schema where two frameworks share a word for a setting that decides something."""
     for name, (one, other) in shared.items():
         if one.value != other.value and one.row.decides:
             reason = f"the schema has no field for it; it decides {one.row.decides}"
@@ -406,7 +407,7 @@ def _prompts(a: Reading, b: Reading) -> int | None:
 
 
 def _origin(reading: Reading, field: str) -> str:
-    """Where a reading's value comes from, for a person; empty where it is the schema's own default."""
+    """The origin of a reading's value, for a person; empty where it is the schema's own default."""
     origin: Provenance | None = reading.provenance.get(field)
     if origin is None:
         return ""

@@ -35,15 +35,15 @@ FORM = "yaml"
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one key of the file: `old` is None where it was not there, `new` where it is gone."""
+    """The change of one key of the file: `old` is None where it was not there, `new` where it is gone."""
 
     key: str
     old: Any
     new: Any
     action: str
-    """set (another value), added, or removed."""
+    """The action: set (another value), added, or removed."""
     reason: str = ""
-    """Why a key had to go."""
+    """The reason why a key had to go."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -153,7 +153,7 @@ def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> Into:
 
 
 def _stranger(adapter: Adapter, source: Source, others: Mapping[str, Adapter]) -> str | None:
-    """Why the file is another framework's, where it surely is."""
+    """The reason why the file is another framework's, where it surely is."""
     own = adapter.detect(source)
     for name, other in others.items():
         likely = other.detect(source)
@@ -164,7 +164,7 @@ def _stranger(adapter: Adapter, source: Source, others: Mapping[str, Adapter]) -
 
 
 _LESS = ("patched", "approximate", "inexpressible")
-"""What means less and less of the source; every other status means all of it."""
+"""Statuses of fields that mean less and less of the source; every other status means all of it."""
 
 
 def _less(field: FieldReport, alone: FieldReport) -> bool:
@@ -324,7 +324,7 @@ class _Editing:
         )
 
     def _contradicts(self, reading: Reading) -> int:
-        """How much stands between the file and the meaning of the conversion."""
+        """The number of things that stand between the file and the meaning of the conversion."""
         open_run = len(self.found.fields) if reading.spec is None else 0
         return open_run + len(self._errors(reading)) + len(self._worse(reading))
 

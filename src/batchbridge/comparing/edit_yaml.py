@@ -27,7 +27,7 @@ class _Removed:
 
 
 REMOVED: Any = _Removed()
-"""As a key's new value: the key goes."""
+"""The new value of a key that goes."""
 
 
 def edit(text: str, changes: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def scalar(value: Any, like: str = "") -> str:
 
 
 def _quoted(value: str) -> str:
-    """In double quotes, with what YAML forbids in a text escaped."""
+    """A text in double quotes, with what YAML forbids in a text escaped."""
     return "".join(
         char if char.isprintable() else f"\\U{ord(char):08x}" for char in json.dumps(value, ensure_ascii=False)
     )

@@ -1,4 +1,4 @@
-"""What a difference in each canonical field does to a run, the largest effect first: the table behind `diff`.
+"""The effect that a difference in each canonical field has on a run, the largest effect first: the table behind `diff`.
 
 Every leaf of the schema has one row (a test holds the two together). The order of the rows is the ranking; its
 source: what decides whether two runs train identically (plan, weights, clock), then what moves a curve and is no batch
@@ -15,7 +15,8 @@ from batchbridge.frozen import dataclass
 from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
 Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]
-"""What a field belongs to. `split`: how a step is cut and where it runs, no part of the meaning (see `SPLIT`)."""
+"""The aspect of a run that a field belongs to. `split`: how a step is cut and where it runs, no part of the meaning
+(see `SPLIT`)."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class Effect:
     missing: Literal["value", "unknown", "unfixed"] = "value"
     matters: Callable[[Spec], bool] = lambda spec: True
     on: Literal["either side", "both sides"] = "either side"
-    """Where the field must matter to count. A KL estimator is no further difference where one side has no KL at all."""
+    """The side where the field must matter to count. A KL estimator is no further difference where one side has no KL
+    at all."""
     of_surrogate: bool = False
-    """Only compared when both losses use the same surrogate."""
+    """Whether the field is only compared when both losses use the same surrogate."""
     rare: Callable[[Any, Any], bool] = lambda a, b: False
     """Whether a difference between two values acts in rare steps only: when a gradient is not finite, or at bounds that
     tokens of a run that goes well do not reach. `convert` writes such differences, and names them."""
@@ -294,7 +296,7 @@ RANK = {effect.field: rank for rank, effect in enumerate(EFFECTS)}
 BY_FIELD = {effect.field: effect for effect in EFFECTS}
 
 SPLIT = "no difference in meaning while every denominator is counted over the optimizer step"
-"""Why `split` fields do not count. Source: invariant I9."""
+"""The reason why `split` fields do not count. Source: invariant I9."""
 
 
 def terms(loss: Loss) -> dict[str, LossTerm]:

@@ -25,9 +25,9 @@ YAML = frozenset({".yaml", ".yml"})
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """What became of a file. old, new: its text before and with the fixes; `new` is None where nothing is to be fixed
-    or `problems` say why nothing can be. done: for each fixed key what became of it. moved: canonical fields that the
-    renamed keys decide now, with both values."""
+    """The outcome of the fixes for a file. old, new: its text before and with the fixes; `new` is None where nothing is
+    to be fixed or `problems` say why nothing can be. done: for each fixed key what became of it. moved: canonical
+    fields that the renamed keys decide now, with both values."""
 
     path: Path
     old: str = ""
@@ -82,7 +82,7 @@ def fix_file(path: Path, before: Reading, findings: Iterable[Finding], again: Ca
 
 
 def _elsewhere(path: Path, fixes: Iterable[tuple[Finding, Fix]]) -> Iterator[str]:
-    """Why keys cannot be changed in `path`."""
+    """Reasons why keys cannot be changed in `path`."""
     places = {
         key: next((place for place in finding.where if place.key == key), None)
         for finding, fix in fixes
@@ -116,7 +116,7 @@ def _changes(fixes: Iterable[tuple[Finding, Fix]]) -> tuple[dict[str, str], list
 
 
 def _against(before: Reading, after: Reading, fixed: Iterable[Finding], new_names: frozenset[str]) -> Iterator[str]:
-    """Why the new text is not what was meant."""
+    """Reasons why the new text is not what was meant."""
     for finding in fixed:
         if any(finding.same_as(other) for other in after.findings):
             yield f"it would not help: {finding.message}"

@@ -37,7 +37,7 @@ MAX_WRITES = 500
 
 
 def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Problems:
-    """What `adapter` writes for `spec`, or the problems of its refusal."""
+    """The settings that `adapter` writes for `spec`, or the problems of its refusal."""
     try:
         return adapter.write(spec, version)
     except CannotWrite as refused:
@@ -45,7 +45,7 @@ def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Proble
 
 
 class Search:
-    """Looks for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
+    """The search for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
 
     def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
         self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
@@ -55,7 +55,7 @@ class Search:
         self._seen: set[Spec] = set()
 
     def nearest(self, spec: Spec) -> Written | None:
-        """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
+        """The settings written for `spec` or its nearest neighbour; None where no neighbour is written either."""
         spec, result = self._first(spec)
         if isinstance(result, Written):
             return result
@@ -88,7 +88,8 @@ class Search:
         return None if defaults is None else self._from_defaults(spec, defaults)
 
     def in_usual_form(self, spec: Spec, found: Spec, written: Written) -> Written:
-        """What is written for `found`, without the carried values for which alone it has another form than the usual.
+        """The settings that are written for `found`, without the carried values for which alone it has another form
+        than the usual.
 
         A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
         """
@@ -153,7 +154,7 @@ class Search:
         return write(self.adapter, spec, self.version)
 
     def _defaults(self, spec: Spec) -> Spec | None:
-        """What the framework does where it is told nothing but the world size."""
+        """The specification of the framework where it is told nothing but the world size."""
         world, prompts = spec.topology.world_size, self.dataset_size
         offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
         for version in dict.fromkeys(offered):
@@ -230,7 +231,7 @@ _BACK = 3
 
 
 def _causes(problems: Problems) -> set[tuple[str, ...]]:
-    """What tells problems apart: their fields. A sentence with another number in it is no other problem."""
+    """The fields of problems, which tell them apart. A sentence with another number in it is no other problem."""
     return {problem.fields for problem in problems}
 
 

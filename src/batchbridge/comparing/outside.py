@@ -1,4 +1,5 @@
-"""What lies outside the schema, carried from one framework's configuration to another's: model, data, rewards, logs.
+"""Settings that lie outside the schema, carried from one framework's configuration to another's: model, data, rewards,
+logs.
 
 Adapters' tables say which settings share a word (`batchbridge.contract.outside`). What the target takes is written;
 what it needs and nobody can write for the user becomes a named variable; everything else is listed.
@@ -19,8 +20,8 @@ from batchbridge.kit.versions import includes
 from batchbridge.reading.yaml_json import groups
 
 Status = Literal["mapped", "fill in", "left"]
-"""mapped: the target has such a setting, and it is written. fill in: a variable stands there. left: it is in the source
-alone."""
+"""The outcome for a setting outside the schema. mapped: the target has such a setting, and it is written. fill in: a
+variable stands there. left: it is in the source alone."""
 MOST_READ = 150
 """Most configurations that are read back to find the settings that the target takes."""
 WIDEST = 60
@@ -32,9 +33,9 @@ WITHOUT_COMMENTS = ("json", "argv")
 
 @dataclass(frozen=True)
 class OutsideReport:
-    """What became of one setting outside the schema. keys: of the source, the first being `value`'s; none where the
-    source does not say it. target_key: of the target; `target` its value. variable: what a person fills in, and
-    `wanted` what that is. decides: as `Adapter.decides` of the source's framework."""
+    """The outcome of a conversion for one setting outside the schema. keys: of the source, the first being `value`'s;
+    none where the source does not say it. target_key: of the target; `target` its value. variable: what a person fills
+    in, and `wanted` what that is. decides: as `Adapter.decides` of the source's framework."""
 
     keys: tuple[str, ...]
     value: Any
@@ -185,7 +186,7 @@ def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
 
 
 def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back: Reading) -> Iterator[OutsideReport]:
-    """What could be written for the word `name`, the first that the target takes being the one."""
+    """Values that could be written for the word `name`, the first that the target takes being the one."""
     for one in said:
         for key, row in rows.items():
             if row.name == one.row.name == name and one.value is not None:
@@ -210,7 +211,7 @@ def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> I
 
 
 def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading, read: Read) -> list[OutsideReport]:
-    """Of each list of offers the first that the target reads without a new error, the specification being the same."""
+    """The first offer of each list that the target reads without a new error, the specification being the same."""
     before = [finding for finding in back.findings if finding.severity == "error"]
     found: dict[int, OutsideReport] = {}
     reads = iter(range(MOST_READ))
@@ -228,7 +229,7 @@ def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading
         return None
 
     def settle(places: list[int]) -> None:
-        """All at once; then what is objected to apart from the rest, or halves; then one offer after the other."""
+        """The settling of offers: all; then what is objected to apart from the rest, or halves; then one by one."""
         refused = taken({place: offers[place][0] for place in places})
         if refused is not None and len(places) > 1:
             apart = [place for place in places if offers[place][0].target_key in refused]
@@ -303,7 +304,7 @@ def _remark(report: OutsideReport, blanks: list[OutsideReport]) -> str:
 
 
 def in_words(report: OutsideReport) -> str:
-    """What a person fills in for a variable: what the source says, what the target wants, where it stood."""
+    """The words for a variable that a person fills in: what the source says, what the target wants, where it stood."""
     if not report.keys:
         return f"{report.wanted} (the source does not say it)"
     return f"{plain_text(report.value)} as {report.wanted} ({report.keys[0]})"

@@ -52,7 +52,7 @@ class Judged:
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
     def lines(self) -> Iterator[str]:
-        """What every release says, and a line for each span, for a person."""
+        """The lines that every release has in common, and a line for each span, for a person."""
         names = [span.name for span in self.spans]
         width = max(map(len, names))
         common = [error for error in self.spans[0].errors if all(error in span.errors for span in self.spans)]
@@ -67,7 +67,7 @@ class Judged:
 
 
 Keep = Callable[[Finding], bool] | None
-"""Which findings count; None: all."""
+"""The findings that count; None: all."""
 
 
 def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Judged | None:
@@ -111,7 +111,7 @@ def valid_devices(source: object, reading: Reading, keep: Keep = None, **said: A
 
 
 def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:
-    """What differs in meaning, by canonical field, and over what an unwrapped run counts its denominators."""
+    """The differences in meaning, by canonical field, and over what an unwrapped run counts its denominators."""
     found = {one.field: (one.a, one.b) for one in compare(before, reading).differences}
     return {
         field: values
@@ -121,7 +121,7 @@ def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:
 
 
 def _errors(reading: Reading) -> Iterator[str]:
-    """What keeps a reading from being valid; of several findings with one code, all keys at once."""
+    """The errors that keep a reading from being valid; of several findings with one code, all keys at once."""
     wrong = [found for found in reading.findings if found.undecided or found.severity == "error"]
     for code in dict.fromkeys(found.code for found in wrong):
         alike = [found for found in wrong if found.code == code]

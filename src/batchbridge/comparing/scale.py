@@ -1,4 +1,4 @@
-"""The same run on another number of devices: the nearest legal configurations, and what each cannot keep.
+"""The run on another number of devices: the nearest legal configurations, and what each cannot keep.
 
 Kept are completions per optimizer step, the group, and optimizer steps per rollout, by another split: micro-batches and
 accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and fewer
@@ -146,7 +146,7 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
 
 
 def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
-    """As `scale`, with the framework's adapter."""
+    """The scaling of `scale`, with the framework's adapter."""
     empty = Scaling(reading=reading, world_size=world_size)
     if reading.spec is None or reading.verdict in ("invalid", "undecided"):
         return empty
@@ -174,7 +174,7 @@ def _keeps_the_run(choice: Choice) -> bool:
 
 
 def _not_held(spec: Spec) -> Iterator[str]:
-    """Why the devices do not hold whole replicas of the model."""
+    """The reason why the devices do not hold whole replicas of the model."""
     t = spec.topology
     if t.data_parallel_size.denominator == 1:
         return
@@ -194,7 +194,7 @@ def _step_of(spec: Spec) -> int:
 
 
 def _step_change(choice: Choice, before: Spec) -> Fraction:
-    """By how much the optimizer step changes, as a share of it."""
+    """The change of the optimizer step, as a share of it."""
     step = _step_of(before)
     return Fraction(abs(_step_of(choice.spec) - step), step) if step else Fraction(0)
 
@@ -217,15 +217,15 @@ RANKING: tuple[tuple[str, Key], ...] = (
     ("the optimizer step, as near as can be", lambda c, before, _: _step_change(c, before)),
     ("the micro-batch, as near as can be", lambda c, before, _: abs(1 - _micro_share(c, before))),
 )
-"""What a better choice keeps, the most important first; the second and third leave a choice out where a better one is
-there."""
+"""The properties that a better choice keeps, the most important first; the second and third leave a choice out where a
+better one is there."""
 _LEAVE_OUT = (1, 2)
 _KINDS: Mapping[str, int] = {"another group size": 1, "fewer devices": 1}
 """Most choices of one title, where others are not as good as they could be."""
 
 
 def _best(choices: list[Choice], before: Spec, devices: int) -> list[Choice]:
-    """At most `MOST` choices, the best first, with fewer devices last."""
+    """The best choices, `MOST` at most, the best first, with fewer devices last."""
     ranks = {id(choice): tuple(key(choice, before, devices) for _, key in RANKING) for choice in choices}
     ordered = sorted(choices, key=lambda choice: ranks[id(choice)])
     sane = [choice for choice in ordered if not any(ranks[id(choice)][place] for place in _LEAVE_OUT)]
@@ -243,15 +243,15 @@ def _best(choices: list[Choice], before: Spec, devices: int) -> list[Choice]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What a choice keeps where it can: completions per optimizer step, optimizer steps per rollout (None where a
-    rollout has no size), completions per prompt."""
+    """The sizes that a choice keeps where it can: completions per optimizer step, optimizer steps per rollout (None
+    where a rollout has no size), completions per prompt."""
 
     step: int
     steps_per_rollout: Fraction | None
     group: int
 
     def unit(self, replicas: int) -> int:
-        """What an optimizer step is a multiple of: whole shares, and whole prompts in its rollout (completions)."""
+        """The number that an optimizer step is a multiple of: whole shares, and whole prompts in its rollout."""
         if self.steps_per_rollout is None:
             return replicas
         return math.lcm(replicas, (self.steps_per_rollout / self.group).denominator)
@@ -291,7 +291,7 @@ def _other_sizes(judge: _Judge, target: Spec, sizes: _Sizes) -> Iterator[Choice]
 
 
 def _other_groups(judge: _Judge, target: Spec, sizes: _Sizes, resized: list[Choice]) -> Iterator[Choice]:
-    """Another group size, where that lets the optimizer step stay nearer than with the group kept."""
+    """Choices with another group size, where that lets the optimizer step stay nearer than with the group kept."""
     if sizes.steps_per_rollout is None:
         return
     reached = [found.step for choice in resized if (found := _sizes(choice.spec)) is not None]
@@ -360,7 +360,7 @@ def _around(value: int, unit: int, direction: int) -> list[int]:
 # ---- the judge
 
 _NO = object()
-"""No value."""
+"""The mark of no value."""
 
 
 class _Judge:

@@ -49,18 +49,18 @@ class Adapter(ABC):
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
     runtime: ClassVar[str] = ""
-    """Where its running trainers are said, `module:NAME` of a `batchbridge.kit.lifecycle.Runtime`; empty: it has none,
-    or defines `attach` itself. The module is imported when a trainer is wrapped, and when a configuration is checked:
-    only what it does to a trainer may import the framework."""
+    """The place of its running trainers, `module:NAME` of a `batchbridge.kit.lifecycle.Runtime`; empty: it has none, or
+    defines `attach` itself. The module is imported when a trainer is wrapped, and when a configuration is checked: only
+    what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
-    """Where the texts that the framework prints are said, `module:NAME` of `ErrorText`s; see `error_texts`."""
+    """The place of the texts that the framework prints, `module:NAME` of `ErrorText`s; see `error_texts`."""
     rule_table: ClassVar[str] = ""
-    """Where its rows of rules are said, `package:NAME`; see `rows` and `examples`."""
+    """The place of its rows of rules, `package:NAME`; see `rows` and `examples`."""
     recorded_code: ClassVar[str] = ""
-    """Where the functions that `attach` depends on are said, `module:NAME` of a `Code`; see `code`."""
+    """The place of the functions that `attach` depends on, `module:NAME` of a `Code`; see `code`."""
     enforced_fields: ClassVar[str] = ""
-    """Where it is said what `attach` brings about, `module:NAME` of a mapping from canonical field to whether a value
-    of it is; see `enforces` and `batchbridge.kit.enforced_fields`."""
+    """The place of the fields that `attach` brings about, `module:NAME` of a mapping from canonical field to whether a
+    value of it is; see `enforces` and `batchbridge.kit.enforced_fields`."""
     no_run: ClassVar[tuple[str, ...]] = ()
     """Finding codes that say a file is no run that anybody judges: fine-tuning, or another of the framework's programs.
     In a folder it is skipped."""
@@ -71,23 +71,23 @@ class Adapter(ABC):
     """Own finding code to the core rule that it says in the user's words: the core's finding is then left out, of a
     reading that has the own one. No adapter can say that a rule of the core is wrong about its framework."""
     outside: ClassVar[str] = ""
-    """Where it is said what settings decide that no canonical field comes from, `module:NAME` of a mapping from a
-    pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see `decides`
-    and `shared_settings`."""
+    """The place of the table of what settings decide that no canonical field comes from, `module:NAME` of a mapping
+    from a pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see
+    `decides` and `shared_settings`."""
 
     reports: ClassVar[str] = ""
-    """Where it is said how its trainers' own loggers are reached, `module:NAME` of a function; see `report`. Empty:
-    they are not, and `wrap(report_to="trainer")` is refused."""
+    """The place of the function that reaches its trainers' own loggers, `module:NAME`; see `report`. Empty: they are
+    not, and `wrap(report_to="trainer")` is refused."""
 
     packs: ClassVar[bool] = False
     """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
 
     no_file: ClassVar[str] = ""
-    """Why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
+    """The reason why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 
     @abstractmethod
     def detect(self, source: Source) -> float:
-        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
+        """The certainty of the adapter that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
         a file of settings that a command names."""
 
     @abstractmethod
@@ -119,8 +119,9 @@ class Adapter(ABC):
         return path in promises and bool(promises[path](value))
 
     def decides(self, key: str) -> str | None:
-        """What a native key decides that no canonical field comes from: "the model", "the prompts"; "" where two runs
-        that differ in it train alike; None: not known. Default: the first pattern of `outside` (`fnmatch`) that fits.
+        """The part of a run that a native key decides where no canonical field comes from it: "the model", "the
+        prompts"; "" where two runs that differ in it train alike; None: not known. Default: the first pattern of
+        `outside` (`fnmatch`) that fits.
         """
         what = self._outside(key)
         return what.decides if isinstance(what, SharedSetting) else what
@@ -226,7 +227,8 @@ class Adapter(ABC):
         return found
 
     def hooks(self) -> Mapping[str, str]:
-        """What `batchbridge run` hooks in each process of the framework's command: module -> `package.module:function`.
+        """The hooks of `batchbridge run` in each process of the framework's command: module ->
+        `package.module:function`.
 
         The function is called with the module, right after it was imported, and an error of it is an error of the
         import. It reaches the place where the framework builds its trainer and calls
@@ -241,8 +243,8 @@ class Adapter(ABC):
         return False
 
     def refuses(self, trainer: object) -> Mapping[str, str]:
-        """Why `attach` does not take a trainer that this framework knows by name and does not own, by the reason's
-        name; empty: it is a stranger. Imports nothing. `wrap` asks where nobody owns the trainer."""
+        """The reasons why `attach` does not take a trainer that this framework knows by name and does not own, by the
+        reason's name; empty: it is a stranger. Imports nothing. `wrap` asks where nobody owns the trainer."""
         return {}
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
@@ -250,7 +252,7 @@ class Adapter(ABC):
         raise NotImplementedError(f"{self.framework}: no trainer objects")
 
     def check_attach(self, trainer: object, request: Request) -> None:
-        """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
+        """Refusal (`CannotAttach`) with every reason against `attach` that can be known without touching the trainer.
 
         `wrap` asks before it takes an earlier attachment off, and where there is no plan (`request.plan` is None in any
         mode), so that this hides no other reason. Without a `runtime` nothing is known beforehand.
@@ -296,6 +298,6 @@ def _fitting(pattern: str) -> Callable[[str], bool]:
 
 
 def _named(place: str) -> Any:
-    """What `module:NAME` names; the module is imported."""
+    """The object that `module:NAME` names; the module is imported."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)

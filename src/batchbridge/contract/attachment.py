@@ -1,4 +1,4 @@
-"""What `wrap` asks of an adapter, and what it gets back."""
+"""The request of `wrap` to an adapter, and the attachment that it gets back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchbridge.meaning.spec import MicroBatch, Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What an adapter's `attach` is asked to do.
+    """The request of `wrap` to an adapter's `attach`.
 
     spec: what the run shall mean. plan: its plan over the trainer's prompts; a `CandidatePlan` only where the adapter
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
@@ -63,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attachment:
-    """What `wrap` did to a trainer; `trainer.batchbridge` on a wrapped trainer.
+    """The changes that `wrap` made to a trainer; `trainer.batchbridge` on a wrapped trainer.
 
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
     that stay native, by canonical field. notes: what the run met since, such as settings that differ from those of the
@@ -85,7 +85,7 @@ class Attachment:
 
     @property
     def mode(self) -> Mode:
-        """observe, verify or enforce."""
+        """The mode: observe, verify or enforce."""
         return self.request.mode
 
     @property
@@ -95,7 +95,7 @@ class Attachment:
 
     @property
     def evidence(self) -> Evidence | None:
-        """What speaks for the code that runs; see `Request`."""
+        """The evidence for the code that runs; see `Request`."""
         return self.request.evidence
 
     def report(self) -> str:

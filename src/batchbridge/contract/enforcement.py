@@ -41,7 +41,7 @@ class Obstacle:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Enforcement:
-    """What mode "enforce" would do with a configuration: follow it, or what stands in the way.
+    """The prediction of mode "enforce" for a configuration: it is followed, or what stands in the way.
 
     obstacles: certain ones first. evidence: "proven" where the native tests ran on the code of this release, "measured"
     where its weights are measured when a trainer is wrapped; None where its code is not known. assumes: what the
@@ -87,7 +87,7 @@ class _Enforces(Protocol):
 
 
 def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
-    """What `adapter` (None: there is none for it) would do with a reading; errors of the reading come first.
+    """The enforcement of a reading by `adapter` (None: there is none for it); errors of the reading come first.
 
     Never raises: where the adapter fails, its error is an obstacle.
     """
@@ -107,7 +107,8 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
 
 
 def without_runtime(framework: str, *, attaches: bool) -> Enforcement:
-    """Of an adapter that has no `Runtime`. attaches: it defines `attach` itself, which says nothing beforehand."""
+    """The enforcement by an adapter that has no `Runtime`. attaches: it defines `attach` itself, which says nothing
+    beforehand."""
     if attaches:
         reason = f"the adapter of {framework} attaches by code of its own, which says nothing before a trainer stands"
         remedy = "wrap the trainer: what is raised then has every reason"
@@ -118,7 +119,7 @@ def without_runtime(framework: str, *, attaches: bool) -> Enforcement:
 
 
 def _obstacles(findings: Iterable[Finding]) -> Iterable[Obstacle]:
-    """Of errors, and of what leaves a reading open."""
+    """Obstacles from errors, and from what leaves a reading open."""
     for finding in findings:
         if finding.severity == "error" or finding.undecided:
             remedy = ", or ".join(fix.text for fix in finding.fixes) or "correct what the finding names"

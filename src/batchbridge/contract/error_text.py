@@ -9,7 +9,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Fix, Phase, Severity
 
 Numbers = Mapping[str, int]
-"""What a text says or the user adds: name to whole number, each in the unit that its question names."""
+"""The numbers that a text says or the user adds: name to whole number, each in the unit that its question names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +51,19 @@ class RuleRow(Protocol):
 
     @property
     def severity(self) -> Severity:
-        """How bad a broken rule is."""
+        """The severity of a broken rule."""
 
     @property
     def phase(self) -> Phase:
-        """When the framework itself would notice."""
+        """The phase in which the framework itself would notice."""
 
     @property
     def native(self) -> object:
-        """What the framework says or does; only text is read."""
+        """The framework's own words or act; only text is read."""
 
     @property
     def source(self) -> str:
-        """Where that was read."""
+        """The place where that was read."""
 
     @property
     def versions(self) -> str:

@@ -43,7 +43,7 @@ class Package:
 
     @property
     def record(self) -> str:
-        """Its name in `proven.json`."""
+        """The package's name in `proven.json`."""
         return f"{self.name}:{self.part}" if self.part else self.name
 
     @property
@@ -123,7 +123,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What speaks for the code that a wrapped run consists of.
+    """The evidence for the code that a wrapped run consists of.
 
     grade: "proven": the native tests ran on this very code. "measured": the weights of this loss are measured at
     attach. "refused": control flow that is not known. labels: package to the recorded release with the same code, None

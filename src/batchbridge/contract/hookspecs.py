@@ -19,14 +19,14 @@ hookimpl = pluggy.HookimplMarker("batchbridge")
 
 @hookspec
 def batchbridge_adapters() -> Iterable[type[Adapter]]:  # type: ignore[empty-body]  # pluggy specs have no body
-    """Called once, when its adapters are first needed. Return the `Adapter` classes that the plugin provides; two
-    classes with the same `framework` name are both refused."""
+    """The hook for a plugin's adapters, called once, when they are first needed. Return the `Adapter` classes that the
+    plugin provides; two classes with the same `framework` name are both refused."""
 
 
 @hookspec
 def batchbridge_check(reading: Reading) -> Iterable[Finding]:  # type: ignore[empty-body]  # see above
-    """Called for every reading, after the adapter's own `check`. Return further findings (a site's own policy, say);
-    an error among them makes the verdict invalid. All plugins are asked."""
+    """The hook for further findings, called for every reading, after the adapter's own `check`. Return further findings
+    (a site's own policy, say); an error among them makes the verdict invalid. All plugins are asked."""
 
 
 @hookspec
@@ -38,5 +38,5 @@ def batchbridge_rules(framework: str, version: str) -> Iterable[Any]:  # type: i
 
 @hookspec
 def batchbridge_optimizer_step(record: Mapping[str, Any]) -> None:
-    """Called in every process of a wrapped run after each optimizer step, with the record that goes into the ledger
-    (see docs/ledger.md). What is returned is ignored; all plugins are called."""
+    """The hook of every optimizer step, called in every process of a wrapped run after it, with the record that goes
+    into the ledger (see docs/ledger.md). What is returned is ignored; all plugins are called."""

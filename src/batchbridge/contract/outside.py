@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shared:
-    """What several frameworks have a setting for. variable: its name where a person has to fill it in."""
+    """The word for a setting that several frameworks have. variable: its name where a person has to fill it in."""
 
     variable: str
     says: str

@@ -1,4 +1,4 @@
-"""Who fulfils the contract: plugins of entry-point group `batchbridge`, loaded through pluggy.
+"""The plugins that fulfil the contract, of entry-point group `batchbridge`, loaded through pluggy.
 
 A broken plugin never takes the others down and never passes unseen: every trap of plugin loading becomes a finding
 that names the plugin and its distribution (`problems()`), and every hook is called plugin by plugin (`call`), so that
@@ -65,7 +65,7 @@ def _plain(name: str) -> str:
 
 
 def problems() -> tuple[Finding, ...]:
-    """What is wrong with the plugins of this process, installed or registered by hand.
+    """The problems of the plugins of this process, installed or registered by hand.
 
     Not yet among them: what is wrong with adapters that nobody has looked up. `list(adapters())` looks all of them up.
     """
@@ -73,7 +73,7 @@ def problems() -> tuple[Finding, ...]:
 
 
 def provider(framework: str) -> str:
-    """Who provides an adapter: `plugin trl (batchbridge 0.1.0)`."""
+    """The provider of an adapter: `plugin trl (batchbridge 0.1.0)`."""
     return _installed().survey((framework,)).providers[framework]
 
 
@@ -112,7 +112,7 @@ class _OnUse(Mapping[str, Adapter]):
 
 @dataclass(frozen=True)
 class Survey:
-    """What the plugins that were asked amount to: usable adapters, who provides each, and all problems."""
+    """The result of asking plugins: usable adapters, who provides each, and all problems."""
 
     adapters: Mapping[str, Adapter]
     providers: Mapping[str, str]
@@ -121,8 +121,8 @@ class Survey:
 
 @dataclass
 class _Answer:
-    """What one plugin's `batchbridge_adapters` came to. adapters: framework, who provides it, the adapter. failures: of
-    the hook. unusable: what it brought and is no adapter."""
+    """The result of one plugin's `batchbridge_adapters`. adapters: framework, who provides it, the adapter. failures:
+    of the hook. unusable: what it brought and is no adapter."""
 
     adapters: list[tuple[str, str, Adapter]] = field(default_factory=list)
     failures: list[Finding] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Registry:
     _known: set[str] = field(default_factory=set)
     """Frameworks whose plugins were asked: a survey on these says nothing new."""
     _answers: dict[str, _Answer] = field(default_factory=dict)
-    """By plugin, of those that were asked for adapters."""
+    """Answers by plugin, of those that were asked for adapters."""
     _surveyed: Survey | None = None
 
     def who(self, name: str) -> str:
@@ -154,7 +154,7 @@ class Registry:
         return {*self.survey(()).adapters, *(framework for names in said for framework in names)}
 
     def call(self, hook: str, arguments: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Finding]]:
-        """See the module's `call`."""
+        """The call of a hook on this registry, as the module's `call`."""
         return self._called(hook, reversed(getattr(self.manager.hook, hook).get_hookimpls()), arguments)
 
     def _called(
@@ -214,7 +214,7 @@ class Registry:
                 self._surveyed = None
 
     def _answer(self, who: str, hooks: Iterable[pluggy.HookImpl], said: tuple[str, ...] | None) -> _Answer:
-        """What one plugin's hooks return, and what is wrong with it. said: what it named beforehand."""
+        """The answer of one plugin's hooks, and what is wrong with it. said: what it named beforehand."""
         answer = _Answer()
         results, answer.failures = self._called(_ADAPTERS, hooks, {})
         for _, classes in results:
@@ -234,7 +234,7 @@ class Registry:
         return answer
 
     def _survey(self, hooks: Iterable[str]) -> Survey:
-        """What the answers so far amount to, in the order of `hooks`."""
+        """The result of the answers so far, in the order of `hooks`."""
         answers = [self._answers[name] for name in hooks if name in self._answers]
         problems = [one for answer in answers for one in answer.failures]
         problems += [one for answer in answers for one in answer.unusable]
@@ -254,7 +254,7 @@ class Registry:
         )
 
     def _misspelt(self) -> Iterator[Finding]:
-        """What `PluginManager.check_pending` checks, for all plugins instead of the first; and missing marks."""
+        """Findings of `PluginManager.check_pending`, for all plugins instead of the first; and missing marks."""
         for hook_name, caller in sorted(vars(self.manager.hook).items()):
             if hook_name.startswith("_"):
                 continue

@@ -1,4 +1,4 @@
-"""What travels between an adapter and everybody else: sources, readings, and what was written."""
+"""The objects that travel between an adapter and everybody else: sources, readings, and what was written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Padding = Literal["padded", "free", "auto"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is to be read: one input in one of the forms that users have.
+    """One input that is to be read, in one of the forms that users have.
 
     values: native keys (nested or dotted) to values. lines: native key to line of `path`, where the input is a file.
     path: the file, for messages and for files beside it. argv: the arguments of a launch command. native: the
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What the user said beside the configuration. None: not said.
+    """The facts that the user said beside the configuration. None: not said.
 
     world_size: devices that train the policy. dataset_size: prompts.
     """
@@ -91,9 +91,9 @@ class Provenance:
         note: str = "",
         others: tuple[str, ...] = (),
     ) -> Provenance:
-        """Of a native key given at `place`: a line of a file, or else an argument, `said` so (`key=value`). Without a
-        place it stands at its `default`. note: what was derived from it, and from the `others` beside it, as it
-        stands behind the place: " (derived: nodes x gpus)"."""
+        """The provenance of a native key given at `place`: a line of a file, or else an argument, `said` so
+        (`key=value`). Without a place it stands at its `default`. note: what was derived from it, and from the `others`
+        beside it, as it stands behind the place: " (derived: nodes x gpus)"."""
         keys = tuple(dict.fromkeys((key, *others)))
         if place is None:
             return cls(keys, value, "default", f"{default}{note}")
@@ -123,7 +123,7 @@ class NativeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeStep:
-    """What the framework itself would train in one optimizer step."""
+    """One optimizer step as the framework itself would train it."""
 
     index: int
     rows: tuple[NativeRow, ...]
@@ -146,7 +146,7 @@ class Defect:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What the framework really does with this configuration, in words and scopes; `Adapter.native_steps` in rows.
+    """The real behaviour of the framework with this configuration, in words and scopes; `Adapter.native_steps` in rows.
 
     order: how prompts are ordered. membership: how a step's completions are chosen. undecided: what of the two depends
     on timing or random state that the configuration does not fix. denominator_scope and formula: of the policy loss.
@@ -171,7 +171,7 @@ class Behaviour:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Reading:
-    """What an adapter made of a configuration.
+    """The meaning of one configuration as an adapter reads it: specification, provenance, findings.
 
     `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can
     be said is said. `native` holds every native setting that was read, defaults included, by native key; `given` the
@@ -182,8 +182,8 @@ class Reading:
     framework_version: str | None
     spec: Spec | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
-    """By canonical field. Every field of `spec` whose value is not the schema's default has one; a field at the
-    schema's default may be left out, and is then shown as the schema's."""
+    """Provenance by canonical field. Every field of `spec` whose value is not the schema's default has one; a field at
+    the schema's default may be left out, and is then shown as the schema's."""
     behaviour: Behaviour | None = None
     findings: tuple[Finding, ...] = ()
     native: Mapping[str, Any] = field(default_factory=dict)

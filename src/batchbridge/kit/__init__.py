@@ -1,4 +1,4 @@
-"""What authors of adapters build with: `batchbridge.kit` has the core's words, its modules the tools.
+"""The tools that authors of adapters build with: `batchbridge.kit` has the core's words, its modules the tools.
 
 An adapter imports `batchbridge`, this package and modules of it, and nothing else of BatchBridge. Everything here is
 loaded when it is first used.

@@ -23,7 +23,7 @@ from batchbridge.meaning.spec import Spec
 
 SCHEMA = "batchbridge/checkpoint/1"
 STATE_FILE = "batchbridge.json"
-"""In a checkpoint's folder, where the framework saves no state of ours inside its own files."""
+"""The name of our file in a checkpoint's folder, where the framework saves no state of ours inside its own files."""
 DECISIVE = ("rollout", "optimizer_step", "loss", "advantage", "order", "staleness", "objective", "critic", "open_terms")
 """Groups of the spec that decide what an optimizer step trains on, what it weighs and how often it happens; with them
 `horizon.lr_tick` and the number of prompts."""
@@ -35,7 +35,7 @@ _SAVED_BY_OPTIMIZERS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """Where a resumed run goes on.
+    """The place where a resumed run goes on.
 
     ranks: data-parallel ranks that wrote the checkpoint. changed: canonical fields that differ and may. saved: the
     state as it was saved, with what the adapter added. notes: what to tell the user; see `tell`.
@@ -54,8 +54,8 @@ def steps_before(plan: Plan, rollout: int) -> int:
 
 
 def state(plan: Plan, optimizer_steps: int, *, ranks: int, **more: Any) -> dict[str, Any]:
-    """What a checkpoint after `optimizer_steps` steps holds: plain JSON types. ranks: data-parallel ranks. more: what
-    the adapter needs besides."""
+    """The state that a checkpoint after `optimizer_steps` steps holds: plain JSON types. ranks: data-parallel ranks.
+    more: what the adapter needs besides."""
     return {
         "schema": SCHEMA,
         "spec": plan.asked.to_dict(),
@@ -75,7 +75,8 @@ def write(folder: Path, saved: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What `write` wrote; None where there is no such file. Raises `CannotAttach` for one that cannot be read."""
+    """The state that `write` wrote; None where there is no such file. Raises `CannotAttach` for one that cannot be
+    read."""
     try:
         saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -86,7 +87,8 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def check_files(folder: Path) -> None:
-    """Raises `CannotAttach` where a file of the framework's own in a checkpoint is cut off: torch's error names none.
+    """Refusal (`CannotAttach`) of a checkpoint in which a file of the framework's own is cut off: torch's error names
+    none.
 
     torch.save writes a ZIP archive, whose directory stands at its end. A file that is missing is named by whoever looks
     for it.
@@ -121,7 +123,7 @@ def resume(
     held: Collection[int] = (),
     reading: Reading | None = None,
 ) -> Resumed:
-    """Where `plan` goes on after a checkpoint. Raises `CannotAttach` unless the checkpoint continues it.
+    """The place where `plan` goes on after a checkpoint. Raises `CannotAttach` unless the checkpoint continues it.
 
     saved: a `state`, or the digest of one that the first versions saved; None or anything else: not ours. where: names
     the checkpoint. other_ranks: why the framework cannot load it on another number of ranks, and what to do; None: it
@@ -166,7 +168,7 @@ def resume(
 
 
 def ranks_differ(where: str, wrote: int, ranks: int, why: str) -> str:
-    """Why a checkpoint of another number of ranks cannot be resumed from, and what to do."""
+    """The reason why a checkpoint of another number of ranks cannot be resumed from, and what to do."""
     return f"{where} was written by {wrote} ranks, this run has {ranks}: start as many; {why}"
 
 
@@ -200,7 +202,7 @@ def _decides(path: str, before: Spec, now: Spec) -> bool:
 
 
 def _check_digest(where: str, place: Mapping[str, Any], plan: Plan) -> None:
-    """Of a checkpoint of the first versions, which says whether its settings were these, but not which they were."""
+    """The check of a checkpoint of the first versions, which has a digest of its settings, not the settings."""
     was, here = place.get("spec"), plan.asked.digest()
     if was != here:
         raise _refusal(
@@ -211,7 +213,7 @@ def _check_digest(where: str, place: Mapping[str, Any], plan: Plan) -> None:
 
 
 def _check_length(where: str, before: Spec, plan: Plan, steps: int) -> None:
-    """Raises `CannotAttach` unless the first `steps` steps of a run that is now longer or shorter are the same."""
+    """The check (`CannotAttach`) that the first `steps` steps of a run that is now longer or shorter are the same."""
     if steps > plan.total_optimizer_steps:
         raise _refusal(
             f"{where} was written after {steps} optimizer steps, and this run ends after {plan.total_optimizer_steps}: "
@@ -246,7 +248,7 @@ def _notes(where: str, changed: Mapping[str, Sequence[Any]], now: Spec, reading:
 
 
 def _both(path: str, values: Sequence[Any], now: Spec, reading: Reading | None) -> str:
-    """Both values of a field; with the user's own setting, where this run's value comes from it."""
+    """The two values of a field; with the user's own setting, where this run's value comes from it."""
     text = _text("", values)
     if reading is None or reading.spec is None or path not in reading.provenance:
         return text
@@ -265,5 +267,5 @@ FSDP_SHARDS = (
     "(model_world_size_N_rank_R.pt), and its manager loads those of its own number alone; the weights without the "
     "optimizer go on in a new run, merged by the framework's model merger"
 )
-"""Why a checkpoint of another number of ranks cannot be loaded. Source: verl 0.9.1 and EasyR1 b44b311,
+"""The reason why a checkpoint of another number of ranks cannot be loaded. Source: verl 0.9.1 and EasyR1 b44b311,
 utils/checkpoint/fsdp_checkpoint_manager.py."""

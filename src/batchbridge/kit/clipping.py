@@ -16,5 +16,5 @@ def canonical_bound(native: float) -> float:
 
 
 def native_bound(canonical: float) -> float:
-    """Such a framework's bound for `carried.max_gradient_norm`."""
+    """The bound of such a framework for `carried.max_gradient_norm`."""
     return canonical or UNREACHED

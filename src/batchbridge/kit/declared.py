@@ -43,7 +43,7 @@ def of_arguments(file: Path) -> dict[str, str]:
 
 
 def difference(known: Mapping[str, str], have: Mapping[str, str]) -> str:
-    """What `have` adds, lacks and has with another default than `known`, as text; empty where nothing."""
+    """The settings that `have` adds, lacks and has with another default than `known`, as text; empty where nothing."""
     added = [f"{name} ({have[name]})" for name in have if name not in known]
     gone = [name for name in known if name not in have]
     changed = [
@@ -54,7 +54,7 @@ def difference(known: Mapping[str, str], have: Mapping[str, str]) -> str:
 
 
 def recorded(text: bytes | str) -> dict[str, str]:
-    """What an adapter's `declared.json` holds: setting to default, as the newest version of the tables declares it."""
+    """The content of an adapter's `declared.json`: setting to default, as the tables' newest version declares it."""
     made: dict[str, str] = json.loads(text)["declared"]
     return made
 

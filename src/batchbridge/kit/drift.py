@@ -1,4 +1,4 @@
-"""Holding a recorded optimizer step against the plan. Knows no framework."""
+"""The comparison of a recorded optimizer step with the plan. Knows no framework."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SeenRow(NamedTuple):
 
 
 def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[Any, ...]], objections: Sequence[str] = ()) -> None:
-    """Raises `BatchDrift` where the rows of a step depart from the plan.
+    """The check (`BatchDrift`) that the rows of a step are those of the plan.
 
     rows: the fields of `SeenRow`, of all ranks. objections: what a rank saw between backward and the optimizer (see
     `measuring.Witness`), or in place of its rows.

@@ -19,7 +19,7 @@ def also_off(value: object) -> bool:
 
 
 def one_of(*values: object) -> Callable[[object], bool]:
-    """These values."""
+    """The condition that a value is one of these."""
     return lambda value: value in values
 
 
@@ -47,4 +47,4 @@ PLANNED_FIELDS: Promises = {
     "objective.clip_high": also_off,
     "objective.dual_clip": also_off,
 }
-"""What a driver that follows the plan and writes advantages itself brings about."""
+"""Fields that a driver that follows the plan and writes advantages itself brings about."""

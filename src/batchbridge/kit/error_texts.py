@@ -51,10 +51,10 @@ _QUOTED = re.compile(
 )
 """One part of a rule's `native`: who says it, and the message."""
 _REMARK = re.compile(r",? (?:after (?!\*)|from train|at the |once |on the |for the critic)|\.? \(|\. Also ")
-"""Where a `native` stops quoting and goes on in our words; a number in brackets ends no quotation."""
+"""The pattern where a `native` stops quoting and goes on in our words; a number in brackets ends no quotation."""
 _WORD = re.compile(r"\.{3}|\w+(?:[.'/-]\w+)*")
 _GAP = r"(?:\W|\([^()]{0,80}\)){1,12}?"
-"""Between two words: punctuation, and values in brackets that the quotation leaves out."""
+"""The pattern between two words: punctuation, and values in brackets that the quotation leaves out."""
 _FEW = 3
 """Words below which a message is looked for behind its exception alone."""
 

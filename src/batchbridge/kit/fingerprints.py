@@ -87,7 +87,7 @@ def _recognised(file: Path, known: Mapping[str, Container[str]]) -> dict[str, st
 
 
 _BEGINNING = r"\n(?={0}[^\s#)\]}}])(?:{0}(?:async )?((?:def|class) \w+)[(:])?"
-"""Where a line begins something new at an indentation: it is not deeper, blank, a comment or a closing bracket."""
+"""The beginning of something new at an indentation: a line not deeper, blank, a comment or a closing bracket."""
 
 
 class _Scope:

@@ -1,4 +1,5 @@
-"""What `attach` would refuse, from a configuration alone: the same rows, plan and record of code, before any trainer.
+"""The refusals of `attach`, foreseen from a configuration alone: the same rows, plan and record of code, before any
+trainer.
 
 Whatever a trainer, a model or a dataset decides is an obstacle that is not certain; nothing is taken for granted but
 what `Enforcement.assumes` names.
@@ -35,7 +36,8 @@ def foreseen(
     fills_places: bool,
     versions: str,
 ) -> Enforcement:
-    """See `batchbridge.kit.lifecycle.Runtime.enforcement`. always: names of refusals that hold in every mode."""
+    """The enforcement of a reading, for `batchbridge.kit.lifecycle.Runtime.enforcement`. always: names of refusals that
+    hold in every mode."""
     assert reading.spec is not None, "what is not read is not asked"
     evidence, obstacles = _evidence(code, reading, versions)
     if names := reading.spec.unfollowed_terms:
@@ -110,7 +112,7 @@ def _obstacle(refusal: Refusal, said: Collection[bool | None], watch: Mode | Non
 def _evidence(
     code: Code | None, reading: Reading, enforced: str
 ) -> tuple[Literal["proven", "measured"] | None, list[Obstacle]]:
-    """What speaks for the code of a version: of the files that are installed, where they are that version's; else what
+    """The evidence for the code of a version: of the files that are installed, where they are that version's; else what
     is recorded of the release, as which it is then known by name alone. code: None where nothing is recorded."""
     version = reading.framework_version
     if version is not None and not holds(enforced, version):

@@ -1,4 +1,4 @@
-"""What reading and writing have in common, whatever a configuration looks like: versions, origins, reading back."""
+"""The frame of reading and writing, whatever a configuration looks like: versions, origins, reading back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class RunReading(Reading):
 
 
 class FramedAdapter(Adapter):
-    """See the module. An adapter says how settings are read (`read_settings`) and which ones say a specification."""
+    """An adapter in the frame of the module, which reads back what it writes. An adapter says how settings are read
+    (`read_settings`) and which ones say a specification."""
 
     codes: ClassVar[Codes]
     """Codes of findings about settings."""
@@ -57,7 +58,7 @@ class FramedAdapter(Adapter):
         return {}
 
     def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
-        """See `Adapter.forms`."""
+        """The forms of values in the framework's texts, for `Adapter.forms`."""
         return self.texts_of(values, framework_version)
 
     def is_configuration(self, native: object) -> bool:
@@ -84,7 +85,7 @@ class FramedAdapter(Adapter):
         return replace(reading, behaviour=replace(reading.behaviour, defects=known))
 
     def file_schema(self, version: str) -> Mapping[str, Any] | None:
-        """See `Adapter.file_schema`; a version newer than all known ones has the schema of the newest."""
+        """The schema of the file, for `Adapter.file_schema`; of a version newer than all known, the newest's."""
         known = self._readable(version)
         if not self.knows(known):
             raise ValueError(f"{self.name} {version:.40} is not known; known are {self.versions}")
@@ -114,7 +115,7 @@ class FramedAdapter(Adapter):
         return context.framework_version or installed(self.distribution), ""
 
     def difference(self, version: str) -> str:
-        """What the configuration of a newer version has otherwise than the newest known one; empty: not known."""
+        """The parts of a newer version's configuration that differ from the newest known one's; empty: not known."""
         return ""
 
     def fitting(self, source: Source) -> Sequence[str]:
@@ -150,7 +151,7 @@ class FramedAdapter(Adapter):
         return includes(self.versions, version)
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """See `Adapter.write`; for the newest known version where none is named."""
+        """The settings of a specification, for `Adapter.write`; for the newest known version where none is named."""
         version = self._readable(framework_version or self.writes or self.newest_version)
         problems = Problems(self, spec)
         known = f"{self.name} {version} is not known; known are {self.versions}"
@@ -163,7 +164,7 @@ class FramedAdapter(Adapter):
         return Written(values=values, framework_version=version, text=text)
 
     def context_of(self, spec: Spec, version: str) -> Context:
-        """What is said beside the settings when they are read back."""
+        """The facts that are said beside the settings when they are read back."""
         return Context(framework_version=version)
 
     def owns(self, trainer: object) -> bool:
@@ -171,7 +172,7 @@ class FramedAdapter(Adapter):
         return any((base.__module__, base.__name__) in self.trainers for base in type(trainer).__mro__)
 
     def require_own(self, trainer: object) -> None:
-        """Raises `NotImplementedError` for a trainer that is not the framework's."""
+        """Refusal (`NotImplementedError`) of a trainer that is not the framework's."""
         if not self.owns(trainer):
             raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.name}")
 
@@ -189,12 +190,12 @@ class PackagedAdapter(FramedAdapter):
         return found
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """See the package's `writing`."""
+        """The settings for a specification, by the package's `writing`."""
         values: dict[str, Any] = self._part("writing").settings_for(spec, problems, version)
         return values
 
     def settings_schema(self, version: str) -> dict[str, Any] | None:
-        """See the package's `file_schema`."""
+        """The schema of the settings, by the package's `file_schema`."""
         schema: dict[str, Any] | None = self._part("file_schema").settings_schema(version, self.decides)
         return schema
 
@@ -232,5 +233,5 @@ class _OnUse(Mapping[str, str]):
 def origins(
     told: Mapping[str, Told], native: Mapping[str, Any], places: Mapping[str, Where], default: str
 ) -> dict[str, Provenance]:
-    """Where each canonical value came from. default: what says a key that nobody gave."""
+    """The origin of each canonical value. default: what says a key that nobody gave."""
     return {path: entry.origin(native, places, default) for path, entry in told.items()}

@@ -74,7 +74,7 @@ def parse_value(text: str) -> Any:
 
 
 def primitive(text: str) -> Any:
-    """What text without quotes is: null, true, false, an integer, a float, or itself."""
+    """The value of text without quotes: null, true, false, an integer, a float, or itself."""
     lowered = text.lower()
     if lowered in ("null", "true", "false"):
         return {"null": None, "true": True, "false": False}[lowered]
@@ -128,7 +128,7 @@ class _Parser:
         return primitive(self.unquoted())
 
     def items(self, close: str, item: Callable[[], Item]) -> Iterator[Item]:
-        """What stands between brackets, with commas between."""
+        """The items between brackets, with commas between."""
         self.at += 1
         self.blanks()
         mark = self.peek()
@@ -177,7 +177,7 @@ class _Parser:
     def unquoted(self, stop: str = "") -> str:
         parts: list[str] = []
         shape: list[str] = []
-        """The same with a letter in the place of each character that is escaped."""
+        """The text with a letter in the place of each character that is escaped."""
         while mark := self.peek():
             if mark == "\\" and self.text[self.at + 1 : self.at + 2] in tuple("\\()[]{}:=, \t"):
                 parts.append(self.text[self.at + 1])

@@ -53,7 +53,7 @@ class NumberedDataset:
 
 
 class PlannedLoader:
-    """Stands in for the data loader: batches of the native collator, rollout by rollout, from the trainer's place on.
+    """A stand-in for the data loader: batches of the native collator, rollout by rollout, from the trainer's place on.
 
     It has no state of its own: the place is the trainer's.
     """
@@ -67,8 +67,8 @@ class PlannedLoader:
         rollouts_done: Callable[[], int],
         prompts_at_once: int | None = None,
     ) -> None:
-        """rollouts_done: the trainer's place, asked for when the first batch is. prompts_at_once: of a batch; None: the
-        whole rollout's."""
+        """A loader from the trainer's place on. rollouts_done: the trainer's place, asked for when the first batch is.
+        prompts_at_once: of a batch; None: the whole rollout's."""
         self._plan, self.dataset, self._collate = plan, dataset, collate
         self._rollouts_done, self._at_once = rollouts_done, prompts_at_once
 
@@ -96,11 +96,11 @@ class PlannedLoader:
         return columns
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: see the class."""
+        """An empty state: the place is the trainer's, see the class."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Nothing: see the class."""
+        """The reading of an empty state, which does nothing: see the class."""
 
 
 def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:

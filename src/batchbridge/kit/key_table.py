@@ -150,7 +150,7 @@ class Codes(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a source gives: native values with the defaults, the places of those that were given, and findings."""
+    """The settings of a source: native values with the defaults, the places of those that were given, and findings."""
 
     native: dict[str, Any]
     places: dict[str, Where]
@@ -163,8 +163,8 @@ class Given(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """What values that were said are to a framework: every setting as it would hold it, the others at their defaults;
-    findings; and the keys of values that are not of their kind."""
+    """The values that were said, converted for a framework: every setting as it would hold it, the others at their
+    defaults; findings; and the keys of values that are not of their kind."""
 
     native: dict[str, Any]
     findings: list[Finding]
@@ -179,7 +179,7 @@ def converted(
     convert: Callable[[Key, Any], Any] = lambda row, value: row.kind.convert(value),
     cutoff: float = 0.75,
 ) -> Converted:
-    """What was said, by native key, as settings of a framework.
+    """The values that were said, by native key, as settings of a framework.
 
     unknown: the finding of a key that is no setting; it is told the settings near to it. wrong: the finding of a value.
     convert: raises `WrongValue`. cutoff: see `near_names`.
@@ -279,13 +279,13 @@ def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: s
 
 
 def told_by(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, Told]:
-    """What rows say of canonical fields, each alone."""
+    """The canonical values that rows say, each alone."""
     return {field: Told(row.means(native[row.key]), row.key) for row in rows for field in row.fields}
 
 
 def written_by(rows: Iterable[Key], spec: Spec, problems: Problems) -> dict[str, Any]:
-    """What rows say of a specification, each alone: None (open) where the setting takes it, else nothing. What a row
-    cannot say goes to `problems`."""
+    """The settings that rows write for a specification, each alone: None (open) where the setting takes it, else
+    nothing. What a row cannot say goes to `problems`."""
     said = spec.values
     values: dict[str, Any] = {}
     for row in rows:

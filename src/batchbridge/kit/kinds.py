@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import BatchBridgeError
 
 LARGEST = 1 << 62
-"""Integers beyond this are no sizes, seeds or counts."""
+"""The largest integer: those beyond are no sizes, seeds or counts."""
 
 
 class WrongValue(BatchBridgeError, ValueError):
@@ -28,9 +28,9 @@ class WrongValue(BatchBridgeError, ValueError):
 
 
 class Kind(NamedTuple):
-    """What a setting takes. name: for tables. expected: for messages ("a whole number from 1"). convert: the value as
-    the framework would hold it; raises `WrongValue`. schema: the same for an editor, as JSON Schema (draft-07); empty:
-    an editor takes any value."""
+    """The kind of values that a setting takes. name: for tables. expected: for messages ("a whole number from 1").
+    convert: the value as the framework would hold it; raises `WrongValue`. schema: the same for an editor, as JSON
+    Schema (draft-07); empty: an editor takes any value."""
 
     name: str
     expected: str
@@ -81,7 +81,7 @@ def real(least: float = -math.inf, most: float = math.inf) -> Kind:
 
 
 def one_of(*words: str) -> Kind:
-    """These words."""
+    """The kind of a value that is one of these words."""
     expected = f"one of {', '.join(words)}"
 
     def convert(value: Any) -> str:
@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
 
 
 anything = Kind("anything", "any value", lambda value: value)
-"""Whatever a configuration holds: for settings that decide nothing here."""
+"""The kind of any value that a configuration holds: for settings that decide nothing here."""
 natural = whole(1)
 """Whole numbers from 1: sizes and counts."""
 count = whole(0)

@@ -28,7 +28,7 @@ from batchbridge.running.wrap import shared
 
 @dataclass(frozen=True, kw_only=True)
 class Patched:
-    """What `Runtime.patch` did, beside what it listed in its `Patches`.
+    """The result of `Runtime.patch`, beside what it listed in its `Patches`.
 
     left_different, notes: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only.
     probe: runs the trainer's own loss on made-up log-probabilities, and raises `CannotAttach` where it is not the
@@ -76,8 +76,8 @@ class Runtime:
     assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
 
     def enforcement(self, reading: Reading, *, fills_places: bool, versions: str = "") -> Enforcement:
-        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`. versions: those
-        that are wrapped, a PEP 440 specifier; empty: any."""
+        """The prediction of mode "enforce" for a trainer of this configuration; see `Adapter.enforcement`. versions:
+        those that are wrapped, a PEP 440 specifier; empty: any."""
         started = self.started(reading)
         code = None if self.code is None else self.code.used(self.would_use(started))
         found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
@@ -134,7 +134,7 @@ class Runtime:
 
 @contextmanager
 def _together(runtime: Runtime, trainer: Any, version: str) -> Iterator[None]:
-    """What one of the processes that are wrapped together cannot do, none does: its reasons are raised in all."""
+    """The span of processes wrapped together: what one cannot do, none does; its reasons are raised in all."""
     with shared(lambda reasons: runtime.gather(trainer, reasons)):
         try:
             yield

@@ -40,7 +40,8 @@ _EDGE = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What a micro-batch's rows are meant to train, as the plan and the rollout have it: not as the loss was given it.
+    """The rows of a micro-batch and what they are meant to train, as the plan and the rollout have it: not as the loss
+    was given it.
 
     All tensors of shape (rows, tokens), or (rows, 1) where one value holds for a whole row. mask: 1 per trained token.
     old: old log-probabilities; None: the current ones, detached. reference: the reference policy's; None without a KL
@@ -280,8 +281,9 @@ class Witness:
         self._passes.clear()
 
     def compare(self, found: torch.Tensor | None) -> Factor:
-        """What became of the gradients since the last call. found: the whole gradient that the optimizer will use, or
-        None where it has none. Collective; with `apart`, ranks have run as many backward passes each."""
+        """The comparison of the gradients since the last call with what the optimizer will use. found: the whole
+        gradient that the optimizer will use, or None where it has none. Collective; with `apart`, ranks have run as
+        many backward passes each."""
         passes, self._passes = self._passes, []
         like = self.parameter if found is None else found
         total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
@@ -302,7 +304,8 @@ class Witness:
         return Factor(values[0], values[1], nothing=not values[2], tolerance=tolerance, passes=apart)
 
     def _factors(self, passes: torch.Tensor, seen: torch.Tensor, tolerance: float) -> tuple[float, ...] | None:
-        """Of each backward pass's gradient, how much the optimizer finds; None where that is not decided. Collective.
+        """The share of each backward pass's gradient that the optimizer finds; None where that is not decided.
+        Collective.
 
         Gradients of different micro-batches are no multiples of each other, so one sum of them is one set of factors.
         """
@@ -319,9 +322,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Factor:
-    """What a `Witness` saw: the optimizer's gradient is `factor` times the sum of all ranks' own, but for `rest` (a
-    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains.
-    passes: the factor of each backward pass, in their order, where they differ and were kept apart; None: not known."""
+    """The observation of a `Witness`: the optimizer's gradient is `factor` times the sum of all ranks' own, but for
+    `rest` (a share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding
+    explains. passes: the factor of each backward pass, in their order, where they differ and were kept apart; None: not
+    known."""
 
     factor: float
     rest: float
@@ -341,7 +345,7 @@ class Factor:
         return [float(round(one)) if abs(one - round(one)) <= self.tolerance else one for one in shares]
 
     def objection(self, expected: float) -> str | None:
-        """Why the gradient that the optimizer finds is not `expected` times what backward gave; None where it is."""
+        """The objection that the optimizer's gradient is not `expected` times backward's; None where it is."""
         if self.nothing:
             return None if not self.rest else "the optimizer finds a gradient, but backward gave none"
         if not (math.isfinite(self.factor) and math.isfinite(self.rest)):

@@ -1,4 +1,4 @@
-"""What a configuration's sizes say of memory per device: tokens of a micro-batch, logits, and what parameters take.
+"""The memory per device that a configuration's sizes say: tokens of a micro-batch, logits, and what parameters take.
 
 An estimate from below, by counting alone. Left out: activations, buffers of communication, fragmentation, a reference
 model, and what a generating engine takes beside the trainer; every parameter is taken to train.
@@ -16,9 +16,9 @@ LEFT_OUT = (
     "activations, buffers of communication, fragmentation, a reference model, and the generating engine's own share; "
     "all parameters are taken to train with Adam"
 )
-"""What no row counts."""
+"""The parts of memory that no row counts."""
 LOGIT_BYTES = 2
-"""Of one logit in bfloat16; losses that are taken in float32 need twice that, and often a copy."""
+"""Bytes of one logit in bfloat16; losses that are taken in float32 need twice that, and often a copy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ SHARDINGS = {
     "and gradients (ZeRO-2)": (False, True, True),
     "and weights (ZeRO-3, FSDP)": (True, True, True),
 }
-"""What is shared out over the replicas' devices: weights, gradients, optimizer state."""
+"""The shardings over the replicas' devices, and what each shares out: weights, gradients, optimizer state."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ def micro_batch(spec: Spec) -> MicroBatch | None:
 
 
 def logit_bytes(micro: MicroBatch, vocabulary: int, tensor_parallel: int = 1) -> int:
-    """At least the bytes of one copy of a micro-batch's logits, of completion tokens alone, on each device."""
+    """The least bytes of one copy of a micro-batch's logits, of completion tokens alone, on each device."""
     return micro.completion_tokens * -(-vocabulary // tensor_parallel) * LOGIT_BYTES
 
 
 def parameter_bytes(parameters: int, topology: Topology) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(what is sharded, bytes per device for each of `PRECISIONS`) of weights, gradients and Adam's state."""
+    """Bytes of weights, gradients and Adam's state: (what is sharded, bytes per device for each of `PRECISIONS`)."""
     parts = topology.tensor_parallel * topology.pipeline_parallel
     replicas = max(topology.world_size // parts, 1)
     for name, shared in SHARDINGS.items():

@@ -1,4 +1,4 @@
-"""What a model is, where that decides whether a run can be followed: read from its `config.json`, in a folder or in the
+"""The facts of a model that decide whether a run can be followed: read from its `config.json`, in a folder or in the
 Hugging Face cache, or told by a published name. Nothing is loaded or downloaded.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Model(NamedTuple):
-    """What is known of a model; None: not known.
+    """The known facts of a model; None: not known.
 
     images: whether it comes with a processor of images, audio or video. positions: whether it has learned absolute
     positions. router: whether it has a router of experts.
@@ -40,7 +40,7 @@ _NAMES: tuple[tuple[str, Model], ...] = (
     (r"qwen(2|2\.5|3)-(vl|omni)-|internvl|llava|idefics|smolvlm|paligemma|aria$", Model(images=True)),
 )
 _OTHERWISE = re.compile(r"vl|vision|omni|audio|image|video|moe", re.IGNORECASE)
-"""In a name that is a text model's by `_NAMES`: somebody made another thing of it."""
+"""Words in a name that is a text model's by `_NAMES` that tell that somebody made another thing of it."""
 _ABSOLUTE = frozenset({"gpt2", "gpt_neo", "gpt_bigcode", "opt", "openai-gpt", "biogpt", "xglm", "codegen", "ctrl"})
 _ROTARY = ("rope_theta", "rope_parameters", "rope_scaling")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_num_experts")
@@ -49,11 +49,11 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_prepr
 
 
 ASSUMED = "a model that reads text only, without learned absolute positions and without a router of experts"
-"""What is assumed of a model that a configuration does not name."""
+"""The assumption about a model that a configuration does not name."""
 
 
 def model_of(name: Any) -> Model:
-    """What is known of the model of this name: a folder, or `owner/name` of the hub. None: nobody names it; see
+    """The known facts of the model of this name: a folder, or `owner/name` of the hub. None: nobody names it; see
     `ASSUMED`."""
     if name is None:
         return _TEXT

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 MOST_NAMES = 64
-"""So many wrong names of one input are compared with the known ones: each costs time, a file may hold tens
-of thousands, and who reads the suggestions reads the first. The others are named all the same."""
+"""The most wrong names of one input that are compared with the known ones: each costs time, a file may hold tens of
+thousands, and who reads the suggestions reads the first. The others are named all the same."""
 
 MOST_CHARACTERS = 200
-"""Longer than any known name by so much that none is near."""
+"""The length of a name that is longer than any known one by so much that none is near."""
 
 
 def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Mapping[str, list[str]]:

@@ -1,4 +1,5 @@
-"""Which models of transformers can be read in packed passes (`batchbridge.kit.packing`). Imports nothing of theirs."""
+"""The models of transformers that can be read in packed passes (`batchbridge.kit.packing`). Imports nothing of
+theirs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
 """`model_type` of the families whose gradients of packed passes were held against the oracle."""
 TOLERANCE = {"torch.float32": 1e-3, "torch.float64": 1e-6}
-"""How far packed log-probabilities may be from others, by type; `ROUGH` of others, which a slight fault may pass."""
+"""The bound of packed from other log-probabilities, by type; `ROUGH` of others, which a slight fault may pass."""
 ROUGH = 0.25
 
 

@@ -1,4 +1,4 @@
-"""How an optimizer step's completions are spread over ranks and micro-batches where nothing is padded.
+"""The spread of an optimizer step's completions over ranks and micro-batches where nothing is padded.
 
 Completions lie end to end, and one prompt's share it: it is read once per micro-batch that holds any of them. As with
 padding (`batchbridge.meaning.micro_batches`) it is no part of the meaning, and every rank gets equally many.

@@ -64,7 +64,7 @@ class PackedRows:
 
     @classmethod
     def of(cls, input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_width: int) -> PackedRows:
-        """Of rows of (prompt + completion width), prompts padded on the left and completions on the right.
+        """The packing of rows of (prompt + completion width), prompts padded on the left and completions on the right.
 
         A row of which nothing is attended keeps a token of each, so that every pass has a gradient, of zeros. Raises
         `ValueError` where a mask has a hole: a token that others go past.
@@ -117,7 +117,7 @@ class PackedRows:
         return values.new_zeros((rows, width)).index_put((self.rows, self.columns), values[0])
 
     def flash(self) -> dict[str, Any]:
-        """What varlen kernels are told; `keys`: (gathered tokens,), of each segment its prompt's and its own."""
+        """The arguments of varlen kernels; `keys`: (gathered tokens,), of each segment its prompt's and its own."""
         if not self._lengths:
             device = self.token_ids.device
             own = [segment.end - segment.first for segment in self.segments]
@@ -143,7 +143,7 @@ class PackedRows:
 
 
 class _Now:
-    """What the attention of a model that is `attending` reads: read in backward passes too, by threads of torch's."""
+    """The rows that the attention of an `attending` model reads: in backward passes too, by threads of torch's."""
 
     rows: PackedRows | None = None
     attends = False
@@ -151,8 +151,9 @@ class _Now:
 
 @contextlib.contextmanager
 def attending(implementation: str) -> Iterator[None]:
-    """While packed passes run, and what is differentiated through them: transformers' attention `implementation` reads
-    the rows of the last `packed` pass, and is itself where there is none. implementation: of `ATTENTION`."""
+    """The span in which packed passes run, and what is differentiated through them: transformers' attention
+    `implementation` reads the rows of the last `packed` pass, and is itself where there is none. implementation: of
+    `ATTENTION`."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as FUNCTIONS
 

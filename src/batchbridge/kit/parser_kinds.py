@@ -20,7 +20,7 @@ TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
 def passes_unchecked(value: Any) -> str:
-    """What becomes of a value of another type."""
+    """The words for what becomes of a value of another type."""
     return f"the {type(value).__name__} is taken without a check and fails, or counts as something else, later"
 
 

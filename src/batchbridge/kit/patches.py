@@ -24,7 +24,7 @@ class Patches:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What was patched so far."""
+        """The patches so far."""
         return tuple(self._changes)
 
     def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
@@ -102,7 +102,8 @@ def temporarily(target: object, **values: Any) -> Iterator[None]:
 
 
 def rebound(function: Any, **names: Any) -> Any:
-    """The same code with some of its global names bound otherwise; the original and its module stay as they are.
+    """A function of the given code with some of its global names bound otherwise; the original and its module stay as
+    they are.
 
     Raises `CannotAttach` for a name that the code does not use, as after a renaming.
     """

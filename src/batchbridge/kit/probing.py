@@ -24,7 +24,7 @@ CUT: tuple[tuple[int, ...], ...] = ((1, 3, 0), (7, 4, 2))
 WIDTH = 8
 """Tokens that every row is padded to."""
 ADVANTAGES = (0.5, -1.25, 0.0, 2.0, -0.75, 1.5)
-"""Of the rows, in order."""
+"""The advantages of the rows, in order."""
 _LENGTHS = [tokens for part in CUT for tokens in part]
 _ROWS = [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_LENGTHS)]
 TOKENS = sum(_LENGTHS)
@@ -47,7 +47,7 @@ class ProbeBatch:
 
     @property
     def rows(self) -> Rows:
-        """What the rows are meant to train."""
+        """The rows of a probe, and what they are meant to train."""
         return Rows(mask=self.mask, advantages=self.advantages[:, None], old=self.old, reference=self.reference)
 
 
@@ -82,7 +82,7 @@ def _ratios(objective: Objective) -> list[float]:
 
 
 def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: str) -> None:
-    """Raises `CannotAttach` unless each tap's two micro-batches were trained with the weights of `term`.
+    """The check (`CannotAttach`) that each tap's two micro-batches were trained with the weights of `term`.
 
     taps: one per probed optimizer step, every micro-batch of `batches` watched in order. scale: see `Tap.take`. remedy:
     what the user can do instead, as the end of a sentence.

@@ -1,4 +1,4 @@
-"""Which code a running trainer consists of, told by its functions' text: a version number is only a label.
+"""The code that a running trainer consists of, told by its functions' text: a version number is only a label.
 
 An adapter lists, for every package involved, the functions of the *control flow*, which its patches replace or rely on,
 and those of the *loss* (`Code`). Its `proven.json` records their digests (`batchbridge.kit.fingerprints`) in
@@ -76,7 +76,7 @@ def evidence(
     foreign: Iterable[tuple[str, bool]] = (),
     known: Mapping[str, Record] | None = None,
 ) -> Evidence:
-    """What speaks for the code in `folders` (package to folder; None: not there).
+    """The evidence for the code in `folders` (package to folder; None: not there).
 
     installed: package to its version; of several releases with the same code, the label is that one. foreign: functions
     of live objects that stand in no recorded file, and whether they are control flow; see `foreign_functions`. known:
@@ -137,7 +137,7 @@ def package_folder(package: Package) -> Path | None:
 
 
 def evidence_here(code: Code, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Evidence:
-    """What speaks for the installed packages; with `objects`, for what is loaded in this process and for them, too.
+    """The evidence for the installed packages; with `objects`, for what is loaded in this process and for them, too.
 
     folders: where a package is found otherwise.
     """
@@ -169,7 +169,7 @@ def require(
 
 
 def refusal(found: Evidence) -> str:
-    """Why control flow that is not known is refused, and what can be done."""
+    """The reason why control flow that is not known is refused, and what can be done."""
     return (
         f"the code that BatchBridge patches or relies on is not one that it knows: {named(found.control)}; "
         f'use a recorded version, or allow=("{UNPROVEN}",), which measures the weights of this code at attach and is '

@@ -1,4 +1,4 @@
-"""What ranks hold of a rollout, and how they run it together. Pure; knows no framework.
+"""The share of a rollout that ranks hold, and how they run it together. Pure; knows no framework.
 
 For trainers whose ranks hold their completions before a step is cut: who holds a completion is given, what is decided
 is in which micro-batches each rank runs its own, and that all ranks run equally many, because they communicate inside.
@@ -94,5 +94,5 @@ def layout(costs: Sequence[int], *, ranks: int, rows_per_micro_batch: int | None
 
 
 def fillers(order: Sequence[int | None]) -> int:
-    """How many filler rows `order` needs."""
+    """The number of filler rows that `order` needs."""
     return sum(row is None for row in order)

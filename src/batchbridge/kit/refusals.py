@@ -1,5 +1,5 @@
-"""What an adapter's `attach` refuses to enforce, by name, and how a requested spec is split into what is set and what
-stays different. Knows no framework.
+"""The refusals of an adapter's `attach`, by name, and how a requested spec is split into what is set and what stays
+different. Knows no framework.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Unbuilt(type):
 
 
 class _NoTrainer(metaclass=_Unbuilt):
-    """In the place of a trainer that is not built yet."""
+    """A stand-in for a trainer that is not built yet."""
 
     def __getattribute__(self, name: str) -> Any:
         raise _TrainerNeeded
@@ -112,7 +112,7 @@ def is_on(value: Any) -> bool | None:
 
 
 def own_spec(request: Request) -> Spec:
-    """What the trainer's own configuration means."""
+    """The meaning of the trainer's own configuration."""
     assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
     return request.reading.spec
 
@@ -136,8 +136,8 @@ def not_allowable(refusals: Sequence[Refusal], allow: Collection[str]) -> dict[s
 
 
 def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[str, str]]:
-    """What differs between the requested spec and the trainer's own: settings, by attribute; and what stays different,
-    by canonical field."""
+    """The differences between the requested spec and the trainer's own: settings, by attribute; and what stays
+    different, by canonical field."""
     spec, own = request.spec, own_spec(request)
     settings: dict[str, Any] = {}
     for path, want in changed_fields(request).items():
@@ -152,8 +152,8 @@ def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[st
 
 
 def changed_fields(request: Request) -> dict[str, Any]:
-    """What the requested spec says otherwise than the trainer's own, by canonical field; how the run is spread over
-    devices, and a step over micro-batches, is nothing of it."""
+    """The values of the requested spec that differ from the trainer's own, by canonical field; how the run is spread
+    over devices, and a step over micro-batches, is nothing of it."""
     have = own_spec(request).values
     return {
         path: want
@@ -163,8 +163,8 @@ def changed_fields(request: Request) -> dict[str, Any]:
 
 
 def left_different(request: Request, brought: Collection[str]) -> dict[str, str]:
-    """What stays different from the requested spec, by canonical field. brought: fields, or their beginnings, that are
-    brought about."""
+    """The values that stay different from the requested spec, by canonical field. brought: fields, or their beginnings,
+    that are brought about."""
     have = own_spec(request).values
     named = set(request.spec.values)
     return {
@@ -188,8 +188,8 @@ def step_crosses(trainer: Any, request: Request) -> bool:
 
 
 def common(framework: str, *names: str) -> tuple[Refusal, ...]:
-    """What no trainer that trains rollout by rollout, all terms of its loss aggregated alike, can be made to do.
-    names: those of these rows alone."""
+    """The refusals of every trainer that trains rollout by rollout, all terms of its loss aggregated alike: what it
+    cannot be made to do. names: those of these rows alone."""
     rows = (
         Refusal(
             "denominator_scope",

@@ -18,7 +18,7 @@ __all__ = ["Padding", "StepNumbers", "logged", "with_patches"]
 
 
 def logged(steps: Sequence[StepNumbers]) -> dict[str, float]:
-    """What is logged of the optimizer steps since the last time; empty where there were none.
+    """The numbers that are logged of the optimizer steps since the last time; empty where there were none.
 
     `batchbridge/completions` and `/response_tokens` of a step, the mean where there were several; `/drift`, the largest
     of them, left out where nothing showed a weight; `/chosen_tokens`, the mean again, left out where the loss chooses

@@ -52,7 +52,7 @@ class Rule(Generic[F]):
 
 
 class Make(NamedTuple):
-    """What the rows of one kind have in common; called, it makes one.
+    """The properties that the rows of one kind have in common; called, it makes one.
 
     The framework stops: `IN_CONFIG`, `BUILDING` (the trainer), `STARTING` (its workers), `GENERATING`, `UPDATING`. It
     goes on: `SILENT`, and something else is trained than one would think; `WRONG`, which nobody can want; `NOTE`, worth

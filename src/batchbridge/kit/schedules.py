@@ -24,9 +24,9 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "inverse_sqrt": {"timescale": None},
     "polynomial": {"lr_end": 1e-7, "power": 1.0},
 }
-"""Source: transformers 5.23.0, the signatures in optimization.py."""
+"""Defaults of the schedules' arguments. Source: transformers 5.23.0, the signatures in optimization.py."""
 _DIGITS = 12
-"""Of a floor that is given as a learning rate: 1e-7 / 1e-6 is no exact 0.1."""
+"""The digits of a floor that is given as a learning rate: 1e-7 / 1e-6 is no exact 0.1."""
 
 
 def schedule_text(name: str, arguments: object = None, learning_rate: object = None) -> str:
@@ -79,7 +79,7 @@ def share_of_peak(rate: float, peak: float) -> float:
 
 
 def transformers_name(name: str, *, warms_up: bool) -> str:
-    """What `lr_scheduler_type` has to be for the schedule `name` where the run warms up, or does not."""
+    """The value of `lr_scheduler_type` for the schedule `name` where the run warms up, or does not."""
     return "constant_with_warmup" if name == "constant" and warms_up else name
 
 

@@ -21,10 +21,11 @@ class ShardedWeight(ABC):
 
     @abstractmethod
     def gradient(self) -> torch.Tensor | None:
-        """Its whole gradient as the optimizer will use it; None where it has none. Collective."""
+        """The weight's whole gradient as the optimizer will use it; None where it has none. Collective."""
 
     def objection(self, expected: float) -> str | None:
-        """Why its gradient is not `expected` times what backward gave on all ranks; None where it is. Collective."""
+        """The objection that the gradient is not `expected` times backward's on all ranks; None where it is.
+        Collective."""
         return self.witness.compare(self.gradient()).objection(expected)
 
 
@@ -48,12 +49,12 @@ class DTensorWeight(ShardedWeight):
 
     @classmethod
     def smallest(cls, module: Any) -> DTensorWeight | None:
-        """See `smallest_weight`."""
+        """The smallest weight of a module of DTensors, for `smallest_weight`."""
         chosen = Witness.choose(list(module.named_parameters()))
         return None if chosen is None else cls(module, *chosen)
 
     def gradient(self) -> torch.Tensor | None:
-        """See `ShardedWeight`."""
+        """The weight's whole gradient, as in `ShardedWeight`."""
         gradient = self._parameter.grad
         if gradient is None or not hasattr(gradient, "full_tensor"):
             return gradient
@@ -79,7 +80,7 @@ class FlatWeight(ShardedWeight):
 
     @classmethod
     def smallest(cls, root: Any) -> FlatWeight | None:
-        """See `smallest_weight`."""
+        """The smallest weight of FSDP1's flat parameters, for `smallest_weight`."""
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         found: list[tuple[bool, int, Any, int]] = []
@@ -98,7 +99,7 @@ class FlatWeight(ShardedWeight):
         return cls(handle, place)
 
     def gradient(self) -> torch.Tensor | None:
-        """See `ShardedWeight`; put together from all ranks' pieces."""
+        """The weight's whole gradient, as in `ShardedWeight`; put together from all ranks' pieces."""
         handle, flat = self._handle, self._handle.flat_param
         whole = torch.zeros(self._shape.numel(), dtype=torch.float64, device=handle.device)
         held = flat._shard_param_infos[self._place]

@@ -73,5 +73,5 @@ def _file(name: str) -> bool:
 
 
 def never(value: Any, reading: Reading) -> Any:
-    """Nothing: what the shared word says has another form here."""
+    """None for any value: what the shared word says has another form here."""
     return None

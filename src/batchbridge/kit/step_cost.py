@@ -1,4 +1,4 @@
-"""What an optimizer step's micro-batches cost, fitted to their measured times, and micro-batches that balance it.
+"""The cost of an optimizer step's micro-batches, fitted to their measured times, and micro-batches that balance it.
 
 No part of the meaning: it decides when a completion is trained, and beside which others.
 Trainers exchange metrics, and sharded ones weights, in every micro-batch: ranks run turn by turn, and a turn takes as
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from batchbridge.meaning.micro_batches import Length, MicroBatches, partition_by_tokens
 
 Terms = tuple[float, float, float, float]
-"""What a micro-batch's seconds are made of: 1, its positions, the sum of its rows' squared widths, and its response
-positions. Padding counts."""
+"""The terms that a micro-batch's seconds are made of: 1, its positions, the sum of its rows' squared widths, and its
+response positions. Padding counts."""
 
 ASSUMED_OVERHEAD_TOKENS = 1024
-"""What one more micro-batch costs before anything was measured, in tokens: `overhead_tokens` of
+"""The cost of one more micro-batch before anything was measured, in tokens: `overhead_tokens` of
 `partition_by_tokens`."""
 
 
@@ -70,7 +70,7 @@ class StepCost:
         return cls(pair=1 / (6 * hidden_size) if hidden_size else 0.0)
 
     def seconds(self, lengths: Sequence[Length], *, padded: bool = True) -> float:
-        """Of a micro-batch of these completions, on a rank of slowness 1."""
+        """The seconds of a micro-batch of these completions, on a rank of slowness 1."""
         return self.of(micro_batch_terms(lengths, padded=padded))
 
     def of(self, one: Terms) -> float:
@@ -107,11 +107,11 @@ class Observed(NamedTuple):
 LEAST_OBSERVED = 4
 """Micro-batches below which nothing is fitted."""
 _SLOWEST = 2.0
-"""What a rank's slowness is at most, and its inverse at least: what is farther off says little of the next step."""
+"""The bound of a rank's slowness, and of its inverse below: what is farther off says little of the next step."""
 LEAST_OF_RANK = 16
 """Micro-batches of each rank below which no rank is called slow: one that had the small ones only would be."""
 _PULL = 0.1
-"""How much what was assumed counts beside one observation: a few noisy ones are not to turn it round, and equal
+"""The weight of what was assumed beside one observation: a few noisy ones are not to turn it round, and equal
 micro-batches leave the terms' ratios to it."""
 _ROUNDS = 8
 _OFF = 0.1
@@ -208,7 +208,7 @@ _SLACK = (1.0, 1.04, 1.1)
 """The others of a turn may take so many times its first one's seconds: each is tried."""
 _HALVINGS = 8
 MOST_RANKS = 256
-"""Of more ranks turns are not balanced: every rank tries for all of them, which would take seconds of each step."""
+"""The most ranks whose turns are balanced: every rank tries for all of them, which would take seconds of each step."""
 
 
 def partition_by_cost(
@@ -301,7 +301,7 @@ class _Turns:
         return _Turn(cuts, seconds)
 
     def _run(self, start: int, limit: float, waste: float, least: int = 1) -> tuple[int, float]:
-        """Where a micro-batch that begins at `start` ends, and its seconds: before it costs more than `limit`, before
+        """The end of a micro-batch that begins at `start`, and its seconds: before it costs more than `limit`, before
         its padding costs more than `waste`, and within the budget; `least` completions long at any rate."""
         cost, padded = self._cost, self._padded
         prompt = response = total = squares = responses = 0

@@ -1,4 +1,4 @@
-"""In the process of a trainer that trains in other processes: which rows every optimizer step gets, and where they run.
+"""The process of a trainer that trains in other processes: which rows every optimizer step gets, and where they run.
 
 One call of the native update per planned optimizer step; rows are placed by token counts, with filler rows where the
 framework's own splits need them. Knows no framework: an adapter's driver says how many ranks there are, and what its
@@ -36,7 +36,7 @@ class StepDriver(ABC):
     """The plan, the workers' receipts, and the cut of a rollout into steps."""
 
     other_ranks: ClassVar[str]
-    """Why the framework's checkpoints cannot be loaded on another number of ranks, and what to do."""
+    """The reason why the framework's checkpoints cannot be loaded on another number of ranks, and what to do."""
 
     def __init__(self, request: Request, orders: Orders) -> None:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
@@ -103,7 +103,7 @@ class StepDriver(ABC):
         return [row for block in blocks for row in block]
 
     def expect_rollout(self, rollout: int, arrived: Mapping[tuple[int, int], Any]) -> None:
-        """Raises `BatchDrift` unless exactly the plan's completions arrived, and `CannotAttach` without receipts."""
+        """The check that exactly the plan's completions arrived (`BatchDrift`), with receipts (`CannotAttach`)."""
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
         planned = self.plan.rollout(rollout)
@@ -129,14 +129,14 @@ class StepDriver(ABC):
         return self.plan.total_rollouts
 
     def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
-        """Before the native checkpoint: what is complete there is complete for us, whenever the run is killed."""
+        """The plan's place, saved first: what is complete in the native checkpoint is here, whenever it is killed."""
         steps = checkpoints.steps_before(self.plan, rollouts_done)
         saved = checkpoints.state(self.plan, steps, ranks=self.shards, rollouts=rollouts_done, **more)
         checkpoints.write(folder, saved)
 
     def begin(self, trainer: object, folder: Path | None) -> Mapping[str, Any]:
-        """At the start of training. folder: of the checkpoint to resume from; None: there is none. What `save`
-        remembered, and nothing without a checkpoint; what differs and may is told.
+        """The start of training. folder: of the checkpoint to resume from; None: there is none. What `save` remembered,
+        and nothing without a checkpoint; what differs and may is told.
 
         Raises `CannotAttach` unless the checkpoint continues this plan, and where training has begun before: the
         framework counts its steps from the start again, the plan is at its end.

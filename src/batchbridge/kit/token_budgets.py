@@ -14,8 +14,8 @@ Cut = tuple[str, int | None]
 
 
 def cut_of(micro: MicroBatch) -> tuple[Cut, Cut]:
-    """How training and forward-only passes are cut: by what, and how much. Two micro-batches with equal cuts differ at
-    most in what becomes of a completion above its budget."""
+    """The cut of training and of forward-only passes: by what, and how much. Two micro-batches with equal cuts differ
+    at most in what becomes of a completion above its budget."""
     tokens, completions = micro.tokens_per_device, micro.completions_per_device
     training = ("completions", completions) if tokens is None else ("tokens", tokens)
     if micro.forward_tokens_per_device is not None:
@@ -26,7 +26,8 @@ def cut_of(micro: MicroBatch) -> tuple[Cut, Cut]:
 
 
 def objection(reading: Reading, settings: Mapping[str, Any], asked: MicroBatch) -> str | None:
-    """Why the run of `reading`, its native `settings` changed, would not be cut as `asked`; None where it would be.
+    """The reason why the run of `reading`, its native `settings` changed, would not be cut as `asked`; None where it
+    would be.
 
     The changed configuration is read and checked as any other: what its own rules say is the objection.
     """

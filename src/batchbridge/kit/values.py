@@ -30,7 +30,7 @@ class Told(NamedTuple):
         return f" (derived: {self.formula})" if self.formula else ""
 
     def origin(self, native: Mapping[str, Any], places: Mapping[str, Where], default: str) -> Provenance:
-        """Where the value came from; see `batchbridge.kit.frame.origins`."""
+        """The origin of the value; see `batchbridge.kit.frame.origins`."""
         key, note = self.key, self.note
         if key is None:
             return self.derived()

@@ -27,7 +27,7 @@ def holds(versions: str, version: str) -> bool:
 
 
 def includes(versions: str, version: str) -> bool:
-    """As `holds`; False for a text that is no version."""
+    """Whether `version` is one of `versions`, as `holds`; False for a text that is no version."""
     try:
         return holds(versions, version)
     except ValueError:  # no version, or a number of more digits than Python reads
@@ -111,7 +111,8 @@ def newer_version(project: str, version: str, *, newest: str, code: str, differe
 def unknown_version(
     project: str, version: str | None, known: str, newest: str, codes: tuple[str, str], why: str = "", hint: str = ""
 ) -> Finding:
-    """Why nothing is read: no version is named (the first of `codes`), or one outside `known` (the second).
+    """The finding that nothing is read: no version is named (the first of `codes`), or one outside `known` (the
+    second).
 
     `why`: what makes an installed version doubtful. `hint`: what the input says about its version.
     """

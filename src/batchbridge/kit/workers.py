@@ -1,4 +1,4 @@
-"""What a trainer tells its training workers in other processes, and the record of an optimizer step there.
+"""The orders of a trainer to its training workers in other processes, and the record of an optimizer step there.
 
 Knows no framework. The trainer sends `Orders`; each worker answers with a `Receipt`; each rank holds its steps
 against the plan and writes them down with a `Recorder`.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What the driver tells every training worker; travels by pickle.
+    """The orders of the driver to every training worker; they travel by pickle.
 
     ticks: learning-rate ticks of the whole run. settings: attributes of the actor's configuration (dotted) that the
     native loss shall read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
@@ -59,22 +59,22 @@ class Orders:
     allow: frozenset[str] = frozenset()
     """Terms that the user accepts as they are; see `wrap`."""
     evidence: Mapping[str, Any] | None = None
-    """What speaks for the framework's code, for the ledger; see `batchbridge.contract.evidence.Evidence.to_dict`."""
+    """The evidence for the framework's code, for the ledger; see `batchbridge.contract.evidence.Evidence.to_dict`."""
     native: Spec | None = None
-    """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
+    """The meaning of the trainer's own configuration, where the run is not enforced; None: `spec`."""
 
     padding: Layout = "padded"
-    """How the workers lay out micro-batches, where they can; see `wrap`."""
+    """The layout of the workers' micro-batches, where they can choose it; see `wrap`."""
     report: bool = False
     """Whether every step's numbers are kept for the trainer's own loggers; see `Recorder.numbers`."""
 
     @property
     def trained(self) -> Spec:
-        """What the loss of this run computes: the requested spec where it is enforced, else the trainer's own."""
+        """The spec that the loss of this run computes: the requested one if enforced, else the trainer's own."""
         return self.native or self.spec
 
     def here(self, found: Evidence) -> Orders:
-        """The same in a worker whose own code is known as `found` says: its ledger has the weaker of the two grades."""
+        """The orders in a worker whose own code is known as `found` says: the ledger has the weaker of both grades."""
         return self if found.grade == "proven" else dataclasses.replace(self, evidence=found.to_dict())
 
     def plan(self) -> Plan | None:
@@ -131,14 +131,14 @@ class TrainedRow:
 
     @property
     def applied_weight(self) -> float | None:
-        """What the ledger says: 0 without tokens, NaN where no one weight describes the row's."""
+        """The weight in the ledger: 0 without tokens, NaN where no one weight describes the row's."""
         if not self.tokens:
             return 0.0
         return math.nan if self.departure > self.tolerance else self.weight
 
     @property
     def told(self) -> tuple[int, int, int, float | None, int | None]:
-        """What loggers are told of it, for `StepNumbers.of`."""
+        """The facts of the row that loggers are told, for `StepNumbers.of`."""
         chosen = None if self.chosen is None else len(self.chosen)
         return self.rollout, self.prompt, self.tokens, self.applied_weight, chosen
 
@@ -157,7 +157,7 @@ def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequen
 
 
 def orders_of(request: Request, version: str, **more: Any) -> Orders:
-    """What every mode tells the workers, and `more`."""
+    """The orders to the workers in every mode, and `more`."""
     own, steps = request.reading.spec, 1
     assert own is not None, "wrap refuses a trainer whose own configuration is not read"
     if own.completions_per_rollout and own.optimizer_step.completions_per_step:
@@ -200,10 +200,10 @@ class Recorder:
         self._writer: Writer | None = None
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
-        """Of the steps since somebody took them away, on rank 0 and where the orders ask for them; see
+        """The numbers of the steps since somebody took them away, on rank 0 and where the orders ask for them; see
         `batchbridge.kit.reporting`."""
         self.padding: Callable[[], Padding | None] = lambda: None
-        """What this rank's micro-batches of the step took, where the adapter knows it."""
+        """The padding of this rank's micro-batches of the step, where the adapter knows it."""
 
     def taken(self) -> list[StepNumbers]:
         """The numbers of the steps since the last call; see `numbers`."""
@@ -224,7 +224,7 @@ class Recorder:
         *,
         pass_index: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective.
+        """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective.
 
         objections: what this rank saw beside its rows (see `drift.compare_with_plan`). pass_index: the native pass,
         asked for where neither the plan nor the rows say it.
@@ -339,7 +339,7 @@ class Recorder:
 
 
 def _chosen(rows: Sequence[TrainedRow]) -> list[str] | None:
-    """As the ledger says which tokens the loss chose; None where it chose of no row."""
+    """The tokens that the loss chose, as the ledger says them; None where it chose of no row."""
     if all(row.chosen is None for row in rows):
         return None
     return [" ".join(map(str, row.chosen or ())) for row in rows]
@@ -358,7 +358,7 @@ def facts(
     old_logprobs: Sequence[float],
     reward: float | None,
 ) -> dict[str, Any]:
-    """What `Recorder.write` wants of a row. trained: the advantages of the tokens whose loss mask is 1."""
+    """The facts of a row for `Recorder.write`. trained: the advantages of the tokens whose loss mask is 1."""
     alike = bool(trained) and all(value == trained[0] for value in trained)
     return {
         "prompt_fingerprint": fingerprint(prompt),

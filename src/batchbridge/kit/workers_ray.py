@@ -1,4 +1,4 @@
-"""Giving training workers that are Ray actors their orders, and holding their receipts against each other."""
+"""Orders for training workers that are Ray actors, and the comparison of their receipts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def install_everywhere(
 
 
 def asked(workers: Sequence[Any], function: Callable[..., Any], *values: Any) -> list[Any]:
-    """What `function(actor, *values)` answers in every process."""
+    """The answers of `function(actor, *values)` in every process."""
     import ray
 
     try:

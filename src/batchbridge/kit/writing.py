@@ -1,4 +1,4 @@
-"""Keeps the promise of `Adapter.write`: what an adapter has made of a spec is read back before anybody gets it."""
+"""The promise of `Adapter.write`, kept: what an adapter has made of a spec is read back before anybody gets it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ _MEMORY: ContextVar[dict[tuple[Adapter, Context, bytes], _Read] | None] = Contex
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Inside, what was read back once is not read again: a search for the nearest spec writes the same values often.
+    """The span in which what was read back once is not read again: a search for the nearest spec writes the same values
+    often.
 
     No longer than one search, because what an adapter reads may depend on what is installed.
     """
@@ -154,7 +155,7 @@ def remembered() -> Iterator[None]:
 
 
 def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) -> _Read:
-    """What `values` mean to `adapter`, and what its rules say of them."""
+    """The meaning of `values` to `adapter`, and what its rules say of them."""
     memory, key = _MEMORY.get(), _key(values)
     if memory is None or key is None:
         back = adapter.read(Source(values=values), context)

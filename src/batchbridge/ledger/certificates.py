@@ -37,14 +37,14 @@ RANGES = 100
 """Most ranges of skipped steps that are listed."""
 DEPARTURES = 8
 _MODES = ("enforce", "verify")
-"""In which no step is recorded that was not held against the plan."""
+"""Modes in which no step is recorded that was not held against the plan."""
 _FLOAT_SCALARS = ("learning_rate", "gradient_norm")
 _COPIED = ("started", "at_step", "world_size", "mode", "framework", "framework_version", "dataset_size", "spec_digest")
-"""What a certificate takes from a header as it is."""
+"""Fields that a certificate takes from a header as they are."""
 
 
 def certificate(folder: Path | str) -> dict[str, Any]:
-    """What the ledger in `folder` certifies, JSON types. Raises `LedgerError`."""
+    """The claims that the ledger in `folder` certifies, JSON types. Raises `LedgerError`."""
     ledger = Ledger(folder)
     if ledger.stop_step <= ledger.first_step:
         raise LedgerError("no optimizer step that all ranks recorded: there is nothing to certify", ledger.folder)
@@ -124,7 +124,7 @@ class _Start:
         if self.header["mode"] not in _MODES:
             problems.append(f"mode {self.header['mode']} holds no step against the plan")
         self.problem = next(iter(problems), None)
-        """Why its steps cannot be held against the plan."""
+        """The reason why the start's steps cannot be held against the plan."""
 
     def claims(self) -> dict[str, Any]:
         """JSON types."""
@@ -308,7 +308,7 @@ def verify(document: Any, folder: Path | str | None) -> Verified:
 
 
 def _of_itself(document: Any) -> Iterator[str]:
-    """What can be seen of a document alone."""
+    """The faults that can be seen in a document alone."""
     if not isinstance(document, dict):
         yield f"certificate: it is no JSON object but {type(document).__name__}"
         return
@@ -353,7 +353,7 @@ def _differences(told: Any, found: Any, path: str) -> Iterator[str]:
 
 
 def _parts(told: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
-    """Changed, missing and added records, by their steps."""
+    """Records that were changed, are missing or were added, by their steps."""
     mine = {_span(part): part for part in told if isinstance(part, dict)}
     theirs = {_span(part): part for part in found}
     if len(mine) != len(told):
@@ -375,7 +375,7 @@ def _span(part: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _short(value: Any) -> str:
-    """At most 60 characters of a value, which may be of any kind and size."""
+    """The first 60 characters, at most, of a value, which may be of any kind and size."""
     if isinstance(value, dict | list):
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:

@@ -1,4 +1,4 @@
-"""Comparing two ledgers: the first optimizer step that differs, and in what.
+"""The comparison of two ledgers: the first optimizer step that differs, and in what.
 
 Two runs on equally many ranks that train the same write the same lines, which are found when the second ledger is
 scanned. A step whose lines differ is decoded, its ranks are merged, and only then is it decided whether it differs.
@@ -22,7 +22,7 @@ from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.weights import Normaliser
 
 Aspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
-"""In what a step differs, the deepest cause first.
+"""The aspect in which a step differs, the deepest cause first.
 
 order: a rollout generates other prompts, or with the weights of another step. membership: the rollouts' prompts are the
 same, the step trains other completions of them. content: a prompt's or completion's tokens, or how many are trained.
@@ -55,7 +55,7 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LedgerDiff:
-    """What `diff` found.
+    """The first difference between two ledgers, and how much of them is equal.
 
     steps_compared: optimizer steps found equal. step, aspect, detail: the first step that differs, or None. also:
     further aspects of that step, with details. not_compared: columns and scalars that were left out, and why.
@@ -99,7 +99,8 @@ class LedgerDiff:
 
 
 def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, watch: Watch = unwatched) -> LedgerDiff:
-    """See `batchbridge.ledger.diff`. ledger_b: scanned beside `ledger_a`, or slower."""
+    """The comparison of two scanned ledgers, for `batchbridge.ledger.diff`. ledger_b: scanned beside `ledger_a`, or
+    slower."""
     comparison = _Comparison(rtol=rtol, exact=exact)
     a, b = _summary(ledger_a), _summary(ledger_b)
     start = max(a.first_step, b.first_step)
@@ -304,7 +305,7 @@ def _other_rows(a: Sequence[Any], b: Sequence[Any]) -> list[int]:
 
 
 def _rows(name: str, a: Sequence[Any], b: Sequence[Any], keys: Sequence[tuple[int, ...]], rows: Sequence[int]) -> str:
-    """What differs in `rows` of a column; empty where these are none."""
+    """The differences in `rows` of a column; empty where these are none."""
     if not rows:
         return ""
     shown = ", ".join(f"{a[i]} and {b[i]} at {_name(keys[i])}" for i in rows[:_SHOWN])

@@ -46,8 +46,9 @@ class StepNumbers(NamedTuple):
     def of(
         cls, step: int, term: LossTerm | None, rows: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()
     ) -> StepNumbers:
-        """term: None where nobody knows the loss. rows: (rollout, prompt, response tokens, measured weight) of every
-        completion; a fifth entry, where there is one, is how many of its tokens the loss chose, or None."""
+        """The numbers of one step's rows. term: None where nobody knows the loss. rows: (rollout, prompt, response
+        tokens, measured weight) of every completion; a fifth entry, where there is one, is how many of its tokens the
+        loss chose, or None."""
         chosen = [row[4] for row in rows if len(row) > 4 and row[4] is not None]
         known = [padding for padding in paddings if padding.unsaved]
         return cls(

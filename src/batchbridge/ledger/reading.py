@@ -1,4 +1,5 @@
-"""Reading a ledger: which records of which starts count, and the merging of ranks. `batchbridge.ledger` has the format.
+"""The reading of a ledger: which records of which starts count, and the merging of ranks. `batchbridge.ledger` has the
+format.
 
 A ledger is scanned once (each line's kind and step only), then streamed, one optimizer step at a time.
 """
@@ -34,7 +35,7 @@ _LEAST_BYTES = 1 << 14
 
 
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
-"""Hands on what is iterated over, so many things at most; somebody may count them."""
+"""A function that hands on what is iterated over, so many things at most; somebody may count them."""
 
 
 def unwatched(items: Iterable[Any], length: int) -> Iterable[Any]:
@@ -43,7 +44,8 @@ def unwatched(items: Iterable[Any], length: int) -> Iterable[Any]:
 
 
 class StepStream(Iterator[dict[str, Any]]):
-    """What `read_steps` returns. incomplete: what the ledger lacks at its end, or None; known from the beginning."""
+    """The optimizer steps that `read_steps` returns. incomplete: what the ledger lacks at its end, or None; known from
+    the beginning."""
 
     def __init__(self, ledger: Ledger, start: int) -> None:
         self.incomplete = ledger.incomplete
@@ -132,7 +134,7 @@ class Ledger:
                 yield StepLines(step, lines, sources)
 
     def merged(self, start: int) -> Iterator[dict[str, Any]]:
-        """The same steps, each decoded and its ranks merged; see `batchbridge.ledger.read_steps`."""
+        """The recorded steps, each decoded and its ranks merged; see `batchbridge.ledger.read_steps`."""
         return (merge(lines.parts()) for lines in self.steps(start))
 
     def whole(self, watch: Watch) -> Iterable[dict[str, Any]]:

@@ -64,8 +64,8 @@ TIMES = {
     "compute_seconds": "seconds that this rank took for the step's forward and backward passes, without what it waited "
     "for other ranks; missing: unknown",
 }
-"""What a step record may have at its line's end. Time is no part of what was trained: `diff` and certificates leave it
-out."""
+"""Times that a step record may have at its line's end. Time is no part of what was trained: `diff` and certificates
+leave it out."""
 
 KEY = ("rollout", "pass", "prompt", "sample")
 """The columns that say which completion a row is."""
@@ -114,7 +114,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """What one rank trained in one optimizer step; `pass_index` is column "pass".
+    """The training of one rank in one optimizer step; `pass_index` is column "pass".
 
     Units: `SCALARS`, `COLUMNS`, `OPTIONAL_COLUMNS`, `TIMES`.
 
@@ -220,7 +220,7 @@ class Writer:
 
 
 class _Buffer(Protocol):
-    """Anything with the buffer protocol (NumPy arrays, `array.array`); typing has no name for it before 3.12."""
+    """An object with the buffer protocol (NumPy arrays, `array.array`); typing has no name for it before 3.12."""
 
     def __len__(self) -> int: ...
 

@@ -25,7 +25,7 @@ _HEADER = {
     **dict.fromkeys(("world_size", "rank", "at_step", "dataset_size"), int),
     **dict.fromkeys(("framework", "framework_version", "mode", "spec_digest", "started"), str),
 }
-"""What every header has, and its type; `start_id` may be missing."""
+"""The fields of every header, and their types; `start_id` may be missing."""
 _BLOCK_BYTES = 1 << 17  # larger blocks leave the processor's cache, and take fresh memory from the system each time
 _NEAR_BYTES = 1 << 14  # less than this before a step, it is read on to
 _HEADER_BYTES = 1 << 13  # a header, and few of the lines behind it
@@ -59,11 +59,11 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class RankFile:
-    """What a scan found. torn: the last line is not whole."""
+    """The result of scanning one rank's file. torn: the last line is not whole."""
 
     local: Path
     path: Path | str
-    """What messages name: a URL, where `local` was fetched from one."""
+    """The name of the file in messages: a URL, where `local` was fetched from one."""
     rank: int
     headers: list[dict[str, Any]]
     stretches: list[Stretch]
@@ -121,7 +121,7 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
 
 
 def start_of(header: Mapping[str, Any]) -> tuple[str | None, int, int]:
-    """What all ranks of one start share; see `Stretch.start`."""
+    """The identity that all ranks of one start share; see `Stretch.start`."""
     return header.get("start_id"), header["world_size"], header["at_step"]
 
 
@@ -193,8 +193,8 @@ def place_of(file: RankFile, stretch: Stretch, step: int) -> tuple[int, int]:
 def _blocks(
     file: FileIO, offset: int, stop: int = sys.maxsize, at_a_time: int | None = None
 ) -> Iterator[tuple[list[bytes], int]]:
-    """Many lines at a time from byte `offset` to byte `stop`, each with its line feed, and where they end. A last line
-    without line feed comes alone."""
+    """The lines from byte `offset` to byte `stop`, many at a time, each with its line feed, and where they end. A last
+    line without line feed comes alone."""
     file.seek(offset)
     begun: list[bytes] = []
     while block := file.read(min(at_a_time or _BLOCK_BYTES, stop - offset)):
@@ -210,8 +210,8 @@ def _blocks(
 
 
 def _bounds(step: int) -> tuple[Iterator[bytes], Iterator[bytes]]:
-    """Between what the lines of this and the following steps are, as bytes are ordered: they begin with the prefix, the
-    step and a comma. Two comparisons take less than half the time of `startswith`."""
+    """The bounds between which the lines of this and the following steps are, as bytes are ordered: they begin with the
+    prefix, the step and a comma. Two comparisons take less than half the time of `startswith`."""
     return _bounds_from(step, b","), _bounds_from(step, b"-")  # the byte after a comma
 
 
@@ -254,8 +254,8 @@ def _alike(beside: RankFile, twin: Stretch, file: FileIO, offset: int) -> tuple[
 
 
 def _same_bytes(a: FileIO, start_a: int, b: FileIO, start_b: int, most: int) -> int:
-    """How many bytes, of `most` at most, both files have alike from their offsets on, counted in blocks up to the last
-    line feed: a difference behind it is for lines to find."""
+    """The number of bytes, of `most` at most, that both files have alike from their offsets on, counted in blocks up to
+    the last line feed: a difference behind it is for lines to find."""
     a.seek(start_a)
     b.seek(start_b)
     done = whole = 0
@@ -269,7 +269,7 @@ def _same_bytes(a: FileIO, start_a: int, b: FileIO, start_b: int, most: int) -> 
 
 
 def _same_lines(a: Sequence[bytes], b: Sequence[bytes]) -> int:
-    """How many lines two lists begin with alike, times left out."""
+    """The number of lines that two lists begin with alike, times left out."""
     length = min(len(a), len(b))
     a, b = a[:length], b[:length]
     if a == b:

@@ -35,7 +35,8 @@ class Range(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What is read off a step. title, unit: for a person. of: the values of one step; nothing where not recorded."""
+    """A figure that is read off a step. title, unit: for a person. of: the values of one step; nothing where not
+    recorded."""
 
     title: str
     unit: str
@@ -43,7 +44,7 @@ class Figure(NamedTuple):
 
 
 def _denominators(step: _Step, planned: int | None) -> Iterable[float]:
-    """1/T, 1/B, ... of the normaliser; of measured weights the inverse of each completion's."""
+    """The factors 1/T, 1/B, ... of the normaliser; of measured weights the inverse of each completion's."""
     said = step["normaliser"]
     try:
         if said is not None and "normaliser" not in step["disagreeing"] and said["aggregation"] != "prompt_mean":
@@ -117,8 +118,8 @@ class Bin:
 
 @dataclass(kw_only=True)
 class Rank:
-    """What one rank trained: completions, and their response tokens. seconds: that it computed, None where no step says
-    it. slowest: steps in which it was the slowest rank."""
+    """The training of one rank: completions, and their response tokens. seconds: that it computed, None where no step
+    says it. slowest: steps in which it was the slowest rank."""
 
     completions: int = 0
     response_tokens: int = 0

@@ -1,1 +1,1 @@
-"""What a run means: the specification, its plan, weights and derived numbers. Standard library only."""
+"""The meaning of a run: the specification, its plan, weights and derived numbers. Standard library only."""

@@ -37,7 +37,7 @@ def group_advantages(groups: Sequence[Sequence[float]], rule: Advantage) -> list
 
 
 def _scale_of_others(known: Sequence[float], reward: float, ddof: int, epsilon: float) -> float:
-    """What a completion with `reward` is divided by: 1 where all the others have one reward."""
+    """The number that a completion with `reward` is divided by: 1 where all the others have one reward."""
     others = list(known)
     others.remove(reward)
     deviation = _deviation(others, ddof)

@@ -46,7 +46,7 @@ class CandidatePlan(Plan):
 
     @property
     def undecided(self) -> Mapping[str, str]:
-        """What the run decides, by the field of `asked` that leaves it open."""
+        """The questions that the run decides, by the field of `asked` that leaves it open."""
         found = {}
         if (kind := self.asked.rollout.group_filter) != "none":
             found["rollout.group_filter"] = f"{kind}: rewards decide which candidates fill a rollout's places"
@@ -67,7 +67,7 @@ class CandidatePlan(Plan):
         return tuple(self.sampling_seed(prompt, 0, epoch=epoch) for prompt, epoch in prompts)
 
     def sampling_seeds(self, rollout: int) -> tuple[int, ...]:
-        """Not known before the run: raises `PlanError`; see `candidate_seeds`."""
+        """Refusal (`PlanError`) of seeds that are not known before the run; see `candidate_seeds`."""
         raise PlanError("; ".join(f"{path} = {why}" for path, why in self.undecided.items()))
 
     def rollout(self, index: int) -> RolloutPlan:
@@ -76,7 +76,7 @@ class CandidatePlan(Plan):
         return replace(places, epoch=0, prompts=tuple(range(self.prompts_per_rollout)))
 
     def step_of(self, prompt: int, sample: int, *, epoch: int = 0, pass_index: int = 0) -> int | None:
-        """Not known before the run: raises `PlanError`."""
+        """Refusal (`PlanError`) of a step that is not known before the run."""
         raise PlanError("; ".join(f"{path} = {why}" for path, why in self.undecided.items()))
 
     def _rollout_span(self, index: int) -> tuple[int, int, int]:

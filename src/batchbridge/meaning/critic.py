@@ -8,7 +8,7 @@ from batchbridge.meaning.quantity import Aggregation, DenominatorScope, Quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Critic:
-    """How a critic is trained, and what advantages it gives (GAE's, one for each token); a spec without one has None.
+    """The training of a critic, and what advantages it gives (GAE's, one for each token); a spec without one has None.
 
     Whatever is not said here is as the policy's: rollouts and their order, what a step may span, remainders, and the
     learning rate's clock. A token's value loss is half the squared difference of its value and its return, and where

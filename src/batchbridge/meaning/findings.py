@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: what, where, which rule, the nearest fix; collected, never raised one by one."""
+"""The findings about a configuration: what, where, which rule, the nearest fix; collected, never raised one by one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 from batchbridge.frozen import dataclass
 
 Severity = Literal["error", "warning", "note"]
-"""How bad a finding is: only an error makes a configuration invalid."""
+"""The severity of a finding: only an error makes a configuration invalid."""
 Verdict = Literal["valid", "invalid", "undecided"]
-"""What a configuration is judged to be."""
+"""The judgement of a configuration."""
 Phase = Literal["config", "construction", "worker_start", "first_rollout", "optimizer_step", "never"]
 """The moment when the native framework would notice: while reading its config, building the trainer, starting its
 workers, at the first rollout, at some optimizer step, or never (it trains something else than one would think,

@@ -9,7 +9,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 
 _NAMES = ("epochs", "rollouts", "optimizer_steps")
-"""Of two that end with the same step, the earlier one here may end inside it."""
+"""Names of the lengths; of two that end with the same step, the earlier one here may end inside it."""
 
 
 def with_one_length(spec: Spec, dataset_size: int) -> Spec:

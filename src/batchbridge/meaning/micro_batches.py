@@ -1,4 +1,4 @@
-"""How an optimizer step's completions are spread over ranks and micro-batches.
+"""The spread of an optimizer step's completions over ranks and micro-batches.
 
 No part of the meaning: with weights at optimizer-step scope any partition gives the same gradient. What every partition
 must keep is that all ranks run the same number of micro-batches, because trainers communicate inside them; what is
@@ -158,7 +158,7 @@ def _to_count(runs: list[list[int]], count: int, tokens: Sequence[int]) -> list[
 
 
 def _half(run: Sequence[int], tokens: Sequence[int], total: int) -> int:
-    """Where to cut `run` so that both sides have about half of its tokens, and neither is empty."""
+    """The place to cut `run` so that both sides have about half of its tokens, and neither is empty."""
     sums = list(accumulate(tokens[item] for item in run))
     middle = next(place for place, reached in enumerate(sums, 1) if 2 * reached >= total)
     return min(max(middle, 1), len(run) - 1)

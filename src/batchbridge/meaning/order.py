@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ROUNDS = 12  # alternating halves: six full Feistel rounds; fewer leave visible structure for sizes below 16
 _MASK = (1 << 64) - 1
 _SEEDS = (1 << 31) - (1 << 20)
-"""Engines take 31 bits everywhere; a group has fewer than 2**20 samples."""
+"""The number of seeds: engines take 31 bits everywhere; a group has fewer than 2**20 samples."""
 
 
 def _mix(value: int) -> int:

@@ -39,7 +39,7 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """What rollout `index` generates: every sample of every prompt, prompt-major."""
+    """The completions that rollout `index` generates: every sample of every prompt, prompt-major."""
 
     index: int
     epoch: int
@@ -57,7 +57,7 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What optimizer step `index` trains on, in the order of the stream."""
+    """The completions that optimizer step `index` trains on, in the order of the stream."""
 
     index: int
     epoch: int
@@ -75,13 +75,13 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands after `optimizer_steps` steps: all that a resumed run needs beside the rollouts themselves."""
+    """The place of a run after `optimizer_steps` steps: all that a resumed run needs beside the rollouts themselves."""
 
     optimizer_steps: int
     next_rollout: int
     """The first rollout that has not been generated yet."""
     live_rollouts: tuple[int, ...]
-    """Generated before, and trained on again at or after this point: they must be saved with the checkpoint."""
+    """Rollouts generated before, and trained on again at or after this point: to be saved with the checkpoint."""
     epoch: int
 
 
@@ -99,7 +99,7 @@ class Plan(Stream):
     """The plan of `spec` over `dataset_size` prompts. Raises `PlanError` where the spec leaves membership open."""
 
     members_are: ClassVar[str] = "prompt"
-    """What `Completion.prompt` names: a prompt of the dataset; in a `CandidatePlan` a place of the rollout."""
+    """The meaning of `Completion.prompt`: a prompt of the dataset; in a `CandidatePlan` a place of the rollout."""
 
     def __init__(self, spec: Spec, dataset_size: int) -> None:
         rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
@@ -160,7 +160,7 @@ class Plan(Stream):
     # ---- lookups
 
     def rollout(self, index: int) -> RolloutPlan:
-        """What rollout `index` generates. O(prompts_per_rollout), whatever the dataset's size."""
+        """The completions that rollout `index` generates. O(prompts_per_rollout), whatever the dataset's size."""
         if index < 0:
             raise IndexError(f"rollout {index} is negative")
         epoch, start, count = self._rollout_span(index)
@@ -182,8 +182,8 @@ class Plan(Stream):
         return tuple(self.sampling_seed(prompt, 0, epoch=at) for prompt, at in zip(prompts, epochs, strict=True))
 
     def sampling_seed(self, prompt: int, sample: int, *, epoch: int = 0) -> int:
-        """What an engine that takes a seed per request draws this completion by: below 2**31, whatever framework asks,
-        in whichever batch. `epoch` is the prompt's own.
+        """The seed by which an engine that takes one per request draws this completion: below 2**31, whatever framework
+        asks, in whichever batch. `epoch` is the prompt's own.
 
         Samples of one prompt have consecutive seeds, as an engine gives them that is asked for the whole group at once
         (vLLM: a request's seed plus the sample's number).
@@ -191,7 +191,8 @@ class Plan(Stream):
         return sampling_seed(self.spec.order.seed or 0, epoch, prompt) + sample
 
     def step(self, index: int) -> StepPlan:
-        """What optimizer step `index` trains on. O(completions_per_step). Raises `PlanError` when the run has no step.
+        """The completions that optimizer step `index` trains on. O(completions_per_step). Raises `PlanError` when the
+        run has no step.
 
         Steps after the run's end are those of a longer run.
         """
@@ -236,7 +237,7 @@ class Plan(Stream):
             yield step
 
     def seek(self, optimizer_steps: int) -> Position:
-        """Where the run stands after so many optimizer steps. Raises `PlanError` for a negative number."""
+        """The place of the run after so many optimizer steps. Raises `PlanError` for a negative number."""
         steps = optimizer_steps
         if steps < 0:
             raise PlanError(f"optimizer_steps = {steps}: must be at least 0")
@@ -286,7 +287,8 @@ class Plan(Stream):
         )
 
     def _stretches(self, index: int) -> list[_Stretch]:
-        """What step `index` takes from where, at least one stretch. No order is computed, so it costs next to nothing.
+        """The parts of rollouts that step `index` takes, at least one stretch. No order is computed, so it costs next
+        to nothing.
 
         Raises `PlanError` when the run has no step.
         """
@@ -309,7 +311,7 @@ class Plan(Stream):
         return found
 
     def _ticks_after(self, step: int, members: list[Completion]) -> bool:
-        """step: counted with those that a critic's warm-up leaves out."""
+        """Whether the learning rate moves after a step. step: counted with those that a critic's warm-up leaves out."""
         if self.spec.horizon.lr_tick == "optimizer_step":
             return True
         unit = self._unit_of_step(step + 1)
@@ -385,7 +387,7 @@ class Plan(Stream):
 
 
 def _obstacles(spec: Spec, dataset_size: int) -> Iterator[str]:
-    """Why the spec has no plan, whatever the sizes of its rollouts and steps leave over."""
+    """The reasons why the spec has no plan, whatever the sizes of its rollouts and steps leave over."""
     rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
     prompts, portion = rollout.prompts_per_rollout, rollout.prompts_per_generation_batch
     if dataset_size < 1:

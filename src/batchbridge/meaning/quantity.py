@@ -20,7 +20,7 @@ class Quantity:
     maximum: float | None = None
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        """Called by pydantic when it writes the JSON Schema; the core itself never imports pydantic."""
+        """The JSON Schema of the field, which pydantic asks for; the core itself never imports pydantic."""
         schema: dict[str, Any] = handler(core_schema)
         schema["description"] = f"{self.meaning} Unit: {self.unit}."
         schema["x-unit"] = self.unit

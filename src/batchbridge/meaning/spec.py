@@ -43,7 +43,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What one round of generation produces."""
+    """The prompts and completions that one round of generation produces."""
 
     prompts_per_rollout: Annotated[
         int | None, Quantity("prompts", "Prompts that reach training from one rollout; None: streamed.", 1)
@@ -70,7 +70,8 @@ class Rollout:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerStep:
-    """What one optimizer step trains on. Exactly one of the four sizes is given; only the first can be planned."""
+    """The completions that one optimizer step trains on. Exactly one of the four sizes is given; only the first can be
+    planned."""
 
     completions_per_step: Annotated[int | None, Quantity("completions", "Completions in one optimizer step.", 1)] = None
     tokens_per_step: Annotated[int | None, Quantity("tokens", "Token budget of one optimizer step.", 1)] = None
@@ -98,7 +99,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """How a step is cut for memory and speed; no part of the meaning while every scope is the optimizer step."""
+    """The cut of a step for memory and speed; no part of the meaning while every scope is the optimizer step."""
 
     completions_per_device: Annotated[int | None, Quantity("completions per device", "Fixed micro-batch.", 1)] = None
     tokens_per_device: Annotated[int | None, Quantity("tokens per device", "Token budget of a micro-batch.", 1)] = None
@@ -119,7 +120,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class LossTerm:
-    """How one term of the loss weighs response tokens; `batchbridge.meaning.weights` computes the weights."""
+    """The weights of response tokens in one term of the loss; `batchbridge.meaning.weights` computes them."""
 
     aggregation: Annotated[Aggregation, Quantity("kind", "What is averaged or summed.")]
     denominator_scope: Annotated[DenominatorScope, Quantity("kind", "What the denominators are counted over.")] = (
@@ -140,7 +141,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Advantage:
-    """How rewards become advantages."""
+    """The way from rewards to advantages."""
 
     baseline: Annotated[
         Literal["group_mean", "leave_one_out", "value", "none", "open"],
@@ -166,7 +167,7 @@ class Advantage:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """In which order prompts are seen, and what happens to remainders."""
+    """The order in which prompts are seen, and what happens to remainders."""
 
     seed: Annotated[int | None, Quantity("seed", "Key of the prompt order; None: the framework has none.")] = None
     prompt_shuffle: Annotated[
@@ -188,7 +189,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
-    """How long the run is, and what moves the learning rate. Of several lengths, the one that ends first counts."""
+    """The length of the run, and what moves the learning rate. Of several lengths, the one that ends first counts."""
 
     rollouts: Annotated[int | None, Quantity("rollouts", "Rollouts in the run.", 0)] = None
     epochs: Annotated[float | None, Quantity("epochs", "Passes over the prompts; may be fractional.", 0)] = None
@@ -206,7 +207,7 @@ class Horizon:
 
 @dataclass(frozen=True, kw_only=True)
 class Staleness:
-    """How old the weights that generated a completion may be."""
+    """The allowed age of the weights that generated a completion."""
 
     mode: Annotated[Literal["sync", "lookahead", "bounded", "unbounded"], Quantity("kind", "Who waits for whom.")] = (
         "sync"
@@ -251,7 +252,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """No batch settings, but they decide whether two runs agree. `None`: unknown or off."""
+    """The settings besides those of batches that decide whether two runs agree. `None`: unknown or off."""
 
     learning_rate: Annotated[float | None, Quantity("1", "Peak learning rate.", 0)] = None
     lr_schedule: Annotated[str | None, Quantity("kind", "constant, linear, cosine, ...")] = None
@@ -293,7 +294,7 @@ _OTHER_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Spec:
-    """One run's batch semantics, whole. Source: DESIGN "canonical schema"; names as in the JSON."""
+    """One run's batch semantics, whole; names as in the JSON."""
 
     topology: Topology
     rollout: Rollout

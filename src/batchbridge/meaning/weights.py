@@ -95,7 +95,7 @@ class Normaliser:
 
     @classmethod
     def of(cls, term: LossTerm, rows: Sequence[Row]) -> Normaliser:
-        """Counted over the step's rows: padding never, empty completions as `count_empty` says."""
+        """The normaliser of a step, counted over its rows: padding never, empty completions as `count_empty` says."""
         counted = [row for row in rows if _counts(term, row)]
         return cls(
             aggregation=term.aggregation,
@@ -106,8 +106,8 @@ class Normaliser:
         )
 
     def step_factor(self) -> float:
-        """What a micro-batch's plain sum must be multiplied by, once the aggregation's own mean over a completion's
-        tokens (sequence_mean) is taken: 1/T, 1/B, 1/(B c) or 1. 0.0 when the step has no token: there is no update."""
+        """The factor of a micro-batch's plain sum, once the aggregation's own mean over a completion's tokens
+        (sequence_mean) is taken: 1/T, 1/B, 1/(B c) or 1. 0.0 when the step has no token: there is no update."""
         if not self.tokens:
             return 0.0
         if self.aggregation == "token_mean":

@@ -1,1 +1,1 @@
-"""From a user's input to a `Reading`: files, launch scripts, arguments."""
+"""The way from a user's input to a `Reading`: files, launch scripts, arguments."""

@@ -60,7 +60,7 @@ def parse_arguments(argv: Sequence[str]) -> Mapping[str, Any]:
 
 
 def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
-    """Those of a source's `values` that are not what its command says: `--set` has put them on top."""
+    """The part of a source's `values` that is not what its command says: `--set` has put it on top."""
     before = Arguments(argv)
     if isinstance(values, Arguments) and values.argv == before.argv:
         return {}

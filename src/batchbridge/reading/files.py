@@ -28,7 +28,7 @@ LEVELS = 4
 
 STANDARD_INPUT = "-"
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
-"""Where a shell puts what it has opened, `<(cat run.sh)`; any other pipe may wait for ever for its writer."""
+"""Folders where a shell puts what it has opened, `<(cat run.sh)`; any other pipe may wait for ever for its writer."""
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""

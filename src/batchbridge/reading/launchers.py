@@ -1,4 +1,5 @@
-"""Takes off programs that only start another one: `nohup`, `ray job submit ... --`, `accelerate launch`, `torchrun`.
+"""The removal of programs that only start another one: `nohup`, `ray job submit ... --`, `accelerate launch`,
+`torchrun`.
 
 What such a launcher says about the number of processes is kept as `Source.launcher`. The table knows for each wrapper
 which of its options take a value; an option with `=` is one word anyway.
@@ -31,9 +32,9 @@ class Program:
 
 
 class Wrapper(NamedTuple):
-    """How one wrapper is written. words: what it starts with. values: its options that take a value; flags: the other
-    way round, every option but these takes one. skipped: words between its options and the program (`timeout 60`).
-    starts: whether it starts a Python script itself. keeps: options whose values `Source.launcher` keeps."""
+    """The form of one wrapper. words: what it starts with. values: its options that take a value; flags: the other way
+    round, every option but these takes one. skipped: words between its options and the program (`timeout 60`). starts:
+    whether it starts a Python script itself. keeps: options whose values `Source.launcher` keeps."""
 
     words: tuple[str, ...]
     source: str

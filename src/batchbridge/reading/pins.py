@@ -14,7 +14,7 @@ FILES = (
     *("uv.lock", "poetry.lock", "requirements.txt", "requirements-dev.txt", "pyproject.toml", "setup.py", "setup.cfg"),
     "Dockerfile",
 )
-"""Named one by one: folders that the user did not name are not listed."""
+"""Files that may pin a version, named one by one: folders that the user did not name are not listed."""
 LEVELS = 8
 """Folders that are searched: the configuration's, and those above it."""
 MAX_BYTES = 4 << 20
@@ -30,7 +30,7 @@ class Pin(NamedTuple):
 def pinned(
     beside: Path, distribution: str | None, checkout: tuple[str, ...] = (), releases: Collection[str] = ()
 ) -> Pin | None:
-    """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two.
+    """The pin of the nearest folder above the file `beside` for `distribution`; None where it pins nothing, or two.
 
     checkout: files that a checkout of the framework has, seen from its root; the first says the version that it calls
     itself, which counts where it is one of `releases`, or looks like a release.

@@ -1,4 +1,5 @@
-"""From a user's input to a `Reading`: detect the framework, let its adapter read and check, apply the core's rules.
+"""The way from a user's input to a `Reading`: detect the framework, let its adapter read and check, apply the core's
+rules.
 
 Whatever goes wrong on the way, in the input or in a plugin, is a finding; only wrong Python arguments raise.
 """
@@ -103,7 +104,7 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Read
 
 
 def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
-    """What `adapter` makes of `source`, with all findings: of the loader, adapter, core rules and plugins."""
+    """The reading that `adapter` makes of `source`, with all findings: of loader, adapter, core rules and plugins."""
     findings = [*source.problems, *_plugin_warnings()]
     reading = _guarded(adapter, "read", lambda: _typed(adapter.read(source, context), Reading), findings)
     if reading is None:

@@ -1,4 +1,4 @@
-"""From a launch script to the `Source` of the training command in it."""
+"""The way from a launch script to the `Source` of the training command in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.launchers import Program, programs
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
-"""What a published script has where its reader's own value belongs: `<path_to_your_model>`."""
+"""The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
 RECOGNISED = 0.5
 """The least confidence of an adapter that makes a command a training command; as in `batchbridge.reading.read`."""
 
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
 
     @property
     def line(self) -> int:
-        """Where the program itself stands."""
+        """The line of the program itself."""
         return self.program.words[0].line
 
 
@@ -193,7 +193,7 @@ def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:
 
 
 def _taken(name: str, choice: Unknown, file: str) -> Finding:
-    """What a program of the machine decides is read as where that program fails, as a variable is that nothing sets."""
+    """The finding for a choice of the machine's: read as where its program fails, like a variable that nothing sets."""
     of = " or ".join(choice.one_of)
     message = f"{name} is {of}, which only the machine that runs the script tells; read as {choice.one_of[-1]}"
     fixes = tuple(Fix(f"--env {name}={other} reads the other") for other in choice.one_of[:-1])

@@ -1,4 +1,4 @@
-"""What people read of `diff`, `convert`, `scale` and `doctor`: stable text, safe to print."""
+"""The output of `diff`, `convert`, `scale` and `doctor` for people: stable text, safe to print."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ _WITH_VERBOSE = ("equivalent",)
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """What a command does with a conversion. version: where the target's version comes from, for a person. file: what
-    is written, None for standard output. form: its form. written: whether it is; refused: whether it would have been,
-    had nothing been lost. source: the options that name the source again for `batchbridge diff`, None where no file is
-    the whole of it."""
+    """The use that a command makes of a conversion. version: where the target's version comes from, for a person. file:
+    what is written, None for standard output. form: its form. written: whether it is; refused: whether it would have
+    been, had nothing been lost. source: the options that name the source again for `batchbridge diff`, None where no
+    file is the whole of it."""
 
     version: str = ""
     file: str | None = None
@@ -156,7 +156,7 @@ def _group(field: FieldReport, found: Conversion) -> str:
 
 
 def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
-    """What a person has to do, in the order in which it is done."""
+    """The tasks of a person, in the order in which they are done."""
     if found.verdict in ("invalid", "undecided"):
         which = "the source" if found.source.verdict == found.verdict else "the result"
         yield f"  nothing was written: {which} is {found.verdict}; batchbridge check says what to change"
@@ -198,7 +198,7 @@ def _hanging(text: str) -> list[str]:
 
 
 def _all_fields(found: Conversion) -> Iterator[str]:
-    """What -v lists: exact fields, settings outside the schema that were written, and those that were not."""
+    """The lists of -v: exact fields, settings outside the schema that were written, and those that were not."""
     exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
     yield from _listed("Exact", wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
     mapped = [report for report in found.outside if report.status == "mapped"]
@@ -250,7 +250,7 @@ def _says_its_devices(written: Written, back: Reading) -> bool:
 
 
 def edits(found: Into, done: str) -> str:
-    """What changed in an edited file, key by key, and what was done with it."""
+    """The changes in an edited file, key by key, and what was done with it."""
     if found.problems:
         return clean("\n".join(_listed(f"{one_line(found.path)} is not edited", map(one_line, found.problems))[1:]))
     lines = [f"{one_line(done)}: {count(len(found.changes), 'key')} changed, {found.kept} kept"]
@@ -260,7 +260,7 @@ def edits(found: Into, done: str) -> str:
 
 
 def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[Change]) -> str:
-    """What a choice of `scale` changed in a file, and the commands that come next."""
+    """The changes of a choice of `scale` in a file, and the commands that come next."""
     choice = found.choices[number - 1]
     where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
     many = count(len(changes), "setting")
@@ -379,7 +379,7 @@ _ROWS = (
     ("optimizer steps per rollout", "optimizer_steps_per_rollout"),
     ("optimizer steps in all", "total_optimizer_steps"),
 )
-"""What is shown side by side: label, and the name of a field or derived number."""
+"""The rows that are shown side by side: label, and the name of a field or derived number."""
 
 
 def _choice(index: int, choice: Choice) -> Iterator[str]:

@@ -18,11 +18,11 @@ from batchbridge.ledger.summary import Range
 WIDTH, HEIGHT = 344, 180
 """Pixels of a chart; as many fit on a telephone."""
 VEGA_LITE = "5.20"
-"""Its version that draws; vl-convert has several."""
+"""The version of Vega-Lite that draws; vl-convert has several."""
 _AXIS = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "gridColor": "var(--rule)", "domain": False}
 _AXIS |= {"ticks": False, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400, "labelPadding": 6}
 _WHOLE = {"tickMinStep": 1, "format": ",d"}
-"""Of an axis of whole numbers."""
+"""The properties of an axis of whole numbers."""
 _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 

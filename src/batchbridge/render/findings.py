@@ -27,7 +27,7 @@ PHASES = {
     "optimizer_step": "at some optimizer step",
     "never": "never",
 }
-"""When the native framework would notice, in words; the earliest first."""
+"""The time when the native framework would notice, in words; the earliest first."""
 
 KINDS = ("error", "undecided", "warning", "note")
 
@@ -38,7 +38,7 @@ def kind_of(finding: Finding) -> str:
 
 
 def wrong(reading: Reading) -> list[Finding]:
-    """What makes a reading invalid or undecided."""
+    """The findings that make a reading invalid or undecided."""
     return [finding for finding in reading.findings if kind_of(finding) in ("error", "undecided")]
 
 
@@ -105,7 +105,7 @@ def _told(name: str, finding: Finding, places: Sequence[Where], message: str, *,
 
 
 def _native(reading: Reading, finding: Finding) -> str | None:
-    """What the framework itself says or does, and when."""
+    """The framework's own words or act, and when."""
     if finding.native is None:
         return None
     framework = one_line(reading.framework)

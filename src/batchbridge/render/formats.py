@@ -31,7 +31,7 @@ def message(finding: Finding) -> str:
 
 
 def fingerprint(name: str, finding: Finding) -> str:
-    """The same for the same rule about the same settings of the configuration `name`, on whatever line they stand."""
+    """A fingerprint of a rule about the same settings of the configuration `name`, on whatever line they stand."""
     at = [f"{where.key} = {where.value}" for where in finding.where if where.key is not None]
     words = "\0".join([_posix(name), finding.code, *at])
     return hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()

@@ -144,13 +144,13 @@ def _page(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    """What templates are read and compiled by, once in a process. `safe` is said of our own style and pictures only:
-    everything in these is escaped already."""
+    """The environment that templates are read and compiled by, once in a process. `safe` is said of our own style and
+    pictures only: everything in these is escaped already."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     def printable(value: object) -> object:
-        """What a template prints: without control characters, and never too long."""
+        """The form in which a template prints a value: without control characters, and never too long."""
         if isinstance(value, Markup):
             return value
         shown = str(value)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from batchbridge.ledger.summary import Summary
 
 _RANKS = 64
-"""Ranks that are listed."""
+"""The number of ranks that are listed."""
 
 
 def summary(found: Summary) -> str:
@@ -39,7 +39,7 @@ def summary(found: Summary) -> str:
 
 
 def ranks(found: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What each rank trained, and how long it took where that is known: titles and rows of a table."""
+    """The training of each rank, and how long it took where that is known: titles and rows of a table."""
     titles = ["rank", "completions", "response tokens"]
     rows = [
         [str(rank), number(one.completions), number(one.response_tokens)] for rank, one in sorted(found.ranks.items())

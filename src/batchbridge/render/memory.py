@@ -1,4 +1,4 @@
-"""What a configuration's sizes say of memory, for a person: one line, and a table."""
+"""The memory that a configuration's sizes say, for a person: one line, and a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batchbridge.meaning.spec import Spec
 from batchbridge.render.findings import count
 
 _Draw = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-"""Draws (headers, rows)."""
+"""The function that draws (headers, rows)."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 

@@ -103,5 +103,5 @@ def _said(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    """What stands between backticks."""
+    """The text of a value between backticks."""
     return re.sub(r"[^\w.:-]", "?", str(value)[:80])

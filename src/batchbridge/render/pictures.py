@@ -15,7 +15,7 @@ from batchbridge.meaning.plan import Plan
 
 PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#d6a5c9", "#ff9d98", "#83bcb6", "#d8b5a5", "#d5d5d5")
 DEVICES = ("#f7f3e8", "#cfd8dc", "#e8dff5", "#d8e8d0")
-"""Of optimizer steps, and of devices; light enough for dark words on them."""
+"""Colours of optimizer steps, and of devices; light enough for dark words on them."""
 INK, PALE, UNTRAINED = "#222222", "#dddddd", "#ffffff"
 CELL, GAP, LEFT, LINE = 14, 3, 150, 22
 """Pixels: a completion or a token, the space between two, where the drawing begins, and a line of text."""
@@ -23,7 +23,7 @@ WIDEST = 1200
 """Pixels of a plan's picture; what is longer goes on in a row below."""
 
 MOST_COMPLETIONS = 512
-"""Of a rollout that is drawn: a longer picture shows nobody anything."""
+"""The most completions of a rollout that is drawn: a longer picture shows nobody anything."""
 
 
 class Picture:

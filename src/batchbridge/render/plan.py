@@ -20,8 +20,8 @@ _CANDIDATES = 1 << 16
 
 
 class Shown(NamedTuple):
-    """What is shown of a plan. dataset_size: prompts; None: places of the first rollout stand for them. open_: see
-    `open_dict`."""
+    """The part of a plan that is shown. dataset_size: prompts; None: places of the first rollout stand for them. open_:
+    see `open_dict`."""
 
     plan: Plan
     dataset_size: int | None
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
         }
 
     def lines(self, *, totals: bool) -> Iterator[str]:
-        """The same as text, line by line; the derived numbers only with `totals`."""
+        """The shown part as text, line by line; the derived numbers only with `totals`."""
         if totals:
             yield from _totals_lines(self.plan, self.dataset_size)
         if self.open_ is not None:
@@ -78,7 +78,7 @@ def _totals_lines(plan: Plan, dataset_size: int | None) -> Iterator[str]:
 
 
 def open_dict(plan: CandidatePlan) -> dict[str, Any]:
-    """What the run itself decides, by field, and the candidates of its first rollouts."""
+    """The questions that the run itself decides, by field, and the candidates of its first rollouts."""
     shown = min(2 * plan.prompts_per_rollout, _CANDIDATES)
     return {"fields": dict(plan.undecided), "members_are": plan.members_are, "candidates": plan.candidates(0, shown)}
 
@@ -91,7 +91,7 @@ def _enough_prompts(spec: Spec) -> int:
 
 
 def _share(plan: Plan) -> Iterator[str]:
-    """How many completions of an optimizer step each device trains, and in how many micro-batches."""
+    """The number of completions of an optimizer step that each device trains, and in how many micro-batches."""
     values, micro = _totals(plan, None), plan.spec.micro_batch.completions_per_device
     each, cuts = values["completions_per_device_per_step"], values["gradient_accumulation_steps"]
     if each is not None:

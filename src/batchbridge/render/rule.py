@@ -20,7 +20,7 @@ _STOPS = {
     "first_rollout": "hours of waiting may be paid for by then.",
     "optimizer_step": "hours of generation may be paid for by then.",
 }
-"""When a run stops, and at what cost."""
+"""The time when a run stops, and at what cost."""
 _GOES_ON = {
     "error": "{framework} never reports it. The run goes on, and no run like this can be wanted.",
     "warning": "{framework} never reports it. The run goes on, and trains something else than one would think.",

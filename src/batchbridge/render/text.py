@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from batchbridge.meaning.spec import LossTerm, Spec
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-"""Draws (headers, rows); the commands pass rich's on a terminal."""
+"""The function that draws (headers, rows); the commands pass rich's on a terminal."""
 
 NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""
@@ -143,7 +143,7 @@ _STEP_UNITS = {
 
 
 def _releases(name: str, judged: Judged | None) -> Iterator[str]:
-    """What every known release says, where no version was named."""
+    """The judgement of every known release, where no version was named."""
     if judged is None:
         return
     reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"

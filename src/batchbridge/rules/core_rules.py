@@ -455,4 +455,4 @@ RULES = (
     Rule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
     Rule("BB143", "the schema has a word for every term", "note", "never", _terms_without_a_word),
 )
-"""Codes are stable: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; a number is never used again."""
+"""Rules, with stable codes: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; no number is used again."""

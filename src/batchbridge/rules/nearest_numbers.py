@@ -18,7 +18,7 @@ LARGEST = (1 << 32) - 1
 """The largest integer that is proposed. Seeds end here (numpy.random.seed), and no count of a real run comes near."""
 
 REACH = 4096
-"""How many values of one integer are asked about on each side: every multiple of up to 4,096 devices lies nearer."""
+"""The number of values of one integer asked about on each side: every multiple of up to 4,096 devices lies nearer."""
 
 
 def nearest_numbers(

@@ -1,1 +1,1 @@
-"""Wrapping a trainer, and reaching the trainer of a launched command."""
+"""The wrapping of a trainer, and of the trainer of a launched command."""

@@ -59,7 +59,7 @@ def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda tr
 
 
 def _meaning(launch: Launch, trainer: Any) -> Any:
-    """What the launch wants the run to mean: a `Spec`, a `Reading`, or None for the trainer's own configuration."""
+    """The meaning that the launch wants: a `Spec`, a `Reading`, or None for the trainer's own configuration."""
     from batchbridge.meaning.spec import Spec
     from batchbridge.reading.read import read
 

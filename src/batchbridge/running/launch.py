@@ -31,14 +31,14 @@ else:  # the import system asks for methods, and that module brings temporary fi
 ENVIRONMENT = "BATCHBRIDGE_RUN"
 """The environment variable that holds the launch."""
 TRAINER = "trainer"
-"""How the names of receipts begin that say: a trainer was wrapped."""
+"""The beginning of the names of receipts that say: a trainer was wrapped."""
 SITE = Path(__file__).parent / "_site"
 """The folder with `sitecustomize`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What every process of a launched command knows.
+    """The facts that every process of a launched command knows.
 
     framework: the command's, or "unknown": the trainer that it builds says. hooks: module of the framework ->
     `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
@@ -107,8 +107,8 @@ def _call(target: str, module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Lets the other finders find a module, and calls its hook once it is executed. An error in a hook is an error of
-    the import: a run that cannot be reached must not go on natively."""
+    """A finder that lets the other finders find a module, and calls its hook once it is executed. An error in a hook is
+    an error of the import: a run that cannot be reached must not go on natively."""
 
     def __init__(self, hooks: Mapping[str, str], run: str) -> None:
         self._hooks, self.run = dict(hooks), run

@@ -62,7 +62,7 @@ def with_launch(runtime_env: Any) -> dict[str, Any]:
 
 
 def confirm(ray: Any, run: str) -> None:
-    """Raises `CannotAttach` unless a worker process of this cluster belongs to the launch `run`."""
+    """The check (`CannotAttach`) that a worker process of this cluster belongs to the launch `run`."""
     from batchbridge.errors import CannotAttach
 
     try:
@@ -84,7 +84,7 @@ def announce(run: str) -> None:
 
 
 def collect(run: str) -> None:
-    """In the process of the command, before it leaves the cluster: the receipt that `announce` left there."""
+    """The receipt that `announce` left in the cluster, taken in the process of the command before it leaves there."""
     ray = sys.modules.get("ray")
 
     if ray is None or not ray.is_initialized():

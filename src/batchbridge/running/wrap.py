@@ -133,7 +133,7 @@ def wrap(
 
 
 def _attached(owner: Adapter, trainer: object, request: Request) -> Attachment:
-    """What the adapter attaches, and what tells the trainer's loggers where they are asked for."""
+    """The attachment that the adapter makes, and what tells the trainer's loggers where they are asked for."""
     attachment = owner.attach(trainer, request)
     if request.report_to is None:
         return attachment
@@ -148,7 +148,7 @@ def _attached(owner: Adapter, trainer: object, request: Request) -> Attachment:
 
 
 def no_loggers(framework: str) -> str:
-    """Why `report_to` is refused, and the way out."""
+    """The reason why `report_to` is refused, and the way out."""
     return (
         f"the loggers of {framework}'s trainer are not reached by its adapter: wrap without report_to, and read the "
         "ledger (`batchbridge ledger show`)"
@@ -156,7 +156,7 @@ def no_loggers(framework: str) -> str:
 
 
 def no_packing(framework: str) -> str:
-    """Why padding="free" is refused, and the way out."""
+    """The reason why padding="free" is refused, and the way out."""
     return (
         f'the adapter of {framework} does not lay completions end to end: wrap with padding="padded" (the framework\'s '
         "own setting for it, where it has one, stays as it is)"
@@ -164,7 +164,7 @@ def no_packing(framework: str) -> str:
 
 
 def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
-    """Raises `CannotAttach`, the reasons of `failure` included, where the trainer has to stay without."""
+    """The earlier attachment, put back; else `CannotAttach`, the reasons of `failure` included."""
     try:
         attachment = _attached(owner, trainer, replace(request, again=True))
     except CannotAttach as error:
@@ -200,7 +200,7 @@ def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -
 
 
 def _require_equal(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
+    """Refusal (`CannotAttach`) of processes that are wrapped together and ask for different things, by what differs."""
     mine = asked[0]
     for rank, its in enumerate(asked):
         differs = [
@@ -286,7 +286,7 @@ def planned(spec: Spec, dataset_size: int, *, fills_places: bool) -> Plan:
 
 
 def open_terms(names: Sequence[str], own: Reading) -> str:
-    """Why terms that the schema has no word for are refused, and the way out."""
+    """The reason why terms that the schema has no word for are refused, and the way out."""
     origin = own.provenance.get("open_terms")
     said = f" (here {origin.key} = {origin.value})" if origin is not None and origin.key is not None else ""
     return (
@@ -305,7 +305,7 @@ def _refused(trainer: object, adapter: Adapter, asked: Request, name: str, reaso
 
 
 def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
-    """What a user's spec asks of micro-batches: its token budgets, no fixed sizes."""
+    """The part of micro-batches that a user's spec asks for: its token budgets, no fixed sizes."""
     if asked.tokens_per_device is not None:
         return asked
     if asked.forward_tokens_per_device is None:

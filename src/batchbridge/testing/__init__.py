@@ -1,4 +1,4 @@
-"""What adapter authors need to test an adapter; each name imports its module on first use."""
+"""The tools with which adapter authors test an adapter; each name imports its module on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -42,7 +42,8 @@ ROUNDING = 1e-4
 
 
 class AttachContract:
-    """Subclass it as `Test...`, give `wrong_losses` and the fixture `build`: pytest runs the laws; see the module."""
+    """The contract of attaching, for a subclass `Test...` with `wrong_losses` and the fixture `build`: pytest runs the
+    laws; see the module."""
 
     wrong_losses: ClassVar[Mapping[str, Callable[[Any], None]]]
     """Name to a function that gives one trainer a loss which is not what its configuration says: another average, a
@@ -52,7 +53,7 @@ class AttachContract:
     """Name of a refusal to a function that changes a trainer, settings included, so that `attach` refuses it so."""
 
     def train(self, trainer: Any) -> None:
-        """Runs the trainer to its end. Default: `trainer.train()`."""
+        """The training of a trainer to its end. Default: `trainer.train()`."""
         trainer.train()
 
     def parameters_of(self, trainer: Any) -> list[Any]:
@@ -60,7 +61,7 @@ class AttachContract:
         return [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Called by pytest: one test for each wrong loss and each way to touch gradients."""
+        """The tests that pytest makes: one for each wrong loss and each way to touch gradients."""
         tables = ("wrong_loss", self.wrong_losses), ("touched", TOUCHED), ("refused", self.refused_trainers)
         for name, values in tables:
             if name in metafunc.fixturenames:
@@ -180,7 +181,7 @@ class AttachContract:
 
 
 def _foreseen(trainer: Any) -> Enforcement:
-    """What is said of the trainer's own configuration."""
+    """The enforcement that is foreseen for the trainer's own configuration."""
     (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     return enforcement_of(owner, read(trainer, framework=owner.framework))
 
@@ -200,11 +201,11 @@ class _Switch:
 
 
 Touch = Callable[[list[Any], "pytest.MonkeyPatch"], _Switch]
-"""Of the parameters that are trained."""
+"""The way to touch the parameters that are trained."""
 
 
 def _every_gradient(change: Callable[[Any], object]) -> Touch:
-    """Once a backward pass has added to it, and before anything else reads it."""
+    """The change of every gradient, once a backward pass has added to it, and before anything else reads it."""
 
     def touch(parameters: list[Any], monkeypatch: pytest.MonkeyPatch) -> _Switch:
         switch = _Switch()
@@ -245,11 +246,11 @@ TOUCHED: Mapping[str, Touch] = {
     "a loss counted twice": _every_second_backward(lambda native, tensor: native(2 * tensor)),
     "a backward pass left out": _every_second_backward(lambda native, tensor: None),
 }
-"""What else may happen to gradients, each while a trainer is wrapped."""
+"""Further things that may happen to gradients, each while a trainer is wrapped."""
 
 
 def _state(trainer: Any) -> dict[str, dict[str, object]]:
-    """What the trainer, and each object that it holds, has for attributes: plain values, identities, and sizes."""
+    """The attributes of the trainer, and of each object that it holds: plain values, identities, and sizes."""
     held = {
         name: value for name, value in vars(trainer).items() if hasattr(value, "__dict__") and name != "batchbridge"
     }
@@ -272,7 +273,8 @@ def _classes(trainer: Any) -> list[dict[str, int]]:
 
 @contextmanager
 def _failing_probe(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """As if the probe had found something: everything was patched by then. Yields what was."""
+    """The span in which the probe acts as if it had found something: everything was patched by then. Yields what
+    was."""
     (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     assert owner.runtime, "the laws are those of `Adapter.runtime`"
     module, _, name = owner.runtime.partition(":")

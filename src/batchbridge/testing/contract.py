@@ -35,10 +35,11 @@ __all__ = ["AdapterContract", "InvalidCase", "ValidCase"]
 
 
 class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
-    """Subclass it as `Test...`, fill the attributes of `Laws`, and pytest runs the contract; see the module."""
+    """The contract of an adapter, for a subclass `Test...` with the attributes of `Laws`: pytest runs it; see the
+    module."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Called by pytest: one test per case, hostile value, field."""
+        """The tests that pytest makes: one per case, hostile value, field."""
         cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
         tables: dict[str, tuple[Sequence[Any], Sequence[str]]] = {
             "valid_case": (self.valid, [case.name for case in self.valid]),

@@ -21,20 +21,20 @@ parameters, which float32 itself rounds. Later gradients are taken at parameters
 and are measured but not judged here: the movement is what they add up to, and the oracle of
 `batchbridge.testing.oracle` is what each is held against at its own parameters."""
 CONTROL = 10 * TRAJECTORY_BAR
-"""By how much a negative control must at least be apart: a run that trains something else, or with one fault in it."""
+"""The least distance of a negative control: a run that trains something else, or with one fault in it."""
 LEAST_MOVEMENT = 0.01
-"""Of the parameters' norm: a run that moves less than that shows nothing."""
+"""The least movement, as a share of the parameters' norm: a run that moves less than that shows nothing."""
 ADAM_EPSILON = 3e-3
 """AdamW's epsilon wherever trajectories of the tiny policy are compared: 100,000 times the rounding noise of its
 gradients (3e-8 per element), half of the smallest gradients' root mean square or less (7e-3 to 2e-1). See
 docs/testing.md for what a smaller one does."""
 LEDGER_RTOL = 1e-4
-"""Of rewards, advantages and weights: frameworks compute them in float32."""
+"""The relative tolerance of rewards, advantages and weights: frameworks compute them in float32."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Where a run left its ledger, and its steps (`batchbridge.testing.snapshots`); None: they were not kept."""
+    """The place of a run's ledger, and of its steps (`batchbridge.testing.snapshots`); None: they were not kept."""
 
     ledger: Path
     steps: Path | None = None
@@ -52,9 +52,9 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Apart:
-    """How far two runs are apart. ledger: None, or the first difference in words. gradients: of each step,
-    `norm(a - b) / norm(b)`. trajectory: the same of the movements. movement: of b's parameters, relative to their norm
-    at the start. None: the runs kept no steps."""
+    """The distance between two runs. ledger: None, or the first difference in words. gradients: of each step, `norm(a -
+    b) / norm(b)`. trajectory: the same of the movements. movement: of b's parameters, relative to their norm at the
+    start. None: the runs kept no steps."""
 
     ledger: str | None
     gradients: tuple[float, ...] | None = None
@@ -62,7 +62,7 @@ class Apart:
     movement: float | None = None
 
     def problems(self, bar: float = TRAJECTORY_BAR) -> list[str]:
-        """What is against calling the runs equal; empty: nothing."""
+        """The objections to calling the runs equal; empty: nothing."""
         found = [] if self.ledger is None else [self.ledger]
         if self.gradients is not None and not self.gradients[0] <= bar:
             found.append(f"optimizer step 0: gradients differ by {self.gradients[0]:.2e}, bar {bar:.0e}")
@@ -75,7 +75,7 @@ class Apart:
 
 Place = FinishedRun | str | PathLike[str]
 Says: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
-"""What a policy with these parameters (flat) says, flat and in float64: `trajectories.log_probabilities`."""
+"""The function from parameters (flat) to what a policy says, flat and in float64: `trajectories.log_probabilities`."""
 
 
 def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:

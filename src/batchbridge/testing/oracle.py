@@ -197,7 +197,7 @@ def relative_error(measured: torch.Tensor, expected: torch.Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedRun:
-    """What the oracle needs to know of a run with scripted rollouts.
+    """The facts that the oracle needs to know of a run with scripted rollouts.
 
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
     reference policy, or None. surrogate: replaces the objective's (see `token_losses`). multiplier: of (prompt, sample,

@@ -33,7 +33,7 @@ class Ledgers:
         return self._folder / name / "ledger"
 
     def run(self, name: str) -> Path:
-        """What `assert_equivalent` takes: the folder of the run, with its ledger (and `steps`, where they are kept)."""
+        """The folder of the run that `assert_equivalent` takes, with its ledger (and `steps`, where they are kept)."""
         return self._folder / name
 
     def steps(self, name: str) -> StepStream:

@@ -43,7 +43,7 @@ def watched(native: Callable[..., Any], look: Callable[..., object]) -> Callable
 
 
 class Keeper:
-    """Keeps the optimizer steps of one process, numbered in their order.
+    """The keeper of the optimizer steps of one process, numbered in their order.
 
     writes: whether this process writes; the others call it too where gathering is collective.
     """
@@ -95,5 +95,5 @@ def flat(tensors: Iterable[Any]) -> torch.Tensor:
 
 
 def snapshots(folder: Path) -> list[Snapshot]:
-    """What was kept, in the order of the steps."""
+    """The steps that were kept, in their order."""
     return [Snapshot(int(file.stem), **torch.load(file, weights_only=True)) for file in sorted(folder.glob("*.pt"))]

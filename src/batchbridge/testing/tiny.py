@@ -85,8 +85,8 @@ class Script:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Script:
-        """What scripted engines play: `BATCHBRIDGE_FLAT`: flat prompts, between commas. `BATCHBRIDGE_BINARY`: rewards
-        are 0 or 1."""
+        """The script that scripted engines play: `BATCHBRIDGE_FLAT`: flat prompts, between commas.
+        `BATCHBRIDGE_BINARY`: rewards are 0 or 1."""
         flat = frozenset(int(prompt) for prompt in environment.get(FLAT, "").split(",") if prompt)
         return cls(flat=flat, binary=bool(environment.get(BINARY)))
 
@@ -111,7 +111,7 @@ class Script:
         return [0 if (prompt, sample) in self.empty else 1] * len(self.completion(prompt, sample))
 
     def reward(self, prompt: int, sample: int) -> float:
-        """Between 0 and 6; within a group of up to seven never equal, or always where the prompt is flat. binary: 1
-        from 4 on, else 0; both occur in a group of four or more that is not flat."""
+        """The reward between 0 and 6; within a group of up to seven never equal, or always where the prompt is flat.
+        binary: 1 from 4 on, else 0; both occur in a group of four or more that is not flat."""
         earned = (prompt * 5 + (0 if prompt in self.flat else sample * 3)) % 7
         return float(earned >= 4 if self.binary else earned)

@@ -1,4 +1,4 @@
-"""What the tiny policy says where a run ends: by this ends are compared, and not by their parameters.
+"""The answer of the tiny policy where a run ends: by this ends are compared, and not by their parameters.
 
 A parameter is stored in float32, rounded by some 3e-8 of itself at every step, whatever moved it: up to 1e-5 of the
 movement of a run that moves by 1 %. The learned part of a movement shows in full in the log-probabilities, in float64,
@@ -19,9 +19,9 @@ from batchbridge.testing.oracle import Sample, logprobs
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
 PROMPTS, SAMPLES = 12, 4
-"""Of the completions by which ends are compared, whatever the runs trained."""
+"""The numbers of the completions by which ends are compared, whatever the runs trained."""
 Inputs = Callable[[int, int], Mapping[str, torch.Tensor]]
-"""Of (prompt, completion tokens): see `Sample`."""
+"""The function from (prompt, completion tokens) to the policy's inputs: see `Sample`."""
 
 
 def log_probabilities(
@@ -32,7 +32,8 @@ def log_probabilities(
     tokenize: Callable[[str], Sequence[int]] | None = None,
     inputs: Inputs | None = None,
 ) -> torch.Tensor:
-    """What a tiny policy with these parameters (flat) gives every token of the script's completions, float64.
+    """The log-probabilities that a tiny policy with these parameters (flat) gives every token of the script's
+    completions, float64.
 
     policy: of which architecture; the tiny policy's by default. tokenize: a prompt's token ids; the tiny tokenizer's by
     default. inputs: what the policy is given beside tokens.

@@ -1,4 +1,4 @@
-"""Run by every Python process of a command that `batchbridge run` started; see `batchbridge.running.launch`."""
+"""The start of every Python process of a command that `batchbridge run` started; see `batchbridge.running.launch`."""
 
 import importlib.machinery
 import importlib.util
