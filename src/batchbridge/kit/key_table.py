@@ -22,6 +22,7 @@ from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import UNKNOWN, Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec
+from batchbridge.reading.yaml_json import groups
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
@@ -205,17 +206,17 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     whole = None if source.path is None else str(source.path)
     files: Mapping[str, str] = getattr(source, "files", {})  # of a `ComposedSource`
     said = gathered(settings_in(source.values, rows), rows)
-    groups = {key for key in said if is_group(key, rows)}
-    said = {key: value for key, value in said.items() if key not in groups or value not in (None, {})}
+    above = groups_of(rows)
+    said = {key: value for key, value in said.items() if key not in above or value not in (None, {})}
 
     def place(key: str) -> Where:
         line = source.lines.get(key)
         return Where(key[:60], shown(said[key]), files.get(key, whole) if line else None, line)
 
     def unknown(key: str, near: Sequence[str]) -> Finding:
-        renamed = () if key in groups else (Fix(f"write {name}", {key: None, name: said[key]}) for name in near)
+        renamed = () if key in above else (Fix(f"write {name}", {key: None, name: said[key]}) for name in near)
         code, message = codes.unknown_key, f"{framework} has no setting {key[:60]}"
-        if key in groups:
+        if key in above:
             code, message = codes.wrong_value, f"{key} = {shown(said[key])}: expected a group of settings"
         fixes = (*renamed, Fix(f"remove {key[:60]}", {key: None}))
         return Finding(code, "error", "config", message, (place(key),), fixes)
@@ -235,9 +236,9 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     return Given(found.native, places, found.findings)
 
 
-def is_group(key: str, rows: Collection[str]) -> bool:
-    """Whether a key that is no row itself has rows below it."""
-    return key not in rows and any(row.startswith(f"{key}.") for row in rows)
+def groups_of(rows: Collection[str]) -> set[str]:
+    """The groups that rows stand in, without those that are rows themselves."""
+    return {group for key in rows for group in groups(key)} - set(rows)
 
 
 def gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
-from batchbridge.kit.key_table import Codes, Key, is_group, settings_in
+from batchbridge.kit.key_table import Codes, Key, groups_of, settings_in
 from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import shown
@@ -83,8 +83,8 @@ class NemoAdapter(TableAdapter):
         resolver = Resolver({**defaults, **said}, source.env, source.unknown, FUNCTIONS)
         values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
         problems = list(source.problems)
-        groups = {key for key in said if is_group(key, rows) and not key.startswith("data.")}  # or a list of datasets
-        for key in [key for key in said if key in rows or key.startswith(settings.STRICT) or key in groups]:
+        known = {*rows, *groups_of(rows)} - {"data.train", "data.validation"}  # or lists of datasets
+        for key in [key for key in said if key in known or key.startswith(settings.STRICT)]:
             try:
                 values[key] = typed(said[key] if key in source.unknown else resolver.get(key))
             except Unresolved as error:
