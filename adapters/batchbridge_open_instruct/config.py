@@ -77,11 +77,11 @@ class OpenInstructAdapter(PackagedAdapter):
         """See `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
-        rows, others = tables.rows_of(version), tables.other_names(version)
+        rows, others = tables.rows_of(version), tables.other_rows(version)
         takes = {key: row for key, row in rows.items() if not row.fixed}
-        on = others.union(key for key, row in takes.items() if row.default is True)  # of others it is not known
+        on = {*others}.union(key for key, row in takes.items() if row.default is True)  # of others it is not known
         values = {key: value for key, value in source.values.items() if key != SCRIPT}
-        said, places = options_of(dataclasses.replace(source, values=values), others.union(takes), on)
+        said, places = options_of(dataclasses.replace(source, values=values), {*others, *takes}, on)
         elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
@@ -89,13 +89,16 @@ class OpenInstructAdapter(PackagedAdapter):
             return _unknown_key(places[key], fitting, version, script, elsewhere)
 
         def wrong(key: str, error: WrongValue) -> Finding:
-            text, default = f"{key} = {places[key].value!r}: expected {error}", rows[key].default
-            fix = Fix(f"the default is {default}", {key: default})
+            text = f"{key} = {places[key].value!r}: expected {error}"
+            default = None if key in others else rows[key].default
+            fix = Fix(f"remove {key}" if key in others else f"the default is {default}", {key: default})
             return Finding(self.codes.wrong_value, "error", "config", text, (places[key],), (fix,))
 
         taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
-        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
-        found += taken.findings
+        known = {key: value for key, value in said.items() if key in others and key not in source.unknown}
+        beside = converted(known, others, unknown, wrong)
+        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong or beside.wrong)
+        found += [*taken.findings, *beside.findings]
         world_key, asked = LEARNERS[script], context.world_size
         if asked is not None and asked != learners(native):
             if world_key in said or asked > LARGEST:
@@ -109,7 +112,7 @@ class OpenInstructAdapter(PackagedAdapter):
         from batchbridge_open_instruct.behaviour import behaviour
         from batchbridge_open_instruct.rules.row import Facts
 
-        facts = Facts(native, places, context.dataset_size, version)
+        facts = Facts(native, places, context.dataset_size, version, beside.native)
         reading = dataclasses.replace(reading, run=facts)
         try:
             told = meaning(native, version)
