@@ -97,7 +97,7 @@ class OpenInstructAdapter(PackagedAdapter):
         taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
         known = {key: value for key, value in said.items() if key in others and key not in source.unknown}
         beside = converted(known, others, unknown, wrong)
-        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong or beside.wrong)
+        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
         found += [*taken.findings, *beside.findings]
         world_key, asked = LEARNERS[script], context.world_size
         if asked is not None and asked != learners(native):
