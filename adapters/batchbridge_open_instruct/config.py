@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, walk
 from batchbridge.kit.command_line import options_of
+from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
@@ -155,11 +156,7 @@ class OpenInstructAdapter(PackagedAdapter):
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The command as `argv` (one word per line) and for a shell."""
         program = ["python", f"open_instruct/{values[SCRIPT]}"]
-        options = [
-            [f"--{key}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
-            for key, value in values.items()
-            if key != SCRIPT
-        ]
+        options = [option_words(key, value) for key, value in values.items() if key != SCRIPT]
         missing = "" if "model_name_or_path" in values else "dataset, model and "
         head = f"# open-instruct, checkout of {version}; {missing}engines are to be added\n"
         argv = [*program, *(word for words in options for word in words)]
