@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from batchbridge.kit import Context, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
+from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, Said, place_of
 from batchbridge.kit.values import shown, spec_of
@@ -20,7 +21,16 @@ from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
+from batchbridge_easyr1.settings import (
+    EXAMPLE,
+    EXAMPLE_NAME,
+    FREE_GROUPS,
+    GPUS,
+    NODES,
+    groups_of,
+    kinds_of,
+    settings_of,
+)
 
 CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
 NATIVELY = Natively(
@@ -85,6 +95,7 @@ class EasyR1Adapter(PackagedAdapter):
         said.findings += _unknown_keys(said, version)
         native, unread = NATIVELY.values(settings_of(version).values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
+        said.findings += _wrong_types(said, version)
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
             self.unread(version, [*found, *said.findings], context), native=native, given=said.places
@@ -146,17 +157,18 @@ def _said(source: Source, version: str) -> Said:
         said.put_mapping(values, source.lines, source.path)
         return said
     words = list(source.argv)
-    words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
-    pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
+    words = words[words.index(ENTRY) + 1 :] if ENTRY in words else [word for word in words if "=" in word]
+    pairs = [word.partition("=")[::2] for word in words]  # a word alone is a key with null to OmegaConf
     _base(next((text for key, text in pairs if key == "config"), None), source.path, version, said)
-    for key, text in pairs:
-        if key == "config":
+    for word, text in pairs:
+        if word == "config":
             continue
         try:
             value = parse_scalar(text)
         except ValueError:
             value = text
-        said.put(key, value, place_of(key, value, source.lines.get(key), source.path))
+        key = re.sub(r"\[([^][]*)\]", r".\1", word)  # data[seed] is data.seed
+        said.put(key, value, place_of(key, value, source.lines.get(word), source.path))
     said.put_on_top(source)
     return said
 
@@ -184,7 +196,7 @@ def _base(name: Any, beside: Path | None, version: str, said: Said) -> None:
 
 
 def _unknown_keys(said: Said, version: str) -> list[Finding]:
-    known, groups = keys_of(version), groups_of(version)
+    known, groups = kinds_of(version), groups_of(version)
     found = [
         NATIVELY.wrong(place, said.values[key], "a group of settings")
         for key, place in said.places.items()
@@ -205,3 +217,21 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
         ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
         found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))
     return found
+
+
+def _wrong_types(said: Said, version: str) -> Iterator[Finding]:
+    """Values that the fields of settings without a row do not take."""
+    kinds = {key: kind for key, kind in kinds_of(version).items() if key not in settings_of(version)}
+    for key in [key for key in said.values if key in kinds and key not in said.unknown]:
+        value = said.values[key]
+        if (isinstance(value, str) and "${" in value) or _endless(kinds[key], value):
+            continue
+        try:
+            kinds[key].convert(None if value == "???" else value)
+        except WrongValue as error:
+            yield NATIVELY.wrong(said.places[key], value, str(error))
+
+
+def _endless(kind: Kind, value: Any) -> bool:
+    """Whether a float is inf or nan: what decides nothing here may be."""
+    return kind.name.startswith("float") and str(value).lower().strip("+-.") in ("inf", "nan")

@@ -7,10 +7,9 @@ from typing import Any
 
 from batchbridge.kit.file_schema import LEAF, Words, nested, refused, setting
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.kinds import anything
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import LOSS_TYPES, estimators_of
-from batchbridge_easyr1.settings import FREE_GROUPS, SET_BY_EASYR1, keys_of, ranges, settings_of
+from batchbridge_easyr1.settings import FREE_GROUPS, SET_BY_EASYR1, kinds_of, ranges, settings_of
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     names.NODES: ("nodes", "Nodes of the run."),
@@ -65,19 +64,19 @@ def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[
     """
     rows, words = settings_of(version), words_of(version)
     leaves = {}
-    for key in keys_of(version):
+    for key, kind in kinds_of(version).items():
         unit, meaning = MEANINGS.get(key, ("", ""))
         if key in SET_BY_EASYR1 and not meaning:
             meaning = "EasyR1 overwrites what stands here."
-        row = rows.get(key, Key(key, anything))
+        row = rows.get(key, Key(key, kind))
         row = row._replace(unit=row.unit or unit, meaning=row.meaning or meaning)
         leaves[key] = setting(row, words.get(key), decides=decides(key), interpolates=True)
         if key not in rows:
-            del leaves[key]["default"]  # not recorded, nor is its kind
+            del leaves[key]["default"]  # not recorded
             leaves[key] |= {} if key in FREE_GROUPS else LEAF
     for versions, keys in ranges().items():
         for key in keys:
             if key not in leaves:
                 why = f"EasyR1 {version} has no setting {key}; EasyR1 {versions} has it"
                 leaves[key] = refused(why)
-    return nested(leaves, [group for group in FREE_GROUPS if group in keys_of(version)])
+    return nested(leaves, [group for group in FREE_GROUPS if group in kinds_of(version)])

@@ -11,6 +11,7 @@ from typing import Any
 from batchbridge.kit import omegaconf_kinds as kinds
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key
+from batchbridge.kit.kinds import Kind, WrongValue, or_null
 from batchbridge.kit.omegaconf_kinds import structured
 from batchbridge.kit.versions import holds as holds
 
@@ -166,20 +167,32 @@ def settings_of(version: str) -> Mapping[str, Key]:
     return {row.key: row for row in SETTINGS if holds(row.versions, version)}
 
 
+def _group(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value
+    raise WrongValue("a group of settings")
+
+
+_GROUP = Kind("dict", "a group of settings", _group, {"type": "object"})
+_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "str": TEXT, "list": LIST, "dict": _GROUP}
+
+
 @lru_cache(maxsize=16)
-def keys_of(version: str) -> frozenset[str]:
-    """Every key of a configuration in `version`, also those that decide nothing here. Source: EasyR1's own dataclasses,
-    recorded by tests/adapters/easyr1/native/record.py."""
-    return frozenset(key for versions, keys in ranges().items() if holds(versions, version) for key in keys)
+def kinds_of(version: str) -> Mapping[str, Kind]:
+    """Every key of a configuration in `version` with what its field takes, also those that decide nothing here.
+    Source: EasyR1's own dataclasses, recorded by tests/adapters/easyr1/native/record_types.py."""
+    types = {key: name for versions, keys in ranges().items() if holds(versions, version) for key, name in keys.items()}
+    kinds = {key: (_KINDS[name.rstrip("?")], name.endswith("?")) for key, name in types.items()}
+    return {key: or_null(kind) if optional else kind for key, (kind, optional) in kinds.items()}
 
 
-def ranges() -> Mapping[str, list[str]]:
-    """Every key that some version has, by the versions that have it."""
-    found: Mapping[str, list[str]] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
+def ranges() -> Mapping[str, Mapping[str, str]]:
+    """Every key that some version has, with its type, by the versions that have it."""
+    found: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
     return found
 
 
 @lru_cache(maxsize=16)
 def groups_of(version: str) -> frozenset[str]:
     """Every group of the keys of `version`."""
-    return frozenset(key.rsplit(".", at)[0] for key in keys_of(version) for at in range(1, key.count(".") + 1))
+    return frozenset(key.rsplit(".", at)[0] for key in kinds_of(version) for at in range(1, key.count(".") + 1))

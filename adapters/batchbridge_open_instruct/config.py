@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, set_on_top, walk
 from batchbridge.kit.command_line import NOT_USED, CommandLine, Takes, options_of, parse, refusals, strays
+from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
@@ -77,7 +78,7 @@ class OpenInstructAdapter(PackagedAdapter):
         """See `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
-        rows, others = tables.rows_of(version), tables.other_names(version)
+        rows, others = tables.rows_of(version), tables.other_rows(version)
         line = _given(source, options_of(rows, others))
         said, places = line.values, line.places
         elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
@@ -87,13 +88,17 @@ class OpenInstructAdapter(PackagedAdapter):
             return _unknown_key(places[key], fitting, version, script, elsewhere)
 
         def wrong(key: str, error: WrongValue) -> Finding:
-            text, default = f"{key} = {places[key].value!r}: expected {error}", rows[key].default
-            fix = Fix(f"the default is {default}", {key: default})
+            text = f"{key} = {places[key].value!r}: expected {error}"
+            default = None if key in others else rows[key].default
+            fix = Fix(f"remove {key}" if key in others else f"the default is {default}", {key: default})
             return Finding(self.codes.wrong_value, "error", "config", text, (places[key],), (fix,))
 
         taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
+        known = {key: value for key, value in said.items() if key in others and key not in source.unknown}
+        beside = converted(known, others, unknown, wrong)
         native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong or line.refused)
-        found += [*refusals(line, self.codes, ""), *taken.findings, *strays(line, self.codes, "", NOT_USED)]
+        found += [*refusals(line, self.codes, ""), *taken.findings, *beside.findings]
+        found += strays(line, self.codes, "", NOT_USED)
         world_key, asked = LEARNERS[script], context.world_size
         if asked is not None and asked != learners(native):
             if world_key in said or asked > LARGEST:
@@ -107,7 +112,7 @@ class OpenInstructAdapter(PackagedAdapter):
         from batchbridge_open_instruct.behaviour import behaviour
         from batchbridge_open_instruct.rules.row import Facts
 
-        facts = Facts(native, places, context.dataset_size, version)
+        facts = Facts(native, places, context.dataset_size, version, beside.native)
         reading = dataclasses.replace(reading, run=facts)
         try:
             told = meaning(native, version)
@@ -150,11 +155,7 @@ class OpenInstructAdapter(PackagedAdapter):
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The command as `argv` (one word per line) and for a shell."""
         program = ["python", f"open_instruct/{values[SCRIPT]}"]
-        options = [
-            [f"--{key}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
-            for key, value in values.items()
-            if key != SCRIPT
-        ]
+        options = [option_words(key, value) for key, value in values.items() if key != SCRIPT]
         missing = "" if "model_name_or_path" in values else "dataset, model and "
         head = f"# open-instruct, checkout of {version}; {missing}engines are to be added\n"
         argv = [*program, *(word for words in options for word in words)]

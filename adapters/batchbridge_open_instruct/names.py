@@ -89,3 +89,46 @@ PPO_NAMES: Mapping[str, str] = {
     """,
 }
 """Names of the settings of the PPO script, beside `NAMES`."""
+TYPES: Mapping[str, str] = {
+    "int": """
+        backend_timeout checkpoint_state_freq checkpointing_steps cp_degree data_loader_seed deepspeed_zpg
+        ephemeral_save_interval eval_freq eval_pass_at_k eval_response_length inference_batch_size
+        keep_last_n_checkpoints llm_judge_max_context_length llm_judge_max_tokens llm_judge_timeout
+        local_dataloader_batch_size local_eval_every local_eval_freq local_rollout_forward_batch_size
+        local_total_prompts logging_steps lora_alpha lora_r max_active_rubrics max_length_verifier_max_length
+        max_seq_length max_token_length max_train_steps micro_batch_size min_response_length
+        mini_batch_size ncols num_evals num_nodes num_proc num_train_epochs num_training_steps
+        number_documents_to_search oe_eval_gpu_multiplier oe_eval_max_length per_device_eval_batch_size
+        per_turn_max_tokens pool_size queue_dashboard_port rollout_batch_size sanity_check_max_samples
+        save_freq stop_token_id update_progress_every vllm_num_engines vllm_tensor_parallel_size world_size
+    """,
+    "float": """
+        activation_memory_budget code_max_execution_time code_pass_rate_reward_threshold eps eval_top_p
+        llm_judge_temperature lora_dropout max_possible_score no_resampling_pass_rate non_stop_penalty_value
+        penalty_reward_value r1_style_format_reward reward_model_multiplier verification_reward
+        vllm_gpu_memory_utilization
+    """,
+    "bool": """
+        add_bos add_r1_style_format_reward additive_format_reward apply_evolving_rubric_reward
+        apply_r1_style_format_reward apply_verifiable_reward batched cache_dataset_only
+        code_apply_perf_penalty compile_model convert_preference_to_binary_dataset dataset_skip_cache
+        deepspeed_checkpoint_load_universal deepspeed_offload_optimizer deepspeed_offload_param
+        enable_prefix_caching enable_queue_dashboard eval_on_step_0 fused_optimizer gather_whole_model
+        gradient_checkpointing inflight_updates init_value_from_scratch load_in_4bit load_in_8bit
+        mask_tool_use non_stop_penalty only_reward_good_outputs pass_tools_to_chat_template push_to_hub
+        record_entropy rho_mask_sequence_level rho_mask_tv_divergence sanity_check save_traces
+        save_value_model send_slack_alerts shuffle_eval_dataset single_gpu_mode train_only_on_prompt
+        trust_remote_code try_auto_save_to_beaker try_launch_beaker_eval_jobs
+        try_launch_beaker_eval_jobs_on_weka use_bnb_nested_quant use_cache use_fast use_fp8_kv_cache use_peft
+        use_slow_tokenizer verbose vllm_enable_prefix_caching vllm_enforce_eager with_tracking
+    """,
+    "positive": "max_steps",
+    "budget|selected_modules": "activation_checkpointing_mode",
+    "eos|period": "stop_token",
+    "hf|local": "dataset_cache_mode",
+    "last|sum": "reward_aggregator",
+    "llama3|zig_zag|ulysses": "cp_strategy",
+    "low|normal|high|urgent": "eval_priority",
+}
+"""Names that take more than text, by what the parser takes for them: a number, a flag, or words; every checkout that has
+one of them takes the same."""

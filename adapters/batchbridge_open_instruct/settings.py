@@ -10,11 +10,13 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, keys_of
-from batchbridge.kit.parser_kinds import BOOL, FLOAT
+from batchbridge.kit.kinds import one_of, or_null
+from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.names import GRPO_NAMES, NAMES, PPO_NAMES
-from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, PER_NODE, POSITIVE, TEXT, or_none
+from batchbridge_open_instruct.names import GRPO_NAMES, NAMES, PPO_NAMES, TYPES
+from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, TEXT
 
 CHECKOUTS: Mapping[str, str] = {
     "2024.11.20": "9c2d44bec, the release of Tülu 3: the PPO script",
@@ -63,6 +65,9 @@ def _changed(row: Key, default: object) -> tuple[Key, Key]:
     return row._replace(versions=BEFORE_3), row._replace(versions=FROM_3, default=default)
 
 
+BOUND = (lambda bound: 0.0 if bound is None else canonical_bound(bound), native_bound)
+"""No command line says None, and to grpo.py a bound of 0 is no bound that is off."""
+
 GRPO_ROWS = (
     # what one key decides alone has its canonical field beside it, and the words for it
     # ---- data_loader.py, StreamingDataLoaderConfig and VLLMConfig
@@ -85,18 +90,18 @@ GRPO_ROWS = (
     Key("num_mini_batches", POSITIVE, 1),
     Key("num_epochs", POSITIVE, 1, "optimizer_step.passes_per_rollout"),
     Key("per_device_train_batch_size", POSITIVE, 1),
-    Key("gradient_accumulation_steps", or_none(ANY_INTEGER), 1, versions=FROM_3),  # never read
+    Key("gradient_accumulation_steps", or_null(ANY_INTEGER), 1, versions=FROM_3),  # never read
     Key(NODES, PER_NODE, [1]),
     *_later(Key("sequence_parallel_size", POSITIVE, 1)),
     Key("deepspeed_stage", COUNT, 0),
-    Key("fsdp_shard_degree", or_none(POSITIVE), None, versions=FROM_3),
-    Key("fsdp_num_replicas", or_none(POSITIVE), None, versions=FROM_3),
+    Key("fsdp_shard_degree", or_null(POSITIVE), None, versions=FROM_3),
+    Key("fsdp_num_replicas", or_null(POSITIVE), None, versions=FROM_3),
     *_changed(Key("seed", ANY_INTEGER, 1, "order.seed"), 42),
     Key("beta", FLOAT, 0.05),
     Key("kl_estimator", TEXT, "kl3", versions=BEFORE_1),
     Key("kl_estimator", COUNT, 2, versions=FROM_1),
-    Key("masked_mean_axis", or_none(ANY_INTEGER), None, versions=BEFORE_1),
-    Key("masked_mean_denominator", or_none(FLOAT), None, versions=BEFORE_1),
+    Key("masked_mean_axis", or_null(ANY_INTEGER), None, versions=BEFORE_1),
+    Key("masked_mean_denominator", or_null(FLOAT), None, versions=BEFORE_1),
     Key("fill_completions", BOOL, False, versions=BEFORE_1),
     Key("allow_world_padding", BOOL, False, versions=BEFORE_1),
     Key("clip_lower", FLOAT, 0.2, "objective.clip_low"),
@@ -104,7 +109,7 @@ GRPO_ROWS = (
     *_later(Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES)),
     *_later(Key("loss_denominator", TEXT, "token")),
     *_later(Key("load_ref_policy", BOOL, True)),
-    Key("ref_policy_update_freq", or_none(POSITIVE)),
+    Key("ref_policy_update_freq", or_null(POSITIVE)),
     Key("alpha", FLOAT, 0.6),
     Key("use_vllm_logprobs", BOOL, False),
     Key("truncated_importance_sampling_ratio_cap", FLOAT, 0.0, versions=BEFORE_3),
@@ -121,7 +126,7 @@ GRPO_ROWS = (
     Key("set_weight_decay_on_bias_and_norm", BOOL, True),
     Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=BEFORE_1, fixed=True),
     Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=f"{FROM_1},{BEFORE_3}"),
-    Key("max_grad_norm", or_none(FLOAT), 1.0, "carried.max_gradient_norm", versions=FROM_3),
+    Key("max_grad_norm", or_null(FLOAT), 1.0, "carried.max_gradient_norm", BOUND, versions=FROM_3),
 )
 """Settings of grpo_fast.py and grpo.py. Source of what 2025.10.20 has no setting for: grpo_fast.py,
 data_preparation_thread and PolicyTrainerRayProcess; utils.py, get_train_ds_config; fc22674da."""
@@ -131,7 +136,7 @@ PPO_ROWS = (
     Key("number_samples_per_prompt", POSITIVE, 1, "rollout.completions_per_prompt"),
     Key("local_mini_batch_size", POSITIVE, 64),
     Key("per_device_train_batch_size", POSITIVE, 1, "micro_batch.completions_per_device"),
-    Key("gradient_accumulation_steps", or_none(ANY_INTEGER)),  # overwritten by calculate_runtime_args
+    Key("gradient_accumulation_steps", or_null(ANY_INTEGER)),  # overwritten by calculate_runtime_args
     Key("num_mini_batches", ANY_INTEGER, 1),
     Key("num_epochs", COUNT, 4, "optimizer_step.passes_per_rollout"),
     Key("total_episodes", COUNT, 100_000),
@@ -147,7 +152,7 @@ PPO_ROWS = (
     Key("gamma", FLOAT, 1.0),
     Key("lam", FLOAT, 0.95),
     Key("whiten_rewards", BOOL, False),
-    Key("max_prompt_token_length", or_none(POSITIVE), None, "carried.max_prompt_tokens", versions="<2025.11.3"),
+    Key("max_prompt_token_length", or_null(POSITIVE), None, "carried.max_prompt_tokens", versions="<2025.11.3"),
     Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens", versions=">=2025.11.3"),
     Key("response_length", POSITIVE, 53, "carried.max_completion_tokens"),
     Key("temperature", FLOAT, 0.7, "carried.temperature"),
@@ -228,3 +233,13 @@ def other_names(checkout: str) -> frozenset[str]:
     own = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
     names = [some for versions, some in (*NAMES.items(), *own.items()) if holds(versions, checkout)]
     return frozenset(" ".join(names).split())
+
+
+@functools.cache
+def other_rows(checkout: str) -> Mapping[str, Key]:
+    """Key to row, of known keys without a meaning here; what they are by default is not known."""
+    kinds = {"int": INT, "float": FLOAT, "bool": BOOL, "positive": POSITIVE}
+    named = {
+        name: kinds.get(kind) or one_of(*kind.split("|")) for kind, names in TYPES.items() for name in names.split()
+    }
+    return {name: Key(name, or_null(named.get(name, GIVEN))) for name in other_names(checkout)}

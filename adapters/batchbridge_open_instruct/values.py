@@ -25,15 +25,10 @@ def integer(least: int = -LARGEST) -> Kind:
     return Kind("int", "an integer", convert)
 
 
-def or_none(kind: Kind) -> Kind:
-    """A kind, or null, which a command line spells None."""
-    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value in (None, "None") else kind.convert(value))
-
-
 def _integers(value: Any) -> list[int]:
     if value is None:
         raise WrongValue("integers")
-    parts = value.split() if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    parts = value if isinstance(value, (list, tuple)) else [value]
     if not parts or len(parts) > 100_000:
         raise WrongValue("one integer per node")
     return [POSITIVE.convert(part) for part in parts]
@@ -50,7 +45,15 @@ def _text(value: Any) -> str:
         raise WrongValue("text") from None
 
 
+def _given(value: Any) -> Any:
+    if value is True:  # of a command line, where no word follows
+        raise WrongValue("a value")
+    return value
+
+
 ANY_INTEGER, COUNT, POSITIVE = integer(), integer(0), integer(1)
 PER_NODE = Kind("ints", "integers", _integers)
 """A number for each node."""
 TEXT = Kind("str", "text", _text)
+GIVEN = Kind("given", "a value", _given)
+"""Text, or words."""

@@ -119,7 +119,7 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values["loss_denominator"] = str(completions * policy.constant)
     if (every := carried.reference_sync_steps) is not None:
         values["ref_policy_update_freq"] = max(1, math.ceil(every / max(1, parts * step.passes_per_rollout)))
-    return {key: value for key, value in values.items() if value is not None or key == "max_grad_norm"}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:

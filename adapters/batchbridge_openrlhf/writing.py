@@ -9,6 +9,7 @@ from typing import Any
 
 from batchbridge import Spec
 from batchbridge.kit import LossTerm
+from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.score_ranges import ALIKE
@@ -66,22 +67,20 @@ def argv(values: Mapping[str, Any]) -> list[str]:
     """The command as words."""
     words = ["python3", "-m", "openrlhf.cli.train_ppo_ray"]
     for name, value in values.items():
-        words += [f"--{name}", *_words(value)]
+        words += _words(name, value)
     return words
 
 
 def shell(values: Mapping[str, Any], version: str) -> str:
     """The command for a shell, one option per line."""
     lines = ["python3 -m openrlhf.cli.train_ppo_ray"]
-    lines += [shlex.join([f"--{name}", *_words(value)]) for name, value in values.items()]
+    lines += [shlex.join(_words(name, value)) for name, value in values.items()]
     missing = "" if {"actor.model_name_or_path", "pretrain"} & values.keys() else "models, data, rewards and "
     return f"# for openrlhf {version}; add {missing}generation engines\n" + " \\\n  ".join(lines) + "\n"
 
 
-def _words(value: Any) -> list[str]:
-    if value is True:
-        return []
-    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+def _words(name: str, value: Any) -> list[str]:
+    return [f"--{name}"] if value is True else option_words(name, value)
 
 
 _ONLY: Mapping[str, Any] = {

@@ -13,7 +13,9 @@ BOUNDS = {
     "verl": "actor_rollout_ref.actor.optim.clip_grad",
     "easyr1": "worker.actor.max_grad_norm",
     "openrlhf": "actor.max_norm",
+    "open_instruct": "max_grad_norm",
 }
+VERSIONS = {"verl": "0.9.1", "easyr1": "0.3.2", "open_instruct": "2026.8.20"}
 ASKS_FIRST = ("openrlhf",)
 """DeepSpeed clips where the bound is above 0. Source: deepspeed 0.19.6 runtime/zero/stage_1_and_2.py."""
 
@@ -32,7 +34,8 @@ def test_a_bound_is_converted_in_the_targets_words_and_read_back(target: str, bo
 @pytest.mark.parametrize("target", sorted(BOUNDS.keys() - set(ASKS_FIRST)))
 def test_what_erases_every_gradient_is_invalid(target: str) -> None:
     assert target in plugins.adapters()
-    found = read({BOUNDS[target]: 0.0}, framework=target, version={"verl": "0.9.1", "easyr1": "0.3.2"}[target])
+    said = {BOUNDS[target]: 0.0, **({"script": "grpo.py"} if target == "open_instruct" else {})}
+    found = read(said, framework=target, version=VERSIONS[target])
     assert any("multiplies every gradient by 0" in finding.message for finding in found.findings)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
@@ -106,6 +107,21 @@ def converted(said: Mapping[str, Any], to: str, **more: Any) -> Conversion:
     context = Context(framework_version="0.18.0", world_size=8, dataset_size=DATASET)
     reading = read_source(Source(values={**sizes, **said}), adapter, context)
     return convert_to(adapters()[to], reading, given={**sizes, **said}, **more)
+
+
+@pytest.mark.parametrize("to", ["openrlhf", "open_instruct"])
+def test_a_text_that_begins_with_a_dash_is_joined_to_its_option(to: str, tmp_path: Path) -> None:
+    written = converted({"output_dir": "-dash", "dataset_name": "a -b", "model_name_or_path": "m"}, to).written
+    assert written is not None
+    script = tmp_path / "run.sh"
+    script.write_text(written.text["shell"], encoding="utf-8")
+    variables = dict.fromkeys(re.findall(r"\$\{([A-Z_]+):", written.text["shell"]), "x")
+    words = started(script, **variables).stdout.splitlines()
+    (key,) = (key for key, value in written.values.items() if value == "-dash")
+    assert f"--{key}=-dash" in words
+    options = {word.partition("=")[0] for word in words if word.startswith("-")} - {"-m"}
+    assert options == {f"--{key}" for key in written.values if key != "script"}
+    assert f"--{key}=-dash" in written.text["argv"].splitlines()
 
 
 # ---- the user's story: review 11

@@ -108,9 +108,24 @@ def test_what_is_on_top_of_parsed_words_is_told_from_them(also: str) -> None:
 def test_a_structured_configuration_takes_text_for_numbers_and_flags():
     taken = [(INT, " 8"), (FLOAT, "1e2"), (FLOAT, "3"), (BOOL, "Yes"), (TEXT, "8"), (INT, 8)]
     assert [structured(kind).convert(text) for kind, text in taken] == [8, 100.0, 3.0, True, "8", 8]
-    for kind, text in ((INT, "8.0"), (FLOAT, "much"), (BOOL, "perhaps")):
+    for kind, text in (
+        (INT, "8.0"),
+        (FLOAT, "much"),
+        (BOOL, "perhaps"),
+        (BOOL, 1.0),
+        (BOOL, "1.0"),
+        (TEXT, []),
+        (INT, True),
+    ):
         with pytest.raises(WrongValue):
             structured(kind).convert(text)
+
+
+def test_a_structured_configuration_takes_numbers_for_flags_and_scalars_for_text():
+    flags = [0, 1, -3, "0", " 2 ", "y", "N", "off", True]
+    taken = [False, True, True, False, True, True, False, False, True]
+    assert [structured(BOOL).convert(one) for one in flags] == taken
+    assert [structured(TEXT).convert(one) for one in (3, 0.5, True)] == ["3", "0.5", "True"]
 
 
 def test_steps_are_dealt_out_rollout_by_rollout_and_pass_by_pass():

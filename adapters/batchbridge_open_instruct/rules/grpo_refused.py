@@ -6,8 +6,9 @@ import math
 from operator import attrgetter
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING
-from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, learners
+from batchbridge.kit.clipping import UNREACHED
+from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, WRONG
+from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, RHO_KEYS, learners
 from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, ways
 from batchbridge_open_instruct.settings import (
     BEFORE_1,
@@ -143,6 +144,44 @@ def _unknown_model(facts: Facts) -> str | None:
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name in OLMO_MODELS:  # a shape's name, or a folder
         return None
     return f"model_name_or_path {name[:80]}: grpo.py finds the shape of a model by its name, and knows none by this one"
+
+
+_BOUNDS = {key: 2.0 if key == "rho_clamp_upper_bound" else 0.0 for key in RHO_KEYS}
+"""Bounds of the ratio with their defaults."""
+
+
+def _rho(facts: Facts) -> str | None:
+    wrong = (key for key in RHO_KEYS if (facts[key] >= 1 if "lower" in key else 0 < facts[key] <= 1))
+    said = ", ".join(f"{key} {facts[key]:g}" for key in wrong)
+    if not said or not facts["use_rho_correction"]:
+        return None
+    return f"{said}: a lower bound is below 1, an upper one above it, and 0 is off"
+
+
+def _evaluation(facts: Facts) -> str | None:
+    every = facts.others.get("local_eval_every")
+    if not facts.others.get("eval_on_step_0") or every is None or every > 0:
+        return None
+    return f"eval_on_step_0 with local_eval_every {every}, which turns evaluation off"
+
+
+def _eval_top_p(facts: Facts) -> str | None:
+    top_p = facts.others.get("eval_top_p")
+    return None if top_p is None or 0 < top_p <= 1 else f"eval_top_p {top_p:g} is no probability above 0"
+
+
+_REWARDS = (
+    "apply_verifiable_reward",
+    "apply_r1_style_format_reward",
+    "non_stop_penalty",
+    "apply_evolving_rubric_reward",
+)
+
+
+def _no_reward(facts: Facts) -> str | None:
+    if facts.others.get(_REWARDS[0]) is not False or any(facts.others.get(key) for key in _REWARDS):
+        return None
+    return "apply_verifiable_reward is off, and so is every other reward"
 
 
 _POST, _EXPERIMENT = "StreamingDataLoaderConfig.__post_init__", "GRPOExperimentConfig.__post_init__"
@@ -287,5 +326,29 @@ GRPO_REFUSED = (
         ("model_name_or_path",),
         "ValueError: Model/config '...' not found",
         ways(Fix("start grpo_fast.py"), model_name_or_path="Qwen/Qwen3-4B-Base"),
+    ),
+    About("BB-OI-072", BUILDING, BOTH, _EXPERIMENT, FROM_3)(
+        _rho,
+        (*RHO_KEYS, "use_rho_correction"),
+        "ValueError: rho_..._bound must satisfy 0 < lb < 1, or be > 1, when set",
+        ways(Fix("the bounds' defaults", _BOUNDS), use_rho_correction=False),
+    ),
+    About("BB-OI-073", BUILDING, BOTH, _EXPERIMENT, FROM_3)(
+        _evaluation,
+        ("eval_on_step_0", "local_eval_every"),
+        "ValueError: `eval_on_step_0` requires `local_eval_every` > 0",
+        ways(local_eval_every=100, eval_on_step_0=False),
+    ),
+    About("BB-OI-074", BUILDING, BOTH, _EXPERIMENT, FROM_3)(
+        _eval_top_p, ("eval_top_p",), "ValueError: `eval_top_p` must be in (0, 1]", ways(eval_top_p=1.0)
+    ),
+    About("BB-OI-075", BUILDING, BOTH, _POST)(
+        _no_reward, _REWARDS, "AssertionError: At least one reward must be applied!", ways(apply_verifiable_reward=True)
+    ),
+    About("BB-OI-076", WRONG, CORE, "olmo_core train_module.py, TransformerTrainModule._clip_grad_norm").when(
+        {"max_grad_norm": [0]},
+        "max_grad_norm 0 multiplies every gradient by 0 in grpo.py: nothing is trained; it does not mean off",
+        "torch's clip_grads_with_norm_ multiplies by bound / norm",
+        ways(max_grad_norm=UNREACHED),
     ),
 )

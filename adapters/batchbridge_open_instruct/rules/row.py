@@ -25,12 +25,14 @@ UNREAD = Make("warning", "never", defect=False)
 
 @dataclass(frozen=True)
 class Facts:
-    """The settings, which of them were given, and what else is known."""
+    """The settings, which of them were given, and what else is known. others: what was given for settings that say
+    nothing about batches, None for nothing."""
 
     native: Mapping[str, Any]
     given: Mapping[str, Where]
     dataset_size: int | None
     checkout: str
+    others: Mapping[str, Any]
 
     def __getitem__(self, key: str) -> Any:
         return self.native[key]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
@@ -191,20 +192,24 @@ def _values(rest: deque[_Word], count: int | None) -> list[str]:
 # ---- transformers' HfArgumentParser: argparse with options for each field of a dataclass
 
 
-def options_of(rows: Mapping[str, Key], others: Iterable[str] = (), *, strict: bool = True) -> dict[str, Takes]:
+def options_of(
+    rows: Mapping[str, Key], others: Mapping[str, Key] = MappingProxyType({}), *, strict: bool = True
+) -> dict[str, Takes]:
     """The options that HfArgumentParser makes of fields: `--a_b` and `--a-b`, and for a flag that is on by default
-    `--no_a_b` and `--no-a-b` too. Of `others` the names alone are known.
+    `--no_a_b` and `--no-a-b` too. Of `others` no default is known, and of those that are no number, flag or word not
+    even how many words they take.
 
     strict: false for a parser that may declare some of them itself, so that each may stand alone. Source: transformers
     4.51.3 to 5.23.0 HfArgumentParser._parse_dataclass_field.
     """
     fields = {key: _takes(row) for key, row in rows.items() if not row.fixed}
     on = {key for key in fields if rows[key].kind.name in ("bool", "bool?") and rows[key].default is True}
-    fields |= {name: Takes(None, True, 0) for name in others if name not in fields}
+    counted = {"bool?": Takes(1, True, 0), "int?": Takes(), "float?": Takes(), "word?": Takes()}
+    fields |= {key: counted.get(row.kind.name, Takes(None, True, 0)) for key, row in others.items() if key not in rows}
     options: dict[str, Takes] = {}
     for key, takes in fields.items():
         known = {key: takes if strict else takes._replace(constant=True, least=0)}
-        if key in on or key not in rows:
+        if key in on or (key not in rows and takes.constant):
             known[f"no_{key}"] = Takes(0, False, whole=key not in on)  # whether it has one is not known of others
         for name, one in known.items():
             options[name] = options[name.replace("_", "-")] = one._replace(field=key)

@@ -41,6 +41,13 @@ def shell_word(word: str) -> str:
     return word if re.fullmatch(_PLAIN_WORD, word.replace("=", "")) else "'" + word.replace("'", "'\\''") + "'"
 
 
+def option_words(name: str, value: Any) -> list[str]:
+    """An option with its values as argparse takes them: to it, a word that begins with a dash is an option unless it is
+    joined to the one before."""
+    words = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+    return [f"--{name}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [f"--{name}", *words]
+
+
 def _yaml(tree: Mapping[str, Any], depth: int) -> list[str]:
     lines = []
     for key, value in tree.items():

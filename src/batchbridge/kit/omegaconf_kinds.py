@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any
 
 from batchbridge.kit.kinds import LARGEST, Kind, WrongValue, flag, or_null, text
@@ -88,16 +89,17 @@ OPTIONAL_TRUTH, OPTIONAL_WHOLE = map(or_null, (TRUTH, WHOLE))
 """Where null is legal, too."""
 
 
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_FLAGS = {**dict.fromkeys(("true", "yes", "y", "on"), True), **dict.fromkeys(("false", "no", "n", "off"), False)}
 
 
 def structured(kind: Kind) -> Kind:
-    """The kind in a structured configuration, where OmegaConf converts text to the field's type. Source: omegaconf 2.3
-    nodes.py."""
+    """The kind in a structured configuration, where OmegaConf converts text to the field's type, whole numbers to flags
+    and every scalar to text. Source: omegaconf 2.3 nodes.py."""
     name, schema = kind.name.rstrip("?"), kind.schema
-    if name in _TEXTS:
+    if name in _TYPES:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        schema = {**schema, "type": list(dict.fromkeys([*types, "string"])), "pattern": _TEXTS[name]}
+        schema = {**schema, "type": list(dict.fromkeys([*types, *_TYPES[name]]))}
+        schema |= {"pattern": _TEXTS[name]} if name in _TEXTS else {}
     return kind._replace(convert=lambda value: kind.convert(_typed(name, value)), schema=schema)
 
 
@@ -105,16 +107,22 @@ _WHOLE = r"[-+]?[0-9]+"
 _TEXTS: Mapping[str, str] = {
     "int": rf"^\s*{_WHOLE}\s*$",
     "float": f"^({FINITE})$|{NUMBER_TEXT}",
-    "bool": "^(" + "|".join(map(any_case, _FLAGS)) + ")$",
+    "bool": rf"^\s*{_WHOLE}\s*$|^(" + "|".join(map(any_case, _FLAGS)) + ")$",
 }
 """Texts that a typed field converts, as patterns of a JSON Schema."""
+_TYPES = {"int": ["string"], "float": ["string"], "bool": ["integer", "string"], "str": ["number", "boolean"]}
+"""What it converts beside what is of its type."""
 
 
 def _typed(kind: str, value: Any) -> Any:
+    if kind == "str" and isinstance(value, (bool, int, float, date)):
+        return str(value)
+    if kind == "bool" and isinstance(value, int):
+        return value != 0
     if not isinstance(value, str) or len(value) > 40:
         return value
-    if kind == "int":
-        return int(value) if re.fullmatch(_WHOLE, value.strip()) else value
+    if kind in ("int", "bool") and re.fullmatch(_WHOLE, value.strip()):
+        return int(value) if kind == "int" else int(value) != 0
     if kind == "float" and number(value) is None:
         try:
             return float(value)

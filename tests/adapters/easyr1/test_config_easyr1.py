@@ -25,7 +25,7 @@ from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.installed import version_in
 from batchbridge_easyr1.rules import RULES
-from batchbridge_easyr1.settings import SETTINGS, keys_of, settings_of
+from batchbridge_easyr1.settings import SETTINGS, holds, kinds_of, ranges, settings_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import PHASES, disagreements
@@ -129,6 +129,70 @@ def test_text_that_is_a_number_is_one():
         read({**RUN, f"{ACTOR}optim.lr": "1e-5", f"{ROLLOUT}n": "8"}).spec
         == read({**RUN, f"{ACTOR}optim.lr": 1e-5}).spec
     )
+
+
+TAKEN = (
+    *("data.shuffle=0", "data.shuffle=1", "data.shuffle=-3", "data.shuffle=y", "data.shuffle=N", "data.shuffle='1'"),
+    *("data.val_batch_size=1_0", "data.val_batch_size='5'", "algorithm.gamma=1", "algorithm.gamma=.inf"),
+    *("worker.actor.use_torch_compile=on", "worker.critic.max_grad_norm=inf", "trainer.load_checkpoint_path=null"),
+    *(
+        "data.prompt_key=3",
+        "data.prompt_key=true",
+        "data.format_prompt=",
+        "trainer.logger=[file,wandb]",
+        "data[seed]=3",
+    ),
+    *("data[seed]=3", "worker.actor.model.override_config={a: 1}", "data.train_files=${data.val_files}"),
+)
+REFUSED = (
+    *("data.shuffle=1.0", "data.shuffle=maybe", "data.shuffle=", "worker.actor.use_torch_compile=null"),
+    *("data.val_batch_size=null", "data.val_batch_size=1.0", "data.val_batch_size=true", "algorithm.gamma=yes"),
+    *("data.prompt_key=", "data.prompt_key=[a]", "trainer.logger=file", "trainer.logger=null"),
+    *("worker.actor.model.override_config=3", "worker.actor.model.override_config=null"),
+    *("foo", "data.seed", "--data.seed=1", "~data.seed", "+data.seed=1", "-m", "data.seed =3"),
+)
+"""Words of a command line. Source: EasyR1 0.3.0 to b44b311, omegaconf 2.3.1 (run, native/record_types.py --takes)."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_words_are_taken_or_refused_as_structured_configurations_do(version):
+    def errors(word):
+        sizes = [f"{key}={value}" for key, value in RUN.items()]
+        reading = read(["python3", "-m", "verl.trainer.main", *sizes, word], version=version)
+        return {one.code for one in reading.findings if one.severity == "error"}
+
+    assert {word: errors(word) for word in TAKEN if errors(word)} == {}
+    assert [word for word in REFUSED if not errors(word) & {"BB-EZR1-003", "BB-EZR1-006"}] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_defaults_of_the_version_are_of_the_types_of_its_fields(version):
+    kinds = kinds_of(version)
+    assert [key for key, value in DEFAULTS[version].items() if not kinds[key].takes(value)] == []
+
+
+def test_the_recorded_types_and_refused_words_are_those_of_easyr1s_own_code():
+    checkout = os.environ.get("BATCHBRIDGE_EASYR1")
+    if not checkout:
+        pytest.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1")
+
+    def asked(what, words=None):
+        python = os.environ.get("BATCHBRIDGE_EASYR1_PYTHON", sys.executable)
+        script = Path(__file__).parent / "native" / "record_types.py"
+        done = subprocess.run(
+            [python, str(script), what, checkout], input=json.dumps(words), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    version = version_in(Path(checkout) / "verl")
+    ours = {key: name for versions, keys in ranges().items() if holds(versions, version) for key, name in keys.items()}
+    assert asked("--of") == ours
+    words = (*TAKEN, *REFUSED)
+    assert dict(zip(words, asked("--takes", [[word] for word in words]), strict=True)) == {
+        **dict.fromkeys(TAKEN, True),
+        **dict.fromkeys(REFUSED, False),
+    }
 
 
 def test_an_environment_variable_leaves_the_run_open():
@@ -283,7 +347,7 @@ def test_the_losses_that_are_clipped_twice(loss, bound):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_keys_that_are_known_are_those_of_the_version(version):
-    assert keys_of(version) == set(DEFAULTS[version])
+    assert kinds_of(version).keys() == set(DEFAULTS[version])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

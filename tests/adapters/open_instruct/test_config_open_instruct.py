@@ -199,6 +199,18 @@ def test_what_the_parser_refuses_is_a_finding(flags: str, code: str, message: st
     assert message in found[code].message
 
 
+@pytest.mark.parametrize("key", ["max_grad_norm", "ref_policy_update_freq", "fsdp_shard_degree", "fsdp_num_replicas"])
+def test_no_command_line_says_none(key: str) -> None:
+    assert fast(f"--{key} None")[1]["BB-OI-004"].where[0].key == key
+    settings = Source(values={"script": "grpo_fast.py", key: None})
+    assert OpenInstructAdapter().read(settings, Context(framework_version=HEAD)).verdict == "valid"
+
+
+@pytest.mark.parametrize("words", ["'2 2'", "='2 2'", "=2,2"])
+def test_numbers_of_nodes_are_words_of_their_own(words: str) -> None:
+    assert "BB-OI-004" in fast(f"--num_learners_per_node{words if words[0] == '=' else ' ' + words}")[1]
+
+
 def test_an_override_replaces_an_argument() -> None:
     argv = ("python", "open_instruct/grpo_fast.py", "--num_learners_per_node", "2", "4")
     source = load_source(list(argv), overrides={"num_learners_per_node": 3})
@@ -283,6 +295,44 @@ def test_what_does_not_hold_is_not_said(flags: str, version: str, code: str) -> 
 )
 def test_an_error_of_one_checkout_is_found_in_it(flags: str, version: str, code: str) -> None:
     assert fast(flags, version)[1][code].severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--rho_clamp_upper_bound 0.5", "BB-OI-072"),
+        ("--rho_clamp_upper_bound 1", "BB-OI-072"),
+        ("--rho_clamp_lower_bound 1", "BB-OI-072"),
+        ("--rho_mask_lower_bound 2", "BB-OI-072"),
+        ("--rho_mask_upper_bound 0.5", "BB-OI-072"),
+        ("--rho_clamp_upper_bound 0.5 --no_use_rho_correction", None),
+        ("--rho_clamp_upper_bound 0 --rho_clamp_lower_bound -1 --rho_mask_lower_bound 0.5", None),
+        ("--eval_on_step_0 --local_eval_every 0", "BB-OI-073"),
+        ("--eval_on_step_0 False --local_eval_every -1", None),
+        ("--eval_on_step_0", None),
+        ("--eval_top_p 2", "BB-OI-074"),
+        ("--eval_top_p 0", "BB-OI-074"),
+        ("--eval_top_p 1", None),
+        ("--apply_verifiable_reward 0", "BB-OI-075"),
+        ("--no_apply_verifiable_reward", "BB-OI-075"),
+        ("--apply_verifiable_reward 0 --non_stop_penalty", None),
+        ("--max_steps 0", "BB-OI-004"),
+        ("--save_freq auto", "BB-OI-004"),
+        ("--data_loader_seed 1.0", "BB-OI-004"),
+        ("--save_traces 2", "BB-OI-004"),
+        ("--verification_reward no", "BB-OI-004"),
+        ("--cp_strategy ring", "BB-OI-004"),
+        ("--output_dir", "BB-OI-004"),
+        ("--tools", "BB-OI-004"),
+        ("--save_traces", None),
+        ("--save_traces no --max_steps 1 --save_freq -1 --verification_reward 1 --output_dir True --tools a b", None),
+    ],
+)
+def test_settings_that_say_nothing_about_batches_are_refused_as_the_parser_refuses_them(
+    flags: str, code: str | None
+) -> None:
+    found = fast(flags)[1].values()
+    assert {one.code for one in found if one.severity == "error"} == ({code} if code else set())
 
 
 @pytest.mark.parametrize("flags", ["--masked_mean_axis 1", "--masked_mean_denominator 9", "--fill_completions True"])

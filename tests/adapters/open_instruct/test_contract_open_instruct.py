@@ -189,7 +189,7 @@ class TestGrpo(AdapterContract):
         ValidCase(
             name="sequence parallel, several mini-batches",
             source=grpo(
-                num_learners_per_node="8 8", sequence_parallel_size=2, deepspeed_stage=3, num_mini_batches=4, beta=0.0
+                num_learners_per_node=[8, 8], sequence_parallel_size=2, deepspeed_stage=3, num_mini_batches=4, beta=0.0
             ),
             context=GRPO,
             source_has_world_size=True,
@@ -293,6 +293,16 @@ class TestGrpo(AdapterContract):
                 ("attention", "BB-OI-069", {"attn_implementation": "torch"}),
                 ("schedule", "BB-OI-070", {"lr_scheduler_type": "inverse_sqrt"}),
                 ("model", "BB-OI-071", {"model_name_or_path": "meta-llama/Llama-3.1-8B"}),
+                ("no gradients", "BB-OI-076", {"max_grad_norm": 0.0}),
+            )
+        ),
+        *(
+            InvalidCase(name=name, source=grpo(**values), context=GRPO, codes=(code,))
+            for name, code, values in (
+                ("bounds of the ratio", "BB-OI-072", {"rho_clamp_upper_bound": 0.5, "rho_mask_lower_bound": 2.0}),
+                ("evaluation", "BB-OI-073", {"eval_on_step_0": True, "local_eval_every": 0}),
+                ("evaluation's top-p", "BB-OI-074", {"eval_top_p": 2.0}),
+                ("no reward", "BB-OI-075", {"apply_verifiable_reward": False}),
             )
         ),
         *(

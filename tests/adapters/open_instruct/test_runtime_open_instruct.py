@@ -364,7 +364,7 @@ def test_a_learners_configurations_are_read_as_their_command_line_would_be() -> 
     values = runtime.values_of(NEWEST, args, config)
     found = OpenInstructAdapter().read(Source(values=values), Context(framework_version=NEWEST, world_size=2))
     assert found.spec is not None, found.findings
-    assert found.spec.carried.max_gradient_norm is None  # off, not the parser's default of 1.0
+    assert found.spec.carried.max_gradient_norm == 0.0  # off, not the parser's default of 1.0
     assert found.spec.order.seed == 7
     assert (found.spec.topology.world_size, found.spec.rollout.prompts_per_rollout) == (2, 6)
 
