@@ -10,20 +10,25 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import broken_adapters
 import pytest
-from toy_adapter import DEFAULTS, ToyAdapter, spec_of
+from toy_adapter import DEFAULTS, LOSSES, ToyAdapter, spec_of
 
 import batchbridge.testing
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Source
+from batchbridge.contract.reading import Behaviour, Context, Source
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import natural, one_of
 from batchbridge.kit.lifecycle import Runtime
 from batchbridge.kit.refusals import Refusal, never
 from batchbridge.kit.rule_table import Rule
+from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, _files_in
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)
+ALONE = dataclasses.replace(CONTEXT, world_size=None)
 
 
 class TestToyAdapter(AdapterContract):
@@ -41,12 +46,13 @@ class TestToyAdapter(AdapterContract):
         ValidCase(
             name="all keys",
             source=Source(values={**DEFAULTS, "devices": 2, "loss": "sum", "epochs": 2}),
-            context=CONTEXT,
+            context=ALONE,
             source_has_world_size=True,
         ),
     )
+    meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}),)
     invalid = (
-        InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=CONTEXT, codes=("BB-TOY-010",)),
+        InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=ALONE, codes=("BB-TOY-010",)),
         InvalidCase(name="odd key", source=Source(values={"batch": 3}), context=CONTEXT, codes=("BB-TOY-002",)),
         InvalidCase(name="odd value", source=Source(values={"step": "x"}), context=CONTEXT, codes=("BB-TOY-003",)),
     )
@@ -116,6 +122,73 @@ def test_a_rule_without_a_case_is_found():
         contract.test_every_rule_has_a_case()
 
 
+class Grouped(TableAdapter):
+    """A framework whose settings stand in groups."""
+
+    framework, versions, newest_version, codes = "grouped", ">=1", "1.0", Codes.of("BB-GROUPED")
+    keys = (
+        Key("run.prompts", natural, 4, "rollout.prompts_per_rollout"),
+        Key("run.group", natural, 2, "rollout.completions_per_prompt"),
+        Key("run.step", natural, 8, "optimizer_step.completions_per_step"),
+        Key("run.loss", one_of(*LOSSES), "mean", "loss.policy.aggregation", LOSSES),
+        Key("run.devices", natural, 4, "topology.world_size"),
+    )
+    constants: ClassVar = {"horizon.epochs": 1.0}
+
+    def behaviour_of(self, native, version):
+        return Behaviour(
+            order="none", membership="in order", denominator_scope="optimizer_step", denominator_formula="T",
+            lr_tick="step", resume="none", source="grouped",
+        )  # fmt: skip
+
+
+GROUPED = ValidCase(
+    name="in a group",
+    source=Source(values={"run": {"prompts": 4, "group": 2, "loss": "mean"}}),
+    context=ALONE,
+    spec=spec_of({**DEFAULTS, "devices": 4}).replace(**{"order.seed": None, "carried.learning_rate": None}),
+)
+
+
+def grouped(adapter=Grouped, **attributes):
+    """The contract of settings in groups."""
+    attributes = {"adapter_class": adapter, "valid": (GROUPED,), **attributes}
+    return type("Contract", (TestToyAdapter,), {"meanings": (), **attributes})()
+
+
+def test_a_dotted_key_beside_its_group_that_is_passed_over_is_found():
+    grouped().test_a_dotted_key_laid_over_its_group_wins(GROUPED)
+
+    def read(self, source, context):
+        flat = {key: value for key, value in source.values.items() if "." not in key}
+        return Grouped.read(self, dataclasses.replace(source, values=flat), context)
+
+    deaf = type("Deaf", (Grouped,), {"read": read})
+    with pytest.raises(AssertionError, match="beside its group: "):
+        grouped(deaf).test_a_dotted_key_laid_over_its_group_wins(GROUPED)
+
+
+def test_a_word_that_no_case_with_its_meaning_has_is_found():
+    with pytest.raises(AssertionError, match=r"no case with its spec written down has run\.loss = 'sum'"):
+        grouped().test_every_word_of_a_row_has_a_case_with_its_spec()
+    said = ({"run.loss": "sum"}, {"loss.policy.aggregation": "token_sum"})
+    for attributes in ({"meanings": (said,)}, {"excused": {"run.loss = 'sum'": "it is tested elsewhere"}}):
+        grouped(**attributes).test_every_word_of_a_row_has_a_case_with_its_spec()
+
+
+def test_a_default_that_no_case_with_its_meaning_shows_is_found():
+    with pytest.raises(AssertionError, match=r"leaves run\.group, run\.loss, run\.prompts at its default"):
+        grouped().test_every_default_has_a_case_with_its_spec()
+    said = ({"run.group": None, "run.loss": None, "run.prompts": None}, {})
+    grouped(meanings=(said,)).test_every_default_has_a_case_with_its_spec()
+
+
+def test_what_is_open_and_followed_by_a_setting_is_open():
+    followed = type("Followed", (Grouped,), {"follows": {"run.devices": ("run.group",), "run.step": ("run.devices",)}})
+    origin = followed().read(GROUPED.source, ALONE).provenance["optimizer_step.completions_per_step"]
+    assert origin.keys == ("run.step", "run.devices", "run.group")
+
+
 def test_cases_without_a_meaning_that_is_written_down_are_found():
     valid = [dataclasses.replace(case, spec=None) for case in TestToyAdapter.valid]
     contract = type("Contract", (TestToyAdapter,), {"valid": valid})()
@@ -160,6 +233,7 @@ def given(arguments):
     """A law's arguments; cases are copies, because some adapters spoil them."""
     named = {"unwritable": TestToyAdapter.unwritable[0], "foreign": TestToyAdapter.foreign[0]}
     named |= copy.deepcopy({"valid": TestToyAdapter.valid[0], "invalid": TestToyAdapter.invalid[0]})
+    named |= copy.deepcopy({"of devices": TestToyAdapter.valid[1]})
     return [named.get(a, a) if isinstance(a, str) else a for a in arguments]
 
 

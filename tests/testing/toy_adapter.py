@@ -66,6 +66,9 @@ class ToyAdapter(Adapter):
             text = f"toy {version} is not known"
             findings.append(Finding("BB-TOY-001", "error", "config", text, where, (Fix("toy 2.0"),)))
             return Reading(framework="toy", framework_version=version, findings=tuple(findings))
+        if said and source.values.get("devices", context.world_size) != context.world_size:
+            text, where = f"devices: {context.world_size} were asked for", (Where("devices", source.values["devices"]),)
+            findings.append(Finding("BB-TOY-005", "error", "config", text, where, (Fix("one of the two"),)))
         for key, value in {**said, **source.values}.items():
             if key not in native:
                 text, where = f"{key!r} is no key of toy", (Where(str(key), None, "toy.yaml"),)

@@ -25,6 +25,7 @@ from batchbridge.testing.laws import InvalidCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
+from batchbridge.testing.laws_of_settings import SettingLaws
 from batchbridge.testing.laws_of_steps import StepLaws
 from batchbridge.testing.laws_of_writing import WritingLaws
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["AdapterContract", "InvalidCase", "ValidCase"]
 
 
-class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
+class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
     """Subclass it as `Test...`, fill the attributes of `Laws`, and pytest runs the contract; see the module."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
