@@ -58,6 +58,10 @@ def _finding(**fields):
     return check
 
 
+def _with_fix(findings, fix):
+    return [dataclasses.replace(finding, fixes=(fix,)) for finding in findings]
+
+
 def _broken(name, breaks, message, **methods):
     return type(name, (ToyAdapter,), {"breaks": breaks, "message": message, "__module__": __name__, **methods})
 
@@ -455,6 +459,48 @@ ALL = [
         ["test_a_world_size_against_the_settings_is_an_error", "of devices"],
         "5 devices were asked for, and another number is valid",
         read=_deaf_to({"world_size": None}),
+    ),
+    _broken(
+        "SilentInFiles",
+        ["test_an_invalid_case_is_invalid_with_its_codes", "invalid"],
+        "in a file .*, and else",
+        read=lambda s, source, x: READ(s, dataclasses.replace(source, values={}) if source.path else source, x),
+    ),
+    _broken(
+        "WarnsWithoutMending",
+        ["test_a_fix_fixes", "warned"],
+        "'rate = 0.25' .* does not fix it",
+        check=_finding(severity="warning", phase="never", fixes=(Fix("rate = 0.25", {"rate": 0.25}),)),
+    ),
+    _broken(
+        "BreaksAnother",
+        ["test_a_fix_fixes", "warned"],
+        "BB-TOY-020: each fix breaks another rule",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1", {"epochs": 1, "step": 7})),
+    ),
+    _broken(
+        "StrangeFix",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'epochs = 1' changes what is no setting: .'epoch'",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1", {"epochs": 1, "epoch": 1})),
+    ),
+    _broken(
+        "OtherFix",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'epochs = 7' says something else than its changes",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 7", {"epochs": 1})),
+    ),
+    _broken(
+        "FixInWords",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'epochs = 1' names a setting, and `changes` does not",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1")),
+    ),
+    _broken(
+        "ChecksOnly",
+        ["test_a_defect_that_is_checked_is_explained", "warned"],
+        "behaviour.defects leaves out BB-TOY-020",
+        read=_edited(READ, behaviour=lambda r: r.behaviour and dataclasses.replace(r.behaviour, defects=())),
     ),
     _broken(
         "WrongFix",

@@ -49,6 +49,7 @@ class TestToyAdapter(AdapterContract):
             context=ALONE,
             source_has_world_size=True,
         ),
+        ValidCase(name="no training", source=Source(values={"epochs": 0, "prompts": 3}), context=CONTEXT),
     )
     meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}),)
     invalid = (
@@ -118,8 +119,11 @@ def test_a_rule_without_a_case_is_found():
         for number in ("010", "011", "012")
     ]
     contract = type("Contract", (TestToyAdapter,), {"rules": rules, "codes_without_a_case": {"BB-TOY-012"}})()
-    with pytest.raises(AssertionError, match="no invalid case shows BB-TOY-011"):
+    with pytest.raises(AssertionError, match="no case shows BB-TOY-011"):
         contract.test_every_rule_has_a_case()
+    told = type("Told", (ToyAdapter,), {"check": broken_adapters._finding(code="BB-TOY-020")})
+    with pytest.raises(AssertionError, match="every case shows BB-TOY-020"):
+        type("Contract", (TestToyAdapter,), {"adapter_class": told})().test_every_rule_has_a_case()
 
 
 class Grouped(TableAdapter):
@@ -232,7 +236,9 @@ def test_the_default_native_steps_are_consecutive_completions_in_consecutive_sha
 def given(arguments):
     """A law's arguments; cases are copies, because some adapters spoil them."""
     named = {"unwritable": TestToyAdapter.unwritable[0], "foreign": TestToyAdapter.foreign[0]}
-    named |= copy.deepcopy({"valid": TestToyAdapter.valid[0], "invalid": TestToyAdapter.invalid[0]})
+    named |= copy.deepcopy(
+        {"valid": TestToyAdapter.valid[0], "warned": TestToyAdapter.valid[2], "invalid": TestToyAdapter.invalid[0]}
+    )
     named |= copy.deepcopy({"of devices": TestToyAdapter.valid[1]})
     return [named.get(a, a) if isinstance(a, str) else a for a in arguments]
 

@@ -7,8 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.contract.reading import (
+    Behaviour,
+    Context,
+    Defect,
+    NativeRow,
+    NativeStep,
+    Provenance,
+    Reading,
+    Source,
+    Written,
+)
 from batchbridge.errors import CannotWrite, PlanError, Problem
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rule
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import (
@@ -25,6 +36,11 @@ from batchbridge.meaning.spec import (
 )
 from batchbridge.meaning.weights import Row, token_weights
 
+RULES = (
+    BUILDING("BB-TOY-010", lambda native: None, ("step", "devices"), native="AssertionError", source="toy 1.0"),
+    SILENT("BB-TOY-020", lambda native: None, ("epochs",), native="trains nothing", source="toy 1.0"),
+)
+"""What toy finds wrong, as a table tells it; `ToyAdapter.check` finds it."""
 LOSSES = {"mean": "token_mean", "sum": "token_sum"}
 DEFAULTS: Mapping[str, Any] = {
     "prompts": 4,
@@ -99,9 +115,11 @@ class ToyAdapter(Adapter):
                     None if line is None else str(source.path),
                     line,
                 )
+        untrained = Defect(code="BB-TOY-020", summary="nothing is trained", source="toy")
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
             lr_tick="optimizer step", resume="exact", source="toy",
+            defects=() if native["epochs"] else (untrained,),
         )  # fmt: skip
         return Reading(
             framework="toy", framework_version=version, spec=spec, provenance=provenance,
@@ -109,7 +127,13 @@ class ToyAdapter(Adapter):
             dataset_size=context.dataset_size,
         )  # fmt: skip
 
+    def rows(self) -> Sequence[Rule[Any]]:
+        return RULES
+
     def check(self, reading: Reading) -> Sequence[Finding]:
+        if reading.spec is not None and not reading.native["epochs"]:
+            fixes = (Fix("epochs = 1", {"epochs": 1}),)
+            return [Finding("BB-TOY-020", "warning", "never", "nothing is trained", (Where("epochs", 0),), fixes)]
         if reading.spec is None or reading.native["step"] % reading.native["devices"] == 0:
             return []
         step, devices = reading.native["step"], reading.native["devices"]

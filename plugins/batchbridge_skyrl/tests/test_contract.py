@@ -288,6 +288,15 @@ class TestSkyRLAdapter(AdapterContract):
             },
         ),
         _valid(
+            "warned of",
+            {
+                **SYNC_FREE,
+                "entrypoint": "skyrl.train.entrypoints.main_base",
+                f"{ALGORITHM}advantage_batch_normalize": True,
+                f"{CORRECTION}token_mask_is_threshold_high": 2.0,
+            },
+        ),
+        _valid(
             "ppo",
             {
                 f"{ALGORITHM}advantage_estimator": "gae",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, get_args
@@ -68,9 +68,10 @@ class Laws:
     """Refusals that no configuration leads to: of another specification that is asked for, or of what a trainer has
     become since it was built."""
     rules: ClassVar[Sequence[Rule[Any]]] = ()
-    """The adapter's rows of `batchbridge.kit.rule_table`: each code that is an error needs an invalid case."""
+    """Rows of `batchbridge.kit.rule_table` beside those of `Adapter.rows`: some case or example shows each code, and
+    not every one does."""
     codes_without_a_case: ClassVar[Collection[str]] = ()
-    """Codes of `rules` that other tests show."""
+    """Codes of rules that other tests show."""
     meanings: ClassVar[Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]] = ()
     """Other settings for the first valid case with a `spec`, None where one is left out, and the canonical fields that
     they change in it, both written down: for words and defaults that no valid case has."""
@@ -163,6 +164,27 @@ def spec_of(reading: Reading) -> Spec:
 
 def contents(source: Source) -> Any:
     return copy.deepcopy((source.values, source.lines, source.argv, source.problems))
+
+
+def is_mapping(source: Source) -> bool:
+    """Whether a source is settings alone, as a file has them: no command and no object."""
+    return bool(source.values) and not source.argv and source.native is None
+
+
+def as_file(source: Source, path: Path = Path("recipe.yaml")) -> Source:
+    """A mapping as a file in which every setting has a line of its own."""
+    whole = list(keys_in(source.values))
+    groups = {keys[:-1] for keys in whole}
+    lines = {".".join(keys): line for line, keys in enumerate((keys for keys in whole if keys not in groups), 3)}
+    return replace(source, path=path, lines=lines)
+
+
+def keys_in(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key of a nested mapping, groups included."""
+    for key, value in values.items():
+        yield (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from keys_in(value, (*prefix, key))
 
 
 def check_findings(findings: Sequence[Finding]) -> None:

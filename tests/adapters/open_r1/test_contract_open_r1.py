@@ -122,6 +122,7 @@ class TestOpenR1(AdapterContract):
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = "1.16.0"
+    codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)
     launchers_key = "num_processes"
     meanings = (

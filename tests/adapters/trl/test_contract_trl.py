@@ -194,6 +194,7 @@ class TestTrl(AdapterContract):
             },
         ),
     )
+    codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (

@@ -325,7 +325,15 @@ class TestVerl(AdapterContract):
             "BB-VERL-022",
         ),
         invalid("micro-batches that do not fit", {f"{ACTOR}ppo_micro_batch_size_per_gpu": 3}, "BB-VERL-021"),
-        invalid("three devices share a sequence", {f"{ACTOR}ulysses_sequence_parallel_size": 3}, "BB-VERL-017"),
+        invalid(
+            "three devices share a sequence",
+            {
+                "data.train_batch_size": 48,
+                f"{ACTOR}ppo_mini_batch_size": 12,
+                f"{ACTOR}ulysses_sequence_parallel_size": 3,
+            },
+            "BB-VERL-017",
+        ),
         invalid("an unknown aggregation", {f"{ACTOR}loss_agg_mode": "token_mean"}, "BB-VERL-024"),
         invalid("no prompt", {"data.train_batch_size": 0}, "BB-VERL-010"),
         invalid("a misspelt key", {"data.train_batchsize": 64}, "BB-VERL-003"),
