@@ -157,6 +157,11 @@ def _canonical(reading):
     return {**reading.provenance, "loss.policy.aggregation": origin}
 
 
+def _numbered_otherwise(reading):
+    origin = dataclasses.replace(reading.provenance["topology.world_size"], value=4711)
+    return {**reading.provenance, "topology.world_size": origin}
+
+
 def _keyless(reading):
     origin = dataclasses.replace(reading.provenance["topology.world_size"], origin="derived", keys=())
     return {**reading.provenance, "topology.world_size": origin}
@@ -293,6 +298,26 @@ ALL = [
         "verdict valid",
         read=_deaf_to({"world_size": 8}),
     ),
+    _broken(
+        "ForgetsWarnings",
+        ["test_what_the_loader_found_is_kept", "valid"],
+        "are lost",
+        read=lambda s, source, x: READ(
+            s, dataclasses.replace(source, problems=tuple(p for p in source.problems if p.severity == "error")), x
+        ),
+    ),
+    _broken(
+        "BlindToFiles",
+        ["test_detect_recognises_its_own", "valid"],
+        "detect is 0 for a valid case in a file",
+        detect=lambda s, source: 0.0 if source.path else ToyAdapter.detect(s, source),
+    ),
+    _broken(
+        "OtherNumber",
+        ["test_a_provenance_has_the_native_value", "of devices"],
+        "devices = 4711, not 2",
+        read=_edited(READ, provenance=_numbered_otherwise),
+    ),
     _broken("Forgetful", ["test_what_the_loader_found_is_kept", "valid"], "are lost", read=_forgetful),
     _broken("NoReading", ["test_no_whole_input_makes_it_raise", "empty"], "read gave a dict", read=lambda s, x, c: {}),
     _broken("Strict", ["test_no_value_makes_it_raise", "text"], "prompts = text: ValueError", read=_strict_prompts),
@@ -417,6 +442,12 @@ ALL = [
         read=lambda s, source, x: READ(s, dataclasses.replace(source, lines={}), x),
     ),
     _broken(
+        "GivesNoPlaces",
+        ["test_a_provenance_names_file_and_line", "valid"],
+        "`given` has the place of no setting",
+        read=_edited(READ, given={}),
+    ),
+    _broken(
         "OffByOne",
         ["test_a_provenance_names_file_and_line", "valid"],
         "recipe.yaml:4, not",
@@ -529,7 +560,8 @@ LAWS_WITHOUT_ONE = {
     "test_every_rule_has_a_case",  # about the author's tests
     "test_every_word_of_a_row_has_a_case_with_its_spec",  # about the author's tests; these two have tests of their own
     "test_every_default_has_a_case_with_its_spec",
-    "test_a_dotted_key_laid_over_its_group_wins",  # has a test of its own
+    "test_a_dotted_key_laid_over_its_group_wins",  # these two have tests of their own
+    "test_a_setting_that_is_inherited_names_its_own_file",
     "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; has a test of its own
     "test_it_is_made_without_arguments",  # a class that needs arguments fails every law
     "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself

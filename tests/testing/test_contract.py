@@ -19,6 +19,7 @@ from toy_adapter import DEFAULTS, LOSSES, ToyAdapter, spec_of
 import batchbridge.testing
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Behaviour, Context, Source
+from batchbridge.kit.inherited_files import compose
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import natural, one_of
 from batchbridge.kit.lifecycle import Runtime
@@ -51,7 +52,7 @@ class TestToyAdapter(AdapterContract):
         ),
         ValidCase(name="no training", source=Source(values={"epochs": 0, "prompts": 3}), context=CONTEXT),
     )
-    meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}),)
+    meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}), ({"prompts": None}, {}))
     invalid = (
         InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=ALONE, codes=("BB-TOY-010",)),
         InvalidCase(name="odd key", source=Source(values={"batch": 3}), context=CONTEXT, codes=("BB-TOY-002",)),
@@ -170,6 +171,24 @@ def test_a_dotted_key_beside_its_group_that_is_passed_over_is_found():
     deaf = type("Deaf", (Grouped,), {"read": read})
     with pytest.raises(AssertionError, match="beside its group: "):
         grouped(deaf).test_a_dotted_key_laid_over_its_group_wins(GROUPED)
+
+
+def test_a_file_that_is_inherited_and_not_named_is_found():
+    def reading(compose_all):
+        def read(self, source, context):
+            composed = compose(source, "base", "BB-GROUPED-009")
+            return Grouped.read(self, composed if compose_all else Source(**_but(vars(composed), "files")), context)
+
+        return type("Heir", (Grouped,), {"read": read})
+
+    case = dataclasses.replace(GROUPED, source=Source(values={"run.prompts": 4, "run.group": 2, "run.loss": "mean"}))
+    grouped(reading(True), inherits="base").test_a_setting_that_is_inherited_names_its_own_file(case)
+    with pytest.raises(AssertionError, match=r"provenance of .*recipe.yaml:\d, not its line"):
+        grouped(reading(False), inherits="base").test_a_setting_that_is_inherited_names_its_own_file(case)
+
+
+def _but(values, key):
+    return {name: value for name, value in values.items() if name != key}
 
 
 def test_a_word_that_no_case_with_its_meaning_has_is_found():

@@ -125,6 +125,10 @@ class ToyAdapter(Adapter):
             framework="toy", framework_version=version, spec=spec, provenance=provenance,
             behaviour=None if spec is None else behaviour, findings=tuple(findings), native=native,
             dataset_size=context.dataset_size,
+            given={
+                key: Where(key, value, None if source.path is None else str(source.path), source.lines.get(key))
+                for key, value in source.values.items() if key in native
+            },
         )  # fmt: skip
 
     def rows(self) -> Sequence[Rule[Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from operator import attrgetter, itemgetter
 
+from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, SILENT, Make
-from batchbridge.meaning.findings import Fix
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.rules.row import OLD, UNREAD, UNTRAINED, About, Facts, no_steps, remove, ways
 

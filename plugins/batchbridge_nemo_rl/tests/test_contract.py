@@ -162,6 +162,7 @@ class TestNemoAdapter(AdapterContract):
     unknown_version = "0.5.0"
     written_version = "0.7.0"
     rules = RULES
+    inherits = "defaults"
     corpus = Path(__file__).parent / "recipes"
     meanings = (
         ({"data.shuffle": False}, {"order.prompt_shuffle": "none"}),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.testing.fields import CHANGES
-from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
+from batchbridge.testing.hostile import FOREIGN, HOSTILE, HOSTILE_SOURCES
 from batchbridge.testing.laws import InvalidCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
@@ -41,6 +41,9 @@ class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLa
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Called by pytest: one test per case, hostile value, field."""
         cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        kin = {vars(base).get("framework") for base in self.adapter_class.__mro__}
+        others = {name: source for name, source in FOREIGN.items() if name not in kin}
+        others |= {str(number): source for number, source in enumerate(self.foreign)}
         tables: dict[str, tuple[Sequence[Any], Sequence[str]]] = {
             "valid_case": (self.valid, [case.name for case in self.valid]),
             "invalid_case": (self.invalid, [case.name for case in self.invalid]),
@@ -49,7 +52,7 @@ class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLa
             "hostile": (list(HOSTILE), list(HOSTILE)),
             "hostile_source": (list(HOSTILE_SOURCES), list(HOSTILE_SOURCES)),
             "change": (CHANGES, [f"{path}={_short(value)}" for path, value in CHANGES]),
-            "foreign_source": (self.foreign, [str(i) for i in range(len(self.foreign))]),
+            "foreign_source": (list(others.values()), list(others)),
             "corpus_file": (files := _files_in(self.corpus), [file.name for file in files]),
             "unwritable_spec": (self.unwritable, [str(i) for i in range(len(self.unwritable))]),
         }

@@ -59,7 +59,8 @@ class Laws:
     valid: ClassVar[Sequence[ValidCase]]
     invalid: ClassVar[Sequence[InvalidCase]]
     foreign: ClassVar[Sequence[Source]] = ()
-    """Other frameworks' configurations: `detect` must be less sure of them than of every valid case."""
+    """Other frameworks' configurations, beside those of `batchbridge.testing.hostile.FOREIGN`: `detect` must be less
+    sure of them than of every valid case."""
     unwritable: ClassVar[Sequence[Spec]] = ()
     """Specs that the framework cannot say."""
     refused: ClassVar[Mapping[str, ValidCase]] = {}
@@ -79,7 +80,10 @@ class Laws:
     """What laws of single settings leave out, with the reason: a word of a row ("grpo.kind = 'plain'"), or a setting of
     which no case shows the default, or of which other values are read and cannot be written."""
     unreadable_forms: ClassVar[Collection[str]] = ()
-    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python."""
+    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python; never yaml, json, toml,
+    argv."""
+    inherits: ClassVar[str] = ""
+    """The key by which a file of the framework's names one that it inherits; empty: no file does."""
     launchers_key: ClassVar[str | None] = None
     """The key by which fixes name the number of devices, where a launcher is told it and no configuration has it."""
     corpus: ClassVar[Path | None] = None
