@@ -142,6 +142,11 @@ def _numbered(self, reading, dataset_size, response_tokens):
         yield dataclasses.replace(step, index=step.index + 1)
 
 
+def _half_steps(self, reading, dataset_size, response_tokens):
+    for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
+        yield dataclasses.replace(step, rows=step.rows[:4])
+
+
 def _moody_steps(self, reading, dataset_size, response_tokens):
     moved = next(_counter) % 2
     for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
@@ -204,6 +209,14 @@ def _strict_prompts(self, source, context):
 
 
 READ = ToyAdapter.read
+
+
+class Moved(ToyAdapter):
+    """Writes the text of another run for some seeds."""
+
+    def write(self, spec, framework_version=None):
+        return ToyAdapter.write(self, spec.replace(**{"order.seed": 0}) if spec.order.seed == 5 else spec)
+
 
 ALL = [
     _broken("BadName", ["test_its_framework_has_a_plain_name"], "lower case", framework="Toy Framework"),
@@ -414,6 +427,24 @@ ALL = [
         native_steps=_rows(sample=0),
     ),
     _broken(
+        "NoSteps",
+        ["test_native_steps_train_a_whole_rollout_in_whole_steps", "valid"],
+        "no step at all",
+        native_steps=lambda s, reading, size, tokens: iter(()),
+    ),
+    _broken(
+        "FewRows",
+        ["test_native_steps_train_a_whole_rollout_in_whole_steps", "valid"],
+        "4 completions of 8 in the first pass",
+        native_steps=_half_steps,
+    ),
+    _broken(
+        "Promises",
+        ["test_an_adapter_without_running_trainers_enforces_nothing", "valid"],
+        "`enforces` promises advantage.baseline",
+        enforces=lambda s, path, value: path == "advantage.baseline",
+    ),
+    _broken(
         "FarRank", ["test_native_steps_stay_inside_the_run", "valid"], "outside the world", native_steps=_rows(rank=4)
     ),
     _broken(
@@ -507,25 +538,25 @@ ALL = [
         "BreaksAnother",
         ["test_a_fix_fixes", "warned"],
         "BB-TOY-020: each fix breaks another rule",
-        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1", {"epochs": 1, "step": 7})),
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1", {"rate": 1, "step": 7})),
     ),
     _broken(
         "StrangeFix",
         ["test_a_fix_says_what_it_changes", "warned"],
-        "'epochs = 1' changes what is no setting: .'epoch'",
-        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1", {"epochs": 1, "epoch": 1})),
+        "'rate = 1' changes what is no setting: .'rat'",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1", {"rate": 1, "rat": 1})),
     ),
     _broken(
         "OtherFix",
         ["test_a_fix_says_what_it_changes", "warned"],
-        "'epochs = 7' says something else than its changes",
-        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 7", {"epochs": 1})),
+        "'rate = 7' says something else than its changes",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 7", {"rate": 1})),
     ),
     _broken(
         "FixInWords",
         ["test_a_fix_says_what_it_changes", "warned"],
-        "'epochs = 1' names a setting, and `changes` does not",
-        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("epochs = 1")),
+        "'rate = 1' names a setting, and `changes` does not",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1")),
     ),
     _broken(
         "ChecksOnly",
@@ -555,6 +586,7 @@ ALL = [
     _broken("OwnsAll", ["test_strangers_are_not_owned"], "owns NoneType", owns=lambda s, x: True),
     _broken("NotJson", ["test_a_reading_is_json", "valid"], "JSON", read=_edited(READ, provenance=_objects)),
 ]
+OnlyDefaults = next(broken for broken in ALL if broken.__name__ == "OnlyDefaults")
 
 LAWS_WITHOUT_ONE = {
     "test_every_rule_has_a_case",  # about the author's tests
@@ -562,7 +594,8 @@ LAWS_WITHOUT_ONE = {
     "test_every_default_has_a_case_with_its_spec",
     "test_a_dotted_key_laid_over_its_group_wins",  # these two have tests of their own
     "test_a_setting_that_is_inherited_names_its_own_file",
-    "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; has a test of its own
+    "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; these two have a test
+    "test_the_folder_of_real_configurations_has_a_valid_one",
     "test_it_is_made_without_arguments",  # a class that needs arguments fails every law
     "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself
     "test_it_is_tested_with_valid_and_invalid_cases",  # about the author's tests

@@ -26,7 +26,7 @@ from batchbridge.kit.lifecycle import Runtime
 from batchbridge.kit.refusals import Refusal, never
 from batchbridge.kit.rule_table import Rule
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, _files_in
+from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, files_in
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)
 ALONE = dataclasses.replace(CONTEXT, world_size=None)
@@ -50,7 +50,7 @@ class TestToyAdapter(AdapterContract):
             context=ALONE,
             source_has_world_size=True,
         ),
-        ValidCase(name="no training", source=Source(values={"epochs": 0, "prompts": 3}), context=CONTEXT),
+        ValidCase(name="no learning", source=Source(values={"rate": 0, "prompts": 3}), context=CONTEXT),
     )
     meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}), ({"prompts": None}, {}))
     invalid = (
@@ -224,7 +224,7 @@ def test_a_folder_of_real_configurations_is_read_and_written_back(tmp_path):
     (tmp_path / "odd.yaml").write_text("batch: 4\n")
     (tmp_path / "notes.txt").write_text("no configuration")
     contract = type("Contract", (TestToyAdapter,), {"corpus": tmp_path})()
-    assert [file.name for file in _files_in(contract.corpus)] == ["odd.yaml", "whole.yaml"]
+    assert [file.name for file in files_in(contract.corpus)] == ["odd.yaml", "whole.yaml"]
     contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
     with pytest.raises(pytest.skip.Exception, match="invalid: BB-TOY-002"):
         contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "odd.yaml")
@@ -232,6 +232,52 @@ def test_a_folder_of_real_configurations_is_read_and_written_back(tmp_path):
     contract = type("Contract", (TestToyAdapter,), {"adapter_class": broken})()
     with pytest.raises(AssertionError, match="its own configuration cannot be written"):
         contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+
+
+def test_a_real_configuration_that_is_written_as_another_is_found(tmp_path):
+    (tmp_path / "whole.yaml").write_text("prompts: 4\nseed: 5\n")
+    contract = type("Contract", (TestToyAdapter,), {"corpus": tmp_path, "adapter_class": broken_adapters.Moved})()
+    with pytest.raises(AssertionError, match=r"written as something else: order\.seed: wanted 5, got 0"):
+        contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+
+
+def test_a_folder_without_a_valid_configuration_is_found(tmp_path):
+    for folder in (tmp_path / "missing", tmp_path):
+        contract = type("Contract", (TestToyAdapter,), {"corpus": folder})()
+        with pytest.raises(AssertionError, match="0 files, of which none is valid"):
+            contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    (tmp_path / "odd.yaml").write_text("batch: 4\n")
+    with pytest.raises(AssertionError, match="1 files, of which none is valid"):
+        contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    (tmp_path / "four.yaml").write_text("prompts: 4\ndevices: 4\n")
+    contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "four.yaml")
+
+
+def test_a_file_of_yaml_is_read_whatever_an_author_says():
+    only = broken_adapters.OnlyDefaults
+    contract = type("Contract", (TestToyAdapter,), {"adapter_class": only, "unreadable_forms": ("yaml",)})()
+    with pytest.raises(AssertionError, match="the yaml is read as something else"):
+        contract.test_a_written_text_is_read_as_what_was_written(TestToyAdapter.valid[0])
+
+
+def test_laws_that_are_left_out_are_counted_with_their_reasons(tmp_path):
+    test = "test_an_adapter_without_running_trainers_enforces_nothing or test_every_refusal"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"{__file__}::TestToyAdapter",
+        "-k",
+        test,
+    ]
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+    assert "checks of the contract that would hold of anything here: 1 " in done.stdout
+    assert "    1  the adapter has no runtime" in done.stdout
 
 
 def test_the_default_native_steps_are_consecutive_completions_in_consecutive_shares():

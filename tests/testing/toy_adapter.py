@@ -38,7 +38,7 @@ from batchbridge.meaning.weights import Row, token_weights
 
 RULES = (
     BUILDING("BB-TOY-010", lambda native: None, ("step", "devices"), native="AssertionError", source="toy 1.0"),
-    SILENT("BB-TOY-020", lambda native: None, ("epochs",), native="trains nothing", source="toy 1.0"),
+    SILENT("BB-TOY-020", lambda native: None, ("rate",), native="learns nothing", source="toy 1.0"),
 )
 """What toy finds wrong, as a table tells it; `ToyAdapter.check` finds it."""
 LOSSES = {"mean": "token_mean", "sum": "token_sum"}
@@ -115,11 +115,11 @@ class ToyAdapter(Adapter):
                     None if line is None else str(source.path),
                     line,
                 )
-        untrained = Defect(code="BB-TOY-020", summary="nothing is trained", source="toy")
+        idle = Defect(code="BB-TOY-020", summary="nothing is learnt", source="toy")
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
             lr_tick="optimizer step", resume="exact", source="toy",
-            defects=() if native["epochs"] else (untrained,),
+            defects=() if native["rate"] else (idle,),
         )  # fmt: skip
         return Reading(
             framework="toy", framework_version=version, spec=spec, provenance=provenance,
@@ -135,9 +135,9 @@ class ToyAdapter(Adapter):
         return RULES
 
     def check(self, reading: Reading) -> Sequence[Finding]:
-        if reading.spec is not None and not reading.native["epochs"]:
-            fixes = (Fix("epochs = 1", {"epochs": 1}),)
-            return [Finding("BB-TOY-020", "warning", "never", "nothing is trained", (Where("epochs", 0),), fixes)]
+        if reading.spec is not None and not reading.native["rate"]:
+            fixes = (Fix("rate = 1", {"rate": 1}),)
+            return [Finding("BB-TOY-020", "warning", "never", "nothing is learnt", (Where("rate", 0),), fixes)]
         if reading.spec is None or reading.native["step"] % reading.native["devices"] == 0:
             return []
         step, devices = reading.native["step"], reading.native["devices"]

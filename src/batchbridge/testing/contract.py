@@ -15,7 +15,6 @@ so a failure names its input and repeats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.spec import LossTerm
@@ -27,7 +26,7 @@ from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
 from batchbridge.testing.laws_of_settings import SettingLaws
 from batchbridge.testing.laws_of_steps import StepLaws
-from batchbridge.testing.laws_of_writing import WritingLaws
+from batchbridge.testing.laws_of_writing import WritingLaws, files_in
 
 if TYPE_CHECKING:
     import pytest
@@ -53,7 +52,7 @@ class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLa
             "hostile_source": (list(HOSTILE_SOURCES), list(HOSTILE_SOURCES)),
             "change": (CHANGES, [f"{path}={_short(value)}" for path, value in CHANGES]),
             "foreign_source": (list(others.values()), list(others)),
-            "corpus_file": (files := _files_in(self.corpus), [file.name for file in files]),
+            "corpus_file": (files := files_in(self.corpus), [file.name for file in files]),
             "unwritable_spec": (self.unwritable, [str(i) for i in range(len(self.unwritable))]),
         }
         for name, (values, ids) in tables.items():
@@ -65,9 +64,3 @@ def _short(value: Any) -> str:
     if isinstance(value, LossTerm):
         return ",".join(f"{name}={part}" for name, part in vars(value).items())
     return str(value)
-
-
-def _files_in(folder: Path | None) -> list[Path]:
-    if folder is None:
-        return []
-    return sorted(file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml", ".json", ".toml", ".sh"))

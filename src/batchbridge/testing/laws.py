@@ -20,6 +20,9 @@ from batchbridge.testing.hostile import HOSTILE
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
 """How a finding's code looks: BB101 for the core's, BB-NAME-003 for an adapter's."""
 
+MOST_STEPS = 50
+"""Native steps that are looked at."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ValidCase:
@@ -127,12 +130,12 @@ class Laws:
         return case.context.dataset_size or self.dataset_size
 
     def _native_steps(self, case: ValidCase) -> list[Any]:
-        """The first 50 native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
+        """The first native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
         size, group = self._dataset_size(case), spec_of(self._valid(case)).rollout.completions_per_prompt
         lengths = {(p, s): scripted_tokens(p, s) for p in range(size) for s in range(group)}
         try:
             steps = self.adapter_class().native_steps(self._valid(case), size, lengths)
-            return list(itertools.islice(steps, 50))
+            return list(itertools.islice(steps, MOST_STEPS))
         except ValueError as refused:
             reason = str(refused)
         assert reason.strip(), "native_steps refused without a reason"
