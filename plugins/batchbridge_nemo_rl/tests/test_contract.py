@@ -188,6 +188,22 @@ class TestNemoAdapter(AdapterContract):
             {**OVER_ALL, "advantage.baseline": "none", "open_terms": ("advantage: reinforce_plus_plus",)},
         ),
         ({f"{ESTIMATOR}name": "opd"}, {**UNSCALED, "advantage.baseline": "none", "open_terms": ("advantage: opd",)}),
+        ({f"{LOSS}reference_policy_kl_type": "k2"}, {"objective.kl_estimator": "k2_with_score"}),
+        *(
+            (
+                {
+                    f"{LOSS}use_importance_sampling_correction": True,
+                    f"{TIS}type": kind,
+                    f"{TIS}ratio": most,
+                    f"{TIS}ratio_min": least,
+                },
+                {"objective.sampler_correction": f"token_truncate [-, -]; {mask} [{least}, {most}]"},
+            )
+            for kind, mask, least, most in (
+                ("icepop", "token_mask", 0.5, 5.0),
+                ("seq-mask-tis", "sequence_geometric_mask", 0.999, 1.002),
+            )
+        ),
         ({"grpo.seed": None}, {}),
         ({"loss_fn.ratio_clip_min": None}, {}),
     )

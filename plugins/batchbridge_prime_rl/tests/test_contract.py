@@ -256,9 +256,38 @@ class TestPrimeRLAdapter(AdapterContract):
     unknown_version = "0.5.0"
     written_version = "0.8.0"
     rules = RULES
-    excused: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("seq_len", "trainer.model.cp"), "a row of seq_len is shared out, so that only multiples of cp come back"
+    meanings = (
+        (
+            {"trainer.optim.type": "sign_sgd"},
+            {
+                "carried.optimizer": "sign_sgd",
+                "carried.beta1": None,
+                "carried.beta2": None,
+                "carried.optimizer_epsilon": None,
+            },
+        ),
+        (
+            {"orchestrator.algo.type": "echo"},
+            {
+                "open_terms": (
+                    "loss: train.filter_zero_advantages",
+                    'objective: algo.roles {"tool": {"alpha": 0.1}}',
+                    "objective: echo",
+                    "objective: loss.kl_tau 0.001",
+                )
+            },
+        ),
     )
+    excused: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            ("seq_len", "trainer.model.cp"), "a row of seq_len is shared out, so that only multiples of cp come back"
+        ),
+        "trainer.loss.type = 'custom'": "code that is not read",
+        **dict.fromkeys(
+            (f"orchestrator.algo.type = {name!r}" for name in ("hierarchical_grpo", "opd", "opsd", "sft")),
+            "its signal is no advantage of a group",
+        ),
+    }
     valid = (
         ValidCase(
             name="one node",

@@ -203,11 +203,28 @@ class TestSkyRLAdapter(AdapterContract):
                 "objective.old_logprobs": None,
             },
         ),
+        ({f"{ALGORITHM}kl_ctrl.type": "adaptive"}, {}),  # of a penalty in the reward alone
+        *(
+            (
+                {f"{ALGORITHM}kl_estimator_type": name},
+                {"objective.kl_estimator": name, "objective.kl_log_ratio_clamp": None, "objective.kl_clamp": None},
+            )
+            for name in ("k2", "abs")
+        ),
+        *(
+            ({f"{CORRECTION}{key}": word}, {"objective.sampler_correction": text})
+            for key, word, text in (
+                ("sequence_mask_metric", "product", "sequence_mask [0.5, 2.0]"),
+                ("sequence_mask_metric", "geometric", "sequence_geometric_mask [0.99, 1.01]"),
+                ("tis_ratio_type", "sequence", "sequence_truncate [-, 5.0]"),
+            )
+        ),
         ({"trainer.seed": None}, {}),
     )
     excused: ClassVar[dict[str, str]] = {
         "trainer.placement.policy_num_gpus_per_node": "one device by default, and the case asks for four",
         f"{ALGORITHM}advantage_estimator = 'gae'": "needs a critic, as the case ppo has one",
+        f"{ALGORITHM}dynamic_sampling.type = 'replace'": "an error: two groups have one uid",
         f"{ALGORITHM}use_tis": "its bound is -1 where nobody says one",
         f"{ALGORITHM}advantage_estimator": "remax is an open term, and reinforce++ wants more of a group than one",
     }

@@ -96,10 +96,10 @@ class SettingLaws(Laws):
     # ---- what the author wrote down
 
     def test_other_settings_mean_what_is_written_down(self) -> None:
-        case = next(case for case in self.valid if case.spec is not None)
+        case, spec = self._first_told()
         for settings, fields in self.meanings:
             reading = self.adapter_class().read(changed_source(case.source, settings), case.context)
-            wanted = case_spec(case).replace(**fields)
+            wanted = spec.replace(**fields)
             told = [f"{finding.code}: {finding.message}" for finding in reading.findings]
             assert reading.spec == wanted, f"{dict(settings)}: {differences(wanted, reading.spec)} {told}"
             again = self._read_back(self.adapter_class().write(wanted, reading.framework_version), wanted, case)
@@ -107,7 +107,9 @@ class SettingLaws(Laws):
 
     def test_every_word_of_a_row_has_a_case_with_its_spec(self) -> None:
         told = [reading.native for reading in self._told()]
-        bare = [word for word in self._words() if not any(_holds(word, native) for native in told)]
+        named = {key for reading in self._told() for origin in reading.provenance.values() for key in origin.keys}
+        words = [word for word in self._words() if word.keys() & named]
+        bare = [word for word in words if not any(_holds(word, native) for native in told)]
         names = [", ".join(f"{key} = {value!r}" for key, value in word.items()) for word in bare]
         left = [name for name in names if name not in self.excused]
         assert not left, f"no case with its spec written down has {'; '.join(left)}"
@@ -124,17 +126,25 @@ class SettingLaws(Laws):
                     bare.append(key)
         assert not bare, f"no case with its spec written down leaves {', '.join(bare)} at its default"
 
+    def _first_told(self) -> tuple[ValidCase, Spec]:
+        """The case that `meanings` change, and what it means."""
+        for case in self.valid:
+            if case.spec is not None:
+                return case, case.spec
+        return vacuous("no valid case has its spec written down")
+
     def _told(self) -> list[Reading]:
         """The readings whose meaning is written down."""
-        case = next(case for case in self.valid if case.spec is not None)
+        case, _ = self._first_told()
         sources = [changed_source(case.source, settings) for settings, _ in self.meanings]
         readings = [self.adapter_class().read(source, case.context) for source in sources]
         return [*(self._valid(case) for case in self.valid if case.spec is not None), *readings]
 
     def _words(self) -> Iterator[dict[str, Any]]:
-        """The settings of every word that a row of the adapter's tables has; see `batchbridge.kit.key_table`."""
+        """The settings of every word that the rows of the adapter's tables have; see `batchbridge.kit.key_table`."""
         for row in getattr(self.adapter_class, "keys", ()):
-            yield from ({row.key: word} for word in (row.values if isinstance(row.values, Mapping) else ()))
+            words = row.values if isinstance(row.values, Mapping) else row.kind.schema.get("enum", ())
+            yield from ({row.key: word} for word in words if word is not None)
         for several in getattr(self.adapter_class, "together", ()):
             for words in several.values:
                 yield {key: word for key, word in zip(several.keys, words, strict=True) if word is not ...}
@@ -168,12 +178,6 @@ class SettingLaws(Laws):
 
 _CHANGED: dict[type[Adapter], dict[str, list[Changed]]] = {}
 _STRANGER = "no_such_setting_of_anybody"
-
-
-def case_spec(case: ValidCase) -> Spec:
-    """The meaning of a case that has one written down."""
-    assert case.spec is not None
-    return case.spec
 
 
 def _holds(word: Mapping[str, Any], native: Mapping[str, Any]) -> bool:
