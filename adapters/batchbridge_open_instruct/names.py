@@ -130,5 +130,5 @@ TYPES: Mapping[str, str] = {
     "llama3|zig_zag|ulysses": "cp_strategy",
     "low|normal|high|urgent": "eval_priority",
 }
-"""Names that take more than text, by what the parser takes for them: a number, a flag, or words; every checkout that has
-one of them takes the same."""
+"""Names that take more than text, by what the parser takes for them: a number, a flag, or words; every checkout
+that has one of them takes the same."""

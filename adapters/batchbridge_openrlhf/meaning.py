@@ -238,13 +238,13 @@ def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 def _micro_batch(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not sizes.dynamic:
-        told = {"micro_batch.completions_per_device": Told(sizes.micro, names.MICRO)}
+        told = {"micro_batch.completions_per_device": Told(sizes.micro, names.MICRO, None, (names.DYNAMIC,))}
         if sizes.forward_micro != sizes.micro:
             told["micro_batch.forward_completions_per_device"] = Told(sizes.forward_micro, names.FORWARD)
         return told
     tokens, forward_tokens = settings[names.BUDGET], settings["rollout.max_tokens_per_gpu"]
     told = {
-        "micro_batch.tokens_per_device": Told(tokens, names.BUDGET),
+        "micro_batch.tokens_per_device": Told(tokens, names.BUDGET, None, (names.DYNAMIC,)),
         "micro_batch.cap": Told("soft", None, "a completion above the budget is a micro-batch of its own"),
     }
     if forward_tokens not in (None, tokens):

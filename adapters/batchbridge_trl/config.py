@@ -138,10 +138,10 @@ class TrlAdapter(PackagedAdapter):
                 provenance[path] = world.provenance
             elif key in rows and rows[key].fixed:
                 why = f"derived: trl {version} has no {key}, and does this"
-                provenance[path] = Provenance((key,), entry.value, "derived", why)
+                provenance[path] = Provenance((key, *entry.others), entry.value, "derived", why)
             elif key in places and source.native is not None:
                 said = f"{type(source.native).__name__}.{key}{entry.note}"
-                provenance[path] = Provenance((key,), given[key], "object", said)
+                provenance[path] = Provenance((key, *entry.others), given[key], "object", said)
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
 
     def settings_schema(self, version: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
     if native["max_steps"] > 0:
         told["horizon.optimizer_steps"] = Told(native["max_steps"], "max_steps")
     else:
-        told["horizon.epochs"] = Told(float(native["num_train_epochs"]), "num_train_epochs")
+        told["horizon.epochs"] = Told(float(native["num_train_epochs"]), "num_train_epochs", None, ("max_steps",))
     told |= _objective(native, sizes, loss, rollout.steps_per_generation, version)
     told |= _carried(native, version)
     return told
@@ -150,9 +150,12 @@ def precision(native: Mapping[str, Any]) -> str:
     return "fp32" if native["bf16"] is False else "bf16"
 
 
+CORRECTED = ("use_vllm", "vllm_importance_sampling_correction")
+
+
 def samples_with_correction(native: Mapping[str, Any]) -> bool:
     """Whether losses are corrected towards vLLM's probabilities."""
-    return bool(native["use_vllm"] and native["vllm_importance_sampling_correction"])
+    return all(native[key] for key in CORRECTED)
 
 
 def _prompts(prompts: int, sizes: Sizes) -> Told:
@@ -184,7 +187,7 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
     windows = f"{ACCUMULATION} {sizes.window} over {STEPS} {steps} x {PASSES} {sizes.iterations}{needed}"
     told = {
         "surrogate": Told(loss.surrogate, "loss_type"),
-        "old_logprobs": by(old, windows, ACCUMULATION, STEPS, PASSES),
+        "old_logprobs": by(old, windows, ACCUMULATION, STEPS, PASSES, *CORRECTED),
         "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
         # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
         "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
@@ -201,7 +204,7 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
         # trl clamps cispo's ratio at epsilon_high itself, not at 1 + epsilon_high.
         told["clip_high"] = Told(shifted(high, -1), high_key, f"{high_key} {high} - 1")
     if corrected:
-        told["sampler_correction"] = Told(_correction(native), MODE)
+        told["sampler_correction"] = Told(_correction(native), MODE, None, (*CORRECTED, CLIP_MIN, CLIP_MAX, CAP))
     return {f"objective.{name}": entry for name, entry in told.items()}
 
 
@@ -229,9 +232,11 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
         "precision": Told(precision(native), "bf16"),
     }
     if native["sync_ref_model"]:
-        told["reference_sync_steps"] = Told(native["ref_model_sync_steps"], "ref_model_sync_steps")
+        told["reference_sync_steps"] = Told(
+            native["ref_model_sync_steps"], "ref_model_sync_steps", None, ("sync_ref_model",)
+        )
     if holds("<0.16", version) and native["use_vllm"]:
-        told["top_k"] = by(0, "vLLM samples without top-k, transformers' generate with its default of 50")
+        told["top_k"] = by(0, "vLLM samples without top-k, transformers' generate with its default of 50", "use_vllm")
     return {f"carried.{name}": entry for name, entry in told.items()}
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from fractions import Fraction
 
-from toy_adapter import ToyAdapter
+from toy_adapter import DEFAULTS, ToyAdapter
 
 from batchbridge.contract.enforcement import Enforcement, Obstacle
 from batchbridge.contract.reading import Written
@@ -56,6 +56,10 @@ def _finding(**fields):
         return [*ToyAdapter.check(self, reading), dataclasses.replace(plain, **fields)]
 
     return check
+
+
+def _with_fix(findings, fix):
+    return [dataclasses.replace(finding, fixes=(fix,)) for finding in findings]
 
 
 def _broken(name, breaks, message, **methods):
@@ -138,6 +142,11 @@ def _numbered(self, reading, dataset_size, response_tokens):
         yield dataclasses.replace(step, index=step.index + 1)
 
 
+def _half_steps(self, reading, dataset_size, response_tokens):
+    for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
+        yield dataclasses.replace(step, rows=step.rows[:4])
+
+
 def _moody_steps(self, reading, dataset_size, response_tokens):
     moved = next(_counter) % 2
     for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
@@ -153,6 +162,11 @@ def _canonical(reading):
     return {**reading.provenance, "loss.policy.aggregation": origin}
 
 
+def _numbered_otherwise(reading):
+    origin = dataclasses.replace(reading.provenance["topology.world_size"], value=4711)
+    return {**reading.provenance, "topology.world_size": origin}
+
+
 def _keyless(reading):
     origin = dataclasses.replace(reading.provenance["topology.world_size"], origin="derived", keys=())
     return {**reading.provenance, "topology.world_size": origin}
@@ -163,6 +177,18 @@ def _other_keys(reading):
         path: origin if origin.origin == "default" else dataclasses.replace(origin, keys=("file",))
         for path, origin in reading.provenance.items()
     }
+
+
+def _of_another_key(reading):
+    if "carried.learning_rate" not in reading.provenance:
+        return reading.provenance
+    origin = dataclasses.replace(reading.provenance["carried.learning_rate"], keys=("step",), value=8)
+    return {**reading.provenance, "carried.learning_rate": origin}
+
+
+def _careless_keys(self, source, context):
+    known = {key: value for key, value in source.values.items() if key in ("devices", *DEFAULTS)}
+    return ToyAdapter.read(self, dataclasses.replace(source, values=known), context)
 
 
 def _silent(reading):
@@ -183,6 +209,14 @@ def _strict_prompts(self, source, context):
 
 
 READ = ToyAdapter.read
+
+
+class Moved(ToyAdapter):
+    """Writes the text of another run for some seeds."""
+
+    def write(self, spec, framework_version=None):
+        return ToyAdapter.write(self, spec.replace(**{"order.seed": 0}) if spec.order.seed == 5 else spec)
+
 
 ALL = [
     _broken("BadName", ["test_its_framework_has_a_plain_name"], "lower case", framework="Toy Framework"),
@@ -276,6 +310,26 @@ ALL = [
         ["test_a_missing_world_size_leaves_it_undecided", "valid"],
         "verdict valid",
         read=_deaf_to({"world_size": 8}),
+    ),
+    _broken(
+        "ForgetsWarnings",
+        ["test_what_the_loader_found_is_kept", "valid"],
+        "are lost",
+        read=lambda s, source, x: READ(
+            s, dataclasses.replace(source, problems=tuple(p for p in source.problems if p.severity == "error")), x
+        ),
+    ),
+    _broken(
+        "BlindToFiles",
+        ["test_detect_recognises_its_own", "valid"],
+        "detect is 0 for a valid case in a file",
+        detect=lambda s, source: 0.0 if source.path else ToyAdapter.detect(s, source),
+    ),
+    _broken(
+        "OtherNumber",
+        ["test_a_provenance_has_the_native_value", "of devices"],
+        "devices = 4711, not 2",
+        read=_edited(READ, provenance=_numbered_otherwise),
     ),
     _broken("Forgetful", ["test_what_the_loader_found_is_kept", "valid"], "are lost", read=_forgetful),
     _broken("NoReading", ["test_no_whole_input_makes_it_raise", "empty"], "read gave a dict", read=lambda s, x, c: {}),
@@ -373,6 +427,24 @@ ALL = [
         native_steps=_rows(sample=0),
     ),
     _broken(
+        "NoSteps",
+        ["test_native_steps_train_a_whole_rollout_in_whole_steps", "valid"],
+        "no step at all",
+        native_steps=lambda s, reading, size, tokens: iter(()),
+    ),
+    _broken(
+        "FewRows",
+        ["test_native_steps_train_a_whole_rollout_in_whole_steps", "valid"],
+        "4 completions of 8 in the first pass",
+        native_steps=_half_steps,
+    ),
+    _broken(
+        "Promises",
+        ["test_an_adapter_without_running_trainers_enforces_nothing", "valid"],
+        "`enforces` promises advantage.baseline",
+        enforces=lambda s, path, value: path == "advantage.baseline",
+    ),
+    _broken(
         "FarRank", ["test_native_steps_stay_inside_the_run", "valid"], "outside the world", native_steps=_rows(rank=4)
     ),
     _broken(
@@ -401,6 +473,12 @@ ALL = [
         read=lambda s, source, x: READ(s, dataclasses.replace(source, lines={}), x),
     ),
     _broken(
+        "GivesNoPlaces",
+        ["test_a_provenance_names_file_and_line", "valid"],
+        "`given` has the place of no setting",
+        read=_edited(READ, given={}),
+    ),
+    _broken(
         "OffByOne",
         ["test_a_provenance_names_file_and_line", "valid"],
         "recipe.yaml:4, not",
@@ -413,6 +491,78 @@ ALL = [
         ["test_a_value_that_a_script_leaves_open_leaves_what_comes_from_it_open", "valid"],
         "prompts is open, and the reading is valid",
         read=_edited(READ, provenance=_other_keys),
+    ),
+    _broken(
+        "NamesAnotherKey",
+        ["test_the_key_that_a_provenance_names_moves_its_field"],
+        "stays as it is whatever its key says: .*carried.learning_rate, by its provenance step",
+        read=_edited(READ, provenance=_of_another_key),
+    ),
+    _broken(
+        "WritesOneRate",
+        ["test_what_another_value_means_is_written_back", "valid"],
+        "with rate = .* it is written as something else: carried.learning_rate",
+        write=_rounding_write,
+    ),
+    _broken(
+        "TakesAnyKey",
+        ["test_a_key_that_is_no_setting_is_found", "valid"],
+        "is no setting, and nothing says so",
+        read=_careless_keys,
+    ),
+    _broken(
+        "OneWordForAll",
+        ["test_other_settings_mean_what_is_written_down"],
+        "loss.policy.aggregation: wanted 'token_sum', got 'token_mean'",
+        read=_edited(READ, spec=lambda r: r.spec and r.spec.replace(**{"loss.policy.aggregation": "token_mean"})),
+    ),
+    _broken(
+        "WorldSizeOfTheFile",
+        ["test_a_world_size_against_the_settings_is_an_error", "of devices"],
+        "5 devices were asked for, and another number is valid",
+        read=_deaf_to({"world_size": None}),
+    ),
+    _broken(
+        "SilentInFiles",
+        ["test_an_invalid_case_is_invalid_with_its_codes", "invalid"],
+        "in a file .*, and else",
+        read=lambda s, source, x: READ(s, dataclasses.replace(source, values={}) if source.path else source, x),
+    ),
+    _broken(
+        "WarnsWithoutMending",
+        ["test_a_fix_fixes", "warned"],
+        "'rate = 0.25' .* does not fix it",
+        check=_finding(severity="warning", phase="never", fixes=(Fix("rate = 0.25", {"rate": 0.25}),)),
+    ),
+    _broken(
+        "BreaksAnother",
+        ["test_a_fix_fixes", "warned"],
+        "BB-TOY-020: each fix breaks another rule",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1", {"rate": 1, "step": 7})),
+    ),
+    _broken(
+        "StrangeFix",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'rate = 1' changes what is no setting: .'rat'",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1", {"rate": 1, "rat": 1})),
+    ),
+    _broken(
+        "OtherFix",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'rate = 7' says something else than its changes",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 7", {"rate": 1})),
+    ),
+    _broken(
+        "FixInWords",
+        ["test_a_fix_says_what_it_changes", "warned"],
+        "'rate = 1' names a setting, and `changes` does not",
+        check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1")),
+    ),
+    _broken(
+        "ChecksOnly",
+        ["test_a_defect_that_is_checked_is_explained", "warned"],
+        "behaviour.defects leaves out BB-TOY-020",
+        read=_edited(READ, behaviour=lambda r: r.behaviour and dataclasses.replace(r.behaviour, defects=())),
     ),
     _broken(
         "WrongFix",
@@ -436,10 +586,16 @@ ALL = [
     _broken("OwnsAll", ["test_strangers_are_not_owned"], "owns NoneType", owns=lambda s, x: True),
     _broken("NotJson", ["test_a_reading_is_json", "valid"], "JSON", read=_edited(READ, provenance=_objects)),
 ]
+OnlyDefaults = next(broken for broken in ALL if broken.__name__ == "OnlyDefaults")
 
 LAWS_WITHOUT_ONE = {
     "test_every_rule_has_a_case",  # about the author's tests
-    "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; has a test of its own
+    "test_every_word_of_a_row_has_a_case_with_its_spec",  # about the author's tests; these two have tests of their own
+    "test_every_default_has_a_case_with_its_spec",
+    "test_a_dotted_key_laid_over_its_group_wins",  # these two have tests of their own
+    "test_a_setting_that_is_inherited_names_its_own_file",
+    "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; these two have a test
+    "test_the_folder_of_real_configurations_has_a_valid_one",
     "test_it_is_made_without_arguments",  # a class that needs arguments fails every law
     "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself
     "test_it_is_tested_with_valid_and_invalid_cases",  # about the author's tests

@@ -10,20 +10,26 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import broken_adapters
 import pytest
-from toy_adapter import DEFAULTS, ToyAdapter, spec_of
+from toy_adapter import DEFAULTS, LOSSES, ToyAdapter, spec_of
 
 import batchbridge.testing
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Source
+from batchbridge.contract.reading import Behaviour, Context, Source
+from batchbridge.kit.inherited_files import compose
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import natural, one_of
 from batchbridge.kit.lifecycle import Runtime
 from batchbridge.kit.refusals import Refusal, never
 from batchbridge.kit.rule_table import Rule
-from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, _files_in
+from batchbridge.kit.table_adapter import TableAdapter
+from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, files_in
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)
+ALONE = dataclasses.replace(CONTEXT, world_size=None)
 
 
 class TestToyAdapter(AdapterContract):
@@ -41,12 +47,14 @@ class TestToyAdapter(AdapterContract):
         ValidCase(
             name="all keys",
             source=Source(values={**DEFAULTS, "devices": 2, "loss": "sum", "epochs": 2}),
-            context=CONTEXT,
+            context=ALONE,
             source_has_world_size=True,
         ),
+        ValidCase(name="no learning", source=Source(values={"rate": 0, "prompts": 3}), context=CONTEXT),
     )
+    meanings = (({"loss": "sum"}, {"loss.policy.aggregation": "token_sum"}), ({"prompts": None}, {}))
     invalid = (
-        InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=CONTEXT, codes=("BB-TOY-010",)),
+        InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=ALONE, codes=("BB-TOY-010",)),
         InvalidCase(name="odd key", source=Source(values={"batch": 3}), context=CONTEXT, codes=("BB-TOY-002",)),
         InvalidCase(name="odd value", source=Source(values={"step": "x"}), context=CONTEXT, codes=("BB-TOY-003",)),
     )
@@ -112,8 +120,96 @@ def test_a_rule_without_a_case_is_found():
         for number in ("010", "011", "012")
     ]
     contract = type("Contract", (TestToyAdapter,), {"rules": rules, "codes_without_a_case": {"BB-TOY-012"}})()
-    with pytest.raises(AssertionError, match="no invalid case shows BB-TOY-011"):
+    with pytest.raises(AssertionError, match="no case shows BB-TOY-011"):
         contract.test_every_rule_has_a_case()
+    told = type("Told", (ToyAdapter,), {"check": broken_adapters._finding(code="BB-TOY-020")})
+    with pytest.raises(AssertionError, match="every case shows BB-TOY-020"):
+        type("Contract", (TestToyAdapter,), {"adapter_class": told})().test_every_rule_has_a_case()
+
+
+class Grouped(TableAdapter):
+    """A framework whose settings stand in groups."""
+
+    framework, versions, newest_version, codes = "grouped", ">=1", "1.0", Codes.of("BB-GROUPED")
+    keys = (
+        Key("run.prompts", natural, 4, "rollout.prompts_per_rollout"),
+        Key("run.group", natural, 2, "rollout.completions_per_prompt"),
+        Key("run.step", natural, 8, "optimizer_step.completions_per_step"),
+        Key("run.loss", one_of(*LOSSES), "mean", "loss.policy.aggregation", LOSSES),
+        Key("run.devices", natural, 4, "topology.world_size"),
+    )
+    constants: ClassVar = {"horizon.epochs": 1.0}
+
+    def behaviour_of(self, native, version):
+        return Behaviour(
+            order="none", membership="in order", denominator_scope="optimizer_step", denominator_formula="T",
+            lr_tick="step", resume="none", source="grouped",
+        )  # fmt: skip
+
+
+GROUPED = ValidCase(
+    name="in a group",
+    source=Source(values={"run": {"prompts": 4, "group": 2, "loss": "mean"}}),
+    context=ALONE,
+    spec=spec_of({**DEFAULTS, "devices": 4}).replace(**{"order.seed": None, "carried.learning_rate": None}),
+)
+
+
+def grouped(adapter=Grouped, **attributes):
+    """The contract of settings in groups."""
+    attributes = {"adapter_class": adapter, "valid": (GROUPED,), **attributes}
+    return type("Contract", (TestToyAdapter,), {"meanings": (), **attributes})()
+
+
+def test_a_dotted_key_beside_its_group_that_is_passed_over_is_found():
+    grouped().test_a_dotted_key_laid_over_its_group_wins(GROUPED)
+
+    def read(self, source, context):
+        flat = {key: value for key, value in source.values.items() if "." not in key}
+        return Grouped.read(self, dataclasses.replace(source, values=flat), context)
+
+    deaf = type("Deaf", (Grouped,), {"read": read})
+    with pytest.raises(AssertionError, match="beside its group: "):
+        grouped(deaf).test_a_dotted_key_laid_over_its_group_wins(GROUPED)
+
+
+def test_a_file_that_is_inherited_and_not_named_is_found():
+    def reading(compose_all):
+        def read(self, source, context):
+            composed = compose(source, "base", "BB-GROUPED-009")
+            return Grouped.read(self, composed if compose_all else Source(**_but(vars(composed), "files")), context)
+
+        return type("Heir", (Grouped,), {"read": read})
+
+    case = dataclasses.replace(GROUPED, source=Source(values={"run.prompts": 4, "run.group": 2, "run.loss": "mean"}))
+    grouped(reading(True), inherits="base").test_a_setting_that_is_inherited_names_its_own_file(case)
+    with pytest.raises(AssertionError, match=r"provenance of .*recipe.yaml:\d, not its line"):
+        grouped(reading(False), inherits="base").test_a_setting_that_is_inherited_names_its_own_file(case)
+
+
+def _but(values, key):
+    return {name: value for name, value in values.items() if name != key}
+
+
+def test_a_word_that_no_case_with_its_meaning_has_is_found():
+    with pytest.raises(AssertionError, match=r"no case with its spec written down has run\.loss = 'sum'"):
+        grouped().test_every_word_of_a_row_has_a_case_with_its_spec()
+    said = ({"run.loss": "sum"}, {"loss.policy.aggregation": "token_sum"})
+    for attributes in ({"meanings": (said,)}, {"excused": {"run.loss = 'sum'": "it is tested elsewhere"}}):
+        grouped(**attributes).test_every_word_of_a_row_has_a_case_with_its_spec()
+
+
+def test_a_default_that_no_case_with_its_meaning_shows_is_found():
+    with pytest.raises(AssertionError, match=r"leaves run\.group, run\.loss, run\.prompts at its default"):
+        grouped().test_every_default_has_a_case_with_its_spec()
+    said = ({"run.group": None, "run.loss": None, "run.prompts": None}, {})
+    grouped(meanings=(said,)).test_every_default_has_a_case_with_its_spec()
+
+
+def test_what_is_open_and_followed_by_a_setting_is_open():
+    followed = type("Followed", (Grouped,), {"follows": {"run.devices": ("run.group",), "run.step": ("run.devices",)}})
+    origin = followed().read(GROUPED.source, ALONE).provenance["optimizer_step.completions_per_step"]
+    assert origin.keys == ("run.step", "run.devices", "run.group")
 
 
 def test_cases_without_a_meaning_that_is_written_down_are_found():
@@ -128,7 +224,7 @@ def test_a_folder_of_real_configurations_is_read_and_written_back(tmp_path):
     (tmp_path / "odd.yaml").write_text("batch: 4\n")
     (tmp_path / "notes.txt").write_text("no configuration")
     contract = type("Contract", (TestToyAdapter,), {"corpus": tmp_path})()
-    assert [file.name for file in _files_in(contract.corpus)] == ["odd.yaml", "whole.yaml"]
+    assert [file.name for file in files_in(contract.corpus)] == ["odd.yaml", "whole.yaml"]
     contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
     with pytest.raises(pytest.skip.Exception, match="invalid: BB-TOY-002"):
         contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "odd.yaml")
@@ -136,6 +232,52 @@ def test_a_folder_of_real_configurations_is_read_and_written_back(tmp_path):
     contract = type("Contract", (TestToyAdapter,), {"adapter_class": broken})()
     with pytest.raises(AssertionError, match="its own configuration cannot be written"):
         contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+
+
+def test_a_real_configuration_that_is_written_as_another_is_found(tmp_path):
+    (tmp_path / "whole.yaml").write_text("prompts: 4\nseed: 5\n")
+    contract = type("Contract", (TestToyAdapter,), {"corpus": tmp_path, "adapter_class": broken_adapters.Moved})()
+    with pytest.raises(AssertionError, match=r"written as something else: order\.seed: wanted 5, got 0"):
+        contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+
+
+def test_a_folder_without_a_valid_configuration_is_found(tmp_path):
+    for folder in (tmp_path / "missing", tmp_path):
+        contract = type("Contract", (TestToyAdapter,), {"corpus": folder})()
+        with pytest.raises(AssertionError, match="0 files, of which none is valid"):
+            contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    (tmp_path / "odd.yaml").write_text("batch: 4\n")
+    with pytest.raises(AssertionError, match="1 files, of which none is valid"):
+        contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    (tmp_path / "four.yaml").write_text("prompts: 4\ndevices: 4\n")
+    contract.test_the_folder_of_real_configurations_has_a_valid_one()
+    contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "four.yaml")
+
+
+def test_a_file_of_yaml_is_read_whatever_an_author_says():
+    only = broken_adapters.OnlyDefaults
+    contract = type("Contract", (TestToyAdapter,), {"adapter_class": only, "unreadable_forms": ("yaml",)})()
+    with pytest.raises(AssertionError, match="the yaml is read as something else"):
+        contract.test_a_written_text_is_read_as_what_was_written(TestToyAdapter.valid[0])
+
+
+def test_laws_that_are_left_out_are_counted_with_their_reasons(tmp_path):
+    test = "test_an_adapter_without_running_trainers_enforces_nothing or test_every_refusal"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"{__file__}::TestToyAdapter",
+        "-k",
+        test,
+    ]
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+    assert "checks of the contract that would hold of anything here: 1 " in done.stdout
+    assert "    1  the adapter has no runtime" in done.stdout
 
 
 def test_the_default_native_steps_are_consecutive_completions_in_consecutive_shares():
@@ -159,7 +301,10 @@ def test_the_default_native_steps_are_consecutive_completions_in_consecutive_sha
 def given(arguments):
     """A law's arguments; cases are copies, because some adapters spoil them."""
     named = {"unwritable": TestToyAdapter.unwritable[0], "foreign": TestToyAdapter.foreign[0]}
-    named |= copy.deepcopy({"valid": TestToyAdapter.valid[0], "invalid": TestToyAdapter.invalid[0]})
+    named |= copy.deepcopy(
+        {"valid": TestToyAdapter.valid[0], "warned": TestToyAdapter.valid[2], "invalid": TestToyAdapter.invalid[0]}
+    )
+    named |= copy.deepcopy({"of devices": TestToyAdapter.valid[1]})
     return [named.get(a, a) if isinstance(a, str) else a for a in arguments]
 
 

@@ -7,8 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.contract.reading import (
+    Behaviour,
+    Context,
+    Defect,
+    NativeRow,
+    NativeStep,
+    Provenance,
+    Reading,
+    Source,
+    Written,
+)
 from batchbridge.errors import CannotWrite, PlanError, Problem
+from batchbridge.kit.rule_table import BUILDING, SILENT, Rule
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import (
@@ -25,6 +36,11 @@ from batchbridge.meaning.spec import (
 )
 from batchbridge.meaning.weights import Row, token_weights
 
+RULES = (
+    BUILDING("BB-TOY-010", lambda native: None, ("step", "devices"), native="AssertionError", source="toy 1.0"),
+    SILENT("BB-TOY-020", lambda native: None, ("rate",), native="learns nothing", source="toy 1.0"),
+)
+"""What toy finds wrong, as a table tells it; `ToyAdapter.check` finds it."""
 LOSSES = {"mean": "token_mean", "sum": "token_sum"}
 DEFAULTS: Mapping[str, Any] = {
     "prompts": 4,
@@ -66,6 +82,9 @@ class ToyAdapter(Adapter):
             text = f"toy {version} is not known"
             findings.append(Finding("BB-TOY-001", "error", "config", text, where, (Fix("toy 2.0"),)))
             return Reading(framework="toy", framework_version=version, findings=tuple(findings))
+        if said and source.values.get("devices", context.world_size) != context.world_size:
+            text, where = f"devices: {context.world_size} were asked for", (Where("devices", source.values["devices"]),)
+            findings.append(Finding("BB-TOY-005", "error", "config", text, where, (Fix("one of the two"),)))
         for key, value in {**said, **source.values}.items():
             if key not in native:
                 text, where = f"{key!r} is no key of toy", (Where(str(key), None, "toy.yaml"),)
@@ -96,17 +115,29 @@ class ToyAdapter(Adapter):
                     None if line is None else str(source.path),
                     line,
                 )
+        idle = Defect(code="BB-TOY-020", summary="nothing is learnt", source="toy")
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
             lr_tick="optimizer step", resume="exact", source="toy",
+            defects=() if native["rate"] else (idle,),
         )  # fmt: skip
         return Reading(
             framework="toy", framework_version=version, spec=spec, provenance=provenance,
             behaviour=None if spec is None else behaviour, findings=tuple(findings), native=native,
             dataset_size=context.dataset_size,
+            given={
+                key: Where(key, value, None if source.path is None else str(source.path), source.lines.get(key))
+                for key, value in source.values.items() if key in native
+            },
         )  # fmt: skip
 
+    def rows(self) -> Sequence[Rule[Any]]:
+        return RULES
+
     def check(self, reading: Reading) -> Sequence[Finding]:
+        if reading.spec is not None and not reading.native["rate"]:
+            fixes = (Fix("rate = 1", {"rate": 1}),)
+            return [Finding("BB-TOY-020", "warning", "never", "nothing is learnt", (Where("rate", 0),), fixes)]
         if reading.spec is None or reading.native["step"] % reading.native["devices"] == 0:
             return []
         step, devices = reading.native["step"], reading.native["devices"]

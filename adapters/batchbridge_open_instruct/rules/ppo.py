@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter, itemgetter
 
+from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, SILENT, Make
 from batchbridge_open_instruct.meaning import learners
@@ -51,6 +52,11 @@ def _loss(facts: Facts) -> str | None:
     )
 
 
+def _whole_steps(facts: Facts) -> tuple[Fix, ...]:
+    """One micro-batch a step; the learners' means stay apart."""
+    return ways(per_device_train_batch_size=itemgetter(MINI))(facts) if learners(facts.native) == 1 else ()
+
+
 def _whitening(facts: Facts) -> str | None:
     if learners(facts.native) == 1:
         return None
@@ -90,7 +96,7 @@ PPO_REFUSED = (
 
 PPO_SILENT = (
     About("BB-OI-062", SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean")(
-        _loss, (MICRO, DEVICES), fixes=ways(per_device_train_batch_size=itemgetter(MINI))
+        _loss, (MICRO, DEVICES), fixes=_whole_steps
     ),
     About("BB-OI-063", SILENT, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten")(_whitening, (DEVICES, LOCAL)),
     About("BB-OI-064", UNREAD, OLD, _RUNTIME, _LAST)(

@@ -75,7 +75,8 @@ def _no_filter_metric(run: Run) -> str | None:
 
 
 def _whole_dataset(run: Run) -> tuple[Fix, ...]:
-    return (fix({PROMPTS: run.prompts_in_dataset}),) if run.prompts_in_dataset else ()
+    prompts = run.prompts_in_dataset or 0
+    return (fix({PROMPTS: prompts}),) if prompts >= run[MINI] else ()
 
 
 @RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset)

@@ -59,6 +59,17 @@ class TestPocketRayAdapter(AdapterContract):
     unknown_version = "99.0"
     written_version = "1.0"
     rules = RULES
+    meanings = (
+        ({"average": "sequence"}, {"loss.policy.aggregation": "sequence_mean"}),
+        (
+            {"samples": None, "step": None, "workers": None, "lr": None},
+            {
+                "topology.world_size": 2,
+                "optimizer_step.completions_per_step": 8,
+                "carried.learning_rate": 0.01,
+            },
+        ),
+    )
     refused_otherwise = ("other_settings", "step_crosses_rollouts")
     valid = (
         ValidCase(

@@ -59,6 +59,17 @@ class TestPocketAdapter(AdapterContract):
     unknown_version = "99.0"
     written_version = "1.0"
     rules = RULES
+    meanings = (
+        ({"average": "sequence"}, {"loss.policy.aggregation": "sequence_mean"}),
+        (
+            {"groups": None, "samples": None, "updates": None, "lr": None},
+            {
+                "rollout.prompts_per_rollout": 4,
+                "optimizer_step.completions_per_step": 16,
+                "carried.learning_rate": 0.01,
+            },
+        ),
+    )
     refused_otherwise = ("verify", "other_settings", "step_may_span")
     valid = (
         ValidCase(

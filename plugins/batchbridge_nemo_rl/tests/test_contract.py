@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -119,6 +119,11 @@ GSPO = DEFAULTS.replace(
         "objective.sampler_correction": "sequence_truncate [-, -]",
     }
 )
+ESTIMATOR = "grpo.adv_estimator."
+UNSCALED: dict[str, Any] = {"advantage.scale": "none", "advantage.epsilon": None, "advantage.ddof": None}
+PLAIN = {**UNSCALED, "advantage.baseline": "group_mean"}
+GROUP = {"advantage.baseline": "group_mean", "advantage.scale": "group"}
+OVER_ALL = {"advantage.scale": "batch", "advantage.epsilon": None, "advantage.ddof": 0}
 ASYNC: dict[str, Any] = {
     "cluster.gpus_per_node": 12,
     f"{COLOCATED}enabled": False,
@@ -157,7 +162,55 @@ class TestNemoAdapter(AdapterContract):
     unknown_version = "0.5.0"
     written_version = "0.7.0"
     rules = RULES
+    inherits = "defaults"
     corpus = Path(__file__).parent / "recipes"
+    meanings = (
+        ({"data.shuffle": False}, {"order.prompt_shuffle": "none"}),
+        ({"policy.precision": "float16"}, {"carried.precision": "fp16"}),
+        ({"policy.precision": "float32"}, {"carried.precision": "fp32"}),
+        ({f"{ESTIMATOR}normalize_rewards": False}, UNSCALED),
+        ({f"{ESTIMATOR}normalize_rewards": False, f"{ESTIMATOR}use_leave_one_out_baseline": False}, PLAIN),
+        *(
+            ({f"{ESTIMATOR}name": "gdpo", **settings}, {**fields, "open_terms": ("advantage: gdpo",)})
+            for settings, fields in (
+                ({}, {}),
+                ({f"{ESTIMATOR}use_leave_one_out_baseline": False}, GROUP),
+                ({f"{ESTIMATOR}normalize_rewards": False}, UNSCALED),
+                ({f"{ESTIMATOR}normalize_rewards": False, f"{ESTIMATOR}use_leave_one_out_baseline": False}, PLAIN),
+            )
+        ),
+        (
+            {f"{ESTIMATOR}name": "reinforce_plus_plus"},
+            {**OVER_ALL, "advantage.baseline": "group_mean", "open_terms": ("advantage: reinforce_plus_plus",)},
+        ),
+        (
+            {f"{ESTIMATOR}name": "reinforce_plus_plus", f"{ESTIMATOR}minus_baseline": False},
+            {**OVER_ALL, "advantage.baseline": "none", "open_terms": ("advantage: reinforce_plus_plus",)},
+        ),
+        ({f"{ESTIMATOR}name": "opd"}, {**UNSCALED, "advantage.baseline": "none", "open_terms": ("advantage: opd",)}),
+        ({f"{LOSS}reference_policy_kl_type": "k2"}, {"objective.kl_estimator": "k2_with_score"}),
+        *(
+            (
+                {
+                    f"{LOSS}use_importance_sampling_correction": True,
+                    f"{TIS}type": kind,
+                    f"{TIS}ratio": most,
+                    f"{TIS}ratio_min": least,
+                },
+                {"objective.sampler_correction": f"token_truncate [-, -]; {mask} [{least}, {most}]"},
+            )
+            for kind, mask, least, most in (
+                ("icepop", "token_mask", 0.5, 5.0),
+                ("seq-mask-tis", "sequence_geometric_mask", 0.999, 1.002),
+            )
+        ),
+        ({"grpo.seed": None}, {}),
+        ({"loss_fn.ratio_clip_min": None}, {}),
+    )
+    excused: ClassVar[dict[str, str]] = {
+        "no_such_setting_of_anybody": "NeMo-RL passes over groups that it does not have",
+        "cluster.gpus_per_node": "one device by default, and the case has groups that eight share",
+    }
     valid = (
         _valid("defaults", {}, DEFAULTS),
         _valid(

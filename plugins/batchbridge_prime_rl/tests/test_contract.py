@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -200,7 +200,10 @@ ECHO: dict[str, Any] = {
         "group_size": 4,
         "algo": {"type": "echo", "roles": {"user": {"alpha": 0.05}}, "length_penalty": {"num_turns_weight": 0.0}},
     },
-    "trainer": {"scheduler": {"type": "linear", "warmup_steps": 2, "decay_steps": 0, "min_lr": 1e-7}},
+    "trainer": {
+        "optim": {"max_norm": 0},
+        "scheduler": {"type": "linear", "warmup_steps": 2, "decay_steps": 0, "min_lr": 1e-7},
+    },
     "deployment": {"num_train_gpus": 7},
 }
 
@@ -253,6 +256,38 @@ class TestPrimeRLAdapter(AdapterContract):
     unknown_version = "0.5.0"
     written_version = "0.8.0"
     rules = RULES
+    meanings = (
+        (
+            {"trainer.optim.type": "sign_sgd"},
+            {
+                "carried.optimizer": "sign_sgd",
+                "carried.beta1": None,
+                "carried.beta2": None,
+                "carried.optimizer_epsilon": None,
+            },
+        ),
+        (
+            {"orchestrator.algo.type": "echo"},
+            {
+                "open_terms": (
+                    "loss: train.filter_zero_advantages",
+                    'objective: algo.roles {"tool": {"alpha": 0.1}}',
+                    "objective: echo",
+                    "objective: loss.kl_tau 0.001",
+                )
+            },
+        ),
+    )
+    excused: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            ("seq_len", "trainer.model.cp"), "a row of seq_len is shared out, so that only multiples of cp come back"
+        ),
+        "trainer.loss.type = 'custom'": "code that is not read",
+        **dict.fromkeys(
+            (f"orchestrator.algo.type = {name!r}" for name in ("hierarchical_grpo", "opd", "opsd", "sft")),
+            "its signal is no advantage of a group",
+        ),
+    }
     valid = (
         ValidCase(
             name="one node",

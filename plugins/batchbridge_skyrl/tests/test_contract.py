@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from batchbridge import Source, Spec
 from batchbridge.kit import (
@@ -141,6 +141,9 @@ ASYNCHRONOUS = DEFAULTS.replace(
     }
 )
 
+UNSCALED: dict[str, Any] = {"advantage.scale": "none", "advantage.epsilon": None, "advantage.ddof": None}
+UNCLIPPED: dict[str, Any] = {"objective.clip_low": None, "objective.clip_high": None}
+
 
 PPO = DEFAULTS.replace(
     **{
@@ -178,6 +181,73 @@ class TestSkyRLAdapter(AdapterContract):
     unknown_version = "0.2.0"
     written_version = "0.3.0"
     rules = RULES
+    meanings = (
+        ({"trainer.strategy": "fsdp2"}, {}),
+        (
+            {"trainer.strategy": "megatron"},
+            {"carried.weight_decay_excludes": "biases_and_norms", "objective.nonfinite_step": None},
+        ),
+        (
+            {f"{ALGORITHM}loss_reduction": "sequence_mean"},
+            {"loss.policy.aggregation": "sequence_mean", "loss.kl": None},  # KL is averaged with the policy's term
+        ),
+        ({f"{ALGORITHM}loss_reduction": "prompt_mean"}, {"loss.policy.aggregation": "prompt_mean"}),
+        ({f"{ALGORITHM}advantage_estimator": "rloo"}, {**UNSCALED, "advantage.baseline": "leave_one_out"}),
+        (
+            {f"{ALGORITHM}advantage_estimator": "reinforce++"},
+            {"advantage.baseline": "none", "advantage.scale": "batch", "advantage.epsilon": None},
+        ),
+        ({f"{ALGORITHM}policy_loss_type": "gspo"}, {"objective.ratio_level": "sequence"}),
+        (
+            {f"{ALGORITHM}policy_loss_type": "cispo"},
+            {"objective.surrogate": "cispo", "objective.clip_low": 0.0, "objective.clip_high": 5.0},
+        ),
+        ({f"{ALGORITHM}policy_loss_type": "clip_cov"}, {"objective.surrogate": "clip_cov"}),
+        *(
+            ({f"{ALGORITHM}policy_loss_type": name}, {**UNCLIPPED, "objective.surrogate": name})
+            for name in ("sapo", "kl_cov", "importance_sampling")
+        ),
+        *(
+            (
+                {f"{ALGORITHM}policy_loss_type": "dppo", f"{ALGORITHM}dppo.dppo_type": f"binary_{kind}"},
+                {"objective.surrogate": f"dppo_{kind}", "objective.old_logprobs": "sampler"},
+            )
+            for kind in ("tv", "kl")
+        ),
+        (
+            {f"{ALGORITHM}policy_loss_type": "cross_entropy"},
+            {
+                **UNCLIPPED,
+                "objective.surrogate": "cross_entropy",
+                "objective.ratio_level": None,
+                "objective.old_logprobs": None,
+            },
+        ),
+        ({f"{ALGORITHM}kl_ctrl.type": "adaptive"}, {}),  # of a penalty in the reward alone
+        *(
+            (
+                {f"{ALGORITHM}kl_estimator_type": name},
+                {"objective.kl_estimator": name, "objective.kl_log_ratio_clamp": None, "objective.kl_clamp": None},
+            )
+            for name in ("k2", "abs")
+        ),
+        *(
+            ({f"{CORRECTION}{key}": word}, {"objective.sampler_correction": text})
+            for key, word, text in (
+                ("sequence_mask_metric", "product", "sequence_mask [0.5, 2.0]"),
+                ("sequence_mask_metric", "geometric", "sequence_geometric_mask [0.99, 1.01]"),
+                ("tis_ratio_type", "sequence", "sequence_truncate [-, 5.0]"),
+            )
+        ),
+        ({"trainer.seed": None}, {}),
+    )
+    excused: ClassVar[dict[str, str]] = {
+        "trainer.placement.policy_num_gpus_per_node": "one device by default, and the case asks for four",
+        f"{ALGORITHM}advantage_estimator = 'gae'": "needs a critic, as the case ppo has one",
+        f"{ALGORITHM}dynamic_sampling.type = 'replace'": "an error: two groups have one uid",
+        f"{ALGORITHM}use_tis": "its bound is -1 where nobody says one",
+        f"{ALGORITHM}advantage_estimator": "remax is an open term, and reinforce++ wants more of a group than one",
+    }
     valid = (
         _valid("defaults", {}, DEFAULTS),
         _valid(
@@ -279,6 +349,15 @@ class TestSkyRLAdapter(AdapterContract):
                 "entrypoint": "examples.train.on_policy_distillation.main_on_policy_distill",
                 f"{ALGORITHM}advantage_estimator": "no_op",
                 f"{ALGORITHM}policy_loss_type": "importance_sampling",
+            },
+        ),
+        _valid(
+            "warned of",
+            {
+                **SYNC_FREE,
+                "entrypoint": "skyrl.train.entrypoints.main_base",
+                f"{ALGORITHM}advantage_batch_normalize": True,
+                f"{CORRECTION}token_mask_is_threshold_high": 2.0,
             },
         ),
         _valid(

@@ -124,6 +124,7 @@ class Test{title}Adapter(AdapterContract):
     unknown_version = "0.0"
     written_version = "{release}"
     # TODO: `spec`, what the first case means, written down from {name}'s documentation.
+    # TODO: `meanings`, other words and defaults with what they change in that case.
     valid = (ValidCase(name="{file}", source=Source(values=VALUES), context=CONTEXT, spec=None),)
     invalid = (
         InvalidCase(

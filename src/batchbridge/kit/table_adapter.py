@@ -146,6 +146,7 @@ class TableAdapter(FramedAdapter):
             for several in self.together:
                 told |= several.told(given.native)
             told |= self.derive(given.native)
+            told = {path: self._following(entry, given.places) for path, entry in told.items()}
         except ValueError as left_open:
             finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
             return dataclasses.replace(reading, findings=(*found, finding))
@@ -159,6 +160,15 @@ class TableAdapter(FramedAdapter):
             provenance=origins(told, given.native, given.places, f"default of {self.framework} {version}"),
             behaviour=dataclasses.replace(behaviour, defects=(*behaviour.defects, *known_defects)),
         )
+
+    def _following(self, told: Told, places: Mapping[str, Where]) -> Told:
+        """A value with the settings that its own follow where nobody gives these."""
+        others, own = list(told.others), [key for key in (told.key, *told.others) if key]
+        for key in own:  # grows: what is followed may follow others
+            more = self.follows.get(key, ()) if key not in places else ()
+            others += more
+            own += more
+        return told._replace(others=tuple(others))
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """The rules of the table, and rows that plugins add about its version, over native settings."""

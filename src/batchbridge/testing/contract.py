@@ -15,18 +15,18 @@ so a failure names its input and repeats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.testing.fields import CHANGES
-from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
+from batchbridge.testing.hostile import FOREIGN, HOSTILE, HOSTILE_SOURCES
 from batchbridge.testing.laws import InvalidCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
+from batchbridge.testing.laws_of_settings import SettingLaws
 from batchbridge.testing.laws_of_steps import StepLaws
-from batchbridge.testing.laws_of_writing import WritingLaws
+from batchbridge.testing.laws_of_writing import WritingLaws, files_in
 
 if TYPE_CHECKING:
     import pytest
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["AdapterContract", "InvalidCase", "ValidCase"]
 
 
-class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
+class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
     """The contract of an adapter, for a subclass `Test...` with the attributes of `Laws`: pytest runs it; see the
     module."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """The tests that pytest makes: one per case, hostile value, field."""
         cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        kin = {vars(base).get("framework") for base in self.adapter_class.__mro__}
+        others = {name: source for name, source in FOREIGN.items() if name not in kin}
+        others |= {str(number): source for number, source in enumerate(self.foreign)}
         tables: dict[str, tuple[Sequence[Any], Sequence[str]]] = {
             "valid_case": (self.valid, [case.name for case in self.valid]),
             "invalid_case": (self.invalid, [case.name for case in self.invalid]),
@@ -49,8 +52,8 @@ class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws, Enforceme
             "hostile": (list(HOSTILE), list(HOSTILE)),
             "hostile_source": (list(HOSTILE_SOURCES), list(HOSTILE_SOURCES)),
             "change": (CHANGES, [f"{path}={_short(value)}" for path, value in CHANGES]),
-            "foreign_source": (self.foreign, [str(i) for i in range(len(self.foreign))]),
-            "corpus_file": (files := _files_in(self.corpus), [file.name for file in files]),
+            "foreign_source": (list(others.values()), list(others)),
+            "corpus_file": (files := files_in(self.corpus), [file.name for file in files]),
             "unwritable_spec": (self.unwritable, [str(i) for i in range(len(self.unwritable))]),
         }
         for name, (values, ids) in tables.items():
@@ -62,9 +65,3 @@ def _short(value: Any) -> str:
     if isinstance(value, LossTerm):
         return ",".join(f"{name}={part}" for name, part in vars(value).items())
     return str(value)
-
-
-def _files_in(folder: Path | None) -> list[Path]:
-    if folder is None:
-        return []
-    return sorted(file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml", ".json", ".toml", ".sh"))

@@ -55,6 +55,16 @@ HOSTILE_SOURCES: Mapping[str, Source] = {
 """Whole inputs that are nobody's configuration, by name."""
 
 
+FOREIGN: Mapping[str, Source] = {
+    "trl": Source(values={"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 8}),
+    "verl": Source(values={"data.train_batch_size": 64, "actor_rollout_ref.rollout.n": 8, "trainer.total_epochs": 1}),
+    "openrlhf": Source(values={"rollout.batch_size": 128, "rollout.n_samples_per_prompt": 8, "train.batch_size": 128}),
+    "open_instruct": Source(values={"num_unique_prompts_rollout": 8, "num_samples_per_prompt_rollout": 4, "beta": 0.0}),
+    "easyr1": Source(values={"data": {"rollout_batch_size": 512}, "worker": {"actor": {"global_batch_size": 128}}}),
+}
+"""A configuration of each framework that BatchBridge itself reads."""
+
+
 class Hostile:
     """An object of which every attribute raises."""
 

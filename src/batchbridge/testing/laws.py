@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, get_args
@@ -19,6 +19,9 @@ from batchbridge.testing.hostile import HOSTILE
 
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
 """How a finding's code looks: BB101 for the core's, BB-NAME-003 for an adapter's."""
+
+MOST_STEPS = 50
+"""Native steps that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,8 @@ class Laws:
     valid: ClassVar[Sequence[ValidCase]]
     invalid: ClassVar[Sequence[InvalidCase]]
     foreign: ClassVar[Sequence[Source]] = ()
-    """Other frameworks' configurations: `detect` must be less sure of them than of every valid case."""
+    """Other frameworks' configurations, beside those of `batchbridge.testing.hostile.FOREIGN`: `detect` must be less
+    sure of them than of every valid case."""
     unwritable: ClassVar[Sequence[Spec]] = ()
     """Specs that the framework cannot say."""
     refused: ClassVar[Mapping[str, ValidCase]] = {}
@@ -68,11 +72,21 @@ class Laws:
     """Refusals that no configuration leads to: of another specification that is asked for, or of what a trainer has
     become since it was built."""
     rules: ClassVar[Sequence[Rule[Any]]] = ()
-    """The adapter's rows of `batchbridge.kit.rule_table`: each code that is an error needs an invalid case."""
+    """Rows of `batchbridge.kit.rule_table` beside those of `Adapter.rows`: some case or example shows each code, and
+    not every one does."""
     codes_without_a_case: ClassVar[Collection[str]] = ()
-    """Codes of `rules` that other tests show."""
+    """Codes of rules that other tests show."""
+    meanings: ClassVar[Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]] = ()
+    """Other settings for the first valid case with a `spec`, None where one is left out, and the canonical fields that
+    they change in it, both written down: for words and defaults that no valid case has."""
+    excused: ClassVar[Mapping[str, str]] = {}
+    """What laws of single settings leave out, with the reason: a word of a row ("grpo.kind = 'plain'"), or a setting of
+    which no case shows the default, or of which other values are read and cannot be written."""
     unreadable_forms: ClassVar[Collection[str]] = ()
-    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python."""
+    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python; never yaml, json, toml,
+    argv."""
+    inherits: ClassVar[str] = ""
+    """The key by which a file of the framework's names one that it inherits; empty: no file does."""
     launchers_key: ClassVar[str | None] = None
     """The key by which fixes name the number of devices, where a launcher is told it and no configuration has it."""
     corpus: ClassVar[Path | None] = None
@@ -116,12 +130,12 @@ class Laws:
         return case.context.dataset_size or self.dataset_size
 
     def _native_steps(self, case: ValidCase) -> list[Any]:
-        """The first 50 native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
+        """The first native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
         size, group = self._dataset_size(case), spec_of(self._valid(case)).rollout.completions_per_prompt
         lengths = {(p, s): scripted_tokens(p, s) for p in range(size) for s in range(group)}
         try:
             steps = self.adapter_class().native_steps(self._valid(case), size, lengths)
-            return list(itertools.islice(steps, 50))
+            return list(itertools.islice(steps, MOST_STEPS))
         except ValueError as refused:
             reason = str(refused)
         assert reason.strip(), "native_steps refused without a reason"
@@ -157,6 +171,27 @@ def spec_of(reading: Reading) -> Spec:
 
 def contents(source: Source) -> Any:
     return copy.deepcopy((source.values, source.lines, source.argv, source.problems))
+
+
+def is_mapping(source: Source) -> bool:
+    """Whether a source is settings alone, as a file has them: no command and no object."""
+    return bool(source.values) and not source.argv and source.native is None
+
+
+def as_file(source: Source, path: Path = Path("recipe.yaml")) -> Source:
+    """A mapping as a file in which every setting has a line of its own."""
+    whole = list(keys_in(source.values))
+    groups = {keys[:-1] for keys in whole}
+    lines = {".".join(keys): line for line, keys in enumerate((keys for keys in whole if keys not in groups), 3)}
+    return replace(source, path=path, lines=lines)
+
+
+def keys_in(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key of a nested mapping, groups included."""
+    for key, value in values.items():
+        yield (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from keys_in(value, (*prefix, key))
 
 
 def check_findings(findings: Sequence[Finding]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.reading.read import read_source
+from batchbridge.testing.fields import CHANGES
 from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, vacuous
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class EnforcementLaws(Laws):
         if self.adapter_class.runtime or self.adapter_class.attach is not Adapter.attach:
             vacuous("the adapter has running trainers")
         assert self._enforcement(valid_case).verdict == "refused", "nothing attaches, and it is not refused"
+        promised = {path for path, value in CHANGES if self.adapter_class().enforces(path, value)}
+        assert not promised, f"nothing attaches, and `enforces` promises {', '.join(sorted(promised))}"
 
     def test_every_refusal_has_a_configuration(self) -> None:
         runtime = self._runtime()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchbridge.contract.reading import Source
-from batchbridge.meaning.findings import Finding, verdict
+from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.key_table import settings_in
+from batchbridge.meaning.findings import Finding, Fix, verdict
 from batchbridge.reading.arguments import argument_keys, parse_arguments
 from batchbridge.testing.fields import PATHS
-from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, check_findings, vacuous
+from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, as_file, check_findings, is_mapping, vacuous
 
 
 class FindingLaws(Laws):
@@ -23,9 +24,39 @@ class FindingLaws(Laws):
         codes = {finding.code for finding in findings}
         assert set(invalid_case.codes) <= codes, f"expected {invalid_case.codes}, found {sorted(codes)}"
         assert verdict(findings) == "invalid", f"verdict {verdict(findings)}"
+        if is_mapping(invalid_case.source):
+            in_a_file = {one.code for one in self._judge(as_file(invalid_case.source), invalid_case.context)[1]}
+            assert in_a_file == codes, f"in a file {sorted(in_a_file)}, and else {sorted(codes)}"
 
     def test_findings_are_well_formed(self, any_case: ValidCase | InvalidCase) -> None:
         check_findings(self._judge(any_case.source, any_case.context)[1])
+
+    def test_every_rule_has_a_case(self) -> None:
+        rows = [*self.adapter_class().rows(), *self.rules]
+        if not rows:
+            vacuous("the adapter has no `rows` of rules, so that rules without a case are not found")
+        told = list(self._told_of())
+        bare = {row.code for row in rows} - set(self.codes_without_a_case).union(*told)
+        assert not bare, f"no case shows {', '.join(sorted(bare))}"
+        always = {row.code for row in rows if not getattr(row, "standing", False)}.intersection(*told)
+        assert not always, f"every case shows {', '.join(sorted(always))}"
+
+    def test_a_defect_that_is_checked_is_explained(self, any_case: ValidCase | InvalidCase) -> None:
+        reading, findings = self._judge(any_case.source, any_case.context)
+        defects = {row.code for row in self.adapter_class().rows() if getattr(row, "is_defect", False)}
+        if reading.behaviour is not None:
+            told = {finding.code for finding in findings} & defects
+            left = told - {defect.code for defect in reading.behaviour.defects}
+            assert not left, f"behaviour.defects leaves out {', '.join(sorted(left))}"
+
+    def _told_of(self) -> Iterator[set[str]]:
+        """Codes of what is found in each case and example, and of defects."""
+        examples = [_example(one) for one in self.adapter_class().examples().values()]
+        cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        for source, context in (*((case.source, case.context) for case in cases), *examples):
+            reading, findings = self._judge(source, context)
+            defects = () if reading.behaviour is None else reading.behaviour.defects
+            yield {finding.code for finding in findings} | {defect.code for defect in defects}
 
     def test_errors_name_a_place_in_the_users_own_keys(self, invalid_case: InvalidCase) -> None:
         reading, findings = self._judge(invalid_case.source, invalid_case.context)
@@ -38,23 +69,44 @@ class FindingLaws(Laws):
         for finding in _errors(self._judge(invalid_case.source, invalid_case.context)[1]):
             assert finding.fixes or finding.native, f"{finding.code}: neither a fix nor the native message"
 
-    def test_a_fix_fixes(self, invalid_case: InvalidCase) -> None:
-        findings = self._judge(invalid_case.source, invalid_case.context)[1]
-        fixes = [(finding.code, fix) for finding in _errors(findings) for fix in finding.fixes if fix.changes]
-        if not fixes:
+    def test_a_fix_says_what_it_changes(self, any_case: ValidCase | InvalidCase) -> None:
+        reading, findings = self._judge(any_case.source, any_case.context)
+        for fix in (fix for finding in findings for fix in finding.fixes):
+            key = fix.text.partition(" = ")[0]
+            settings = fix.changes or key not in reading.native
+            assert settings, f"{fix.text!r} names a setting, and `changes` does not"
+            known = {*reading.native, *(key for key, _ in settings_in(any_case.source.values, reading.native))}
+            strange = [key for key, value in fix.changes.items() if value is not None and key not in known]
+            assert strange in ([], [self.launchers_key]), f"{fix.text!r} changes what is no setting: {strange}"
+            text = fix.text.lower().replace('"', "")
+            for key, value in fix.changes.items():
+                told = f"{key} = ".lower() not in text or f"{key} = {value}".lower() in text
+                assert told, f"{fix.text!r} says something else than its changes, {dict(fix.changes)}"
+
+    def test_a_fix_fixes(self, any_case: ValidCase | InvalidCase) -> None:
+        findings = self._judge(any_case.source, any_case.context)[1]
+        found = [one for one in findings if not one.undecided and any(fix.changes for fix in one.fixes)]
+        if not found:
             vacuous("no fix of this case changes keys")
-        for code, fix in fixes:
-            changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
-            devices = fix.changes.get(self.launchers_key) if self.launchers_key else None
-            changed = changed_source(invalid_case.source, changes)
-            # Where the fix changes the devices in the configuration, the context's number stands against it.
-            contexts = (
-                replace(invalid_case.context, world_size=devices or invalid_case.context.world_size),
-                replace(invalid_case.context, world_size=None),
-            )
-            after = [self._judge(changed, context)[1] for context in contexts]
-            told = f"{code}: {fix.text!r} ({dict(fix.changes)}) does not fix it"
-            assert any(mends(code, findings, found) for found in after), told
+        errors = {one.code for one in _errors(findings)}
+        for finding in found:
+            clean = bool(errors) and finding.severity != "error"  # a warning's fix mends no other rule
+            for fix in (fix for fix in finding.fixes if fix.changes):
+                told = f"{finding.code}: {fix.text!r} ({dict(fix.changes)}) does not fix it"
+                after = [one for one in self._after(any_case, fix) if mends(finding.code, findings, one)]
+                assert after, told
+                renames = None in fix.changes.values()  # the value was the user's own
+                clean |= renames or any({one.code for one in _errors(left)} <= errors for left in after)
+            assert clean, f"{finding.code}: each fix breaks another rule"
+
+    def _after(self, case: ValidCase | InvalidCase, fix: Fix) -> Iterator[list[Finding]]:
+        """What is found once a fix is made. Where it changes the devices in the configuration, the context's number
+        stands against it."""
+        changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
+        devices = fix.changes.get(self.launchers_key) if self.launchers_key else None
+        for world_size in (devices or case.context.world_size, None):
+            context = replace(case.context, world_size=world_size)
+            yield self._judge(changed_source(case.source, changes), context)[1]
 
     def test_check_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
         adapter = self.adapter_class()
@@ -69,6 +121,13 @@ class FindingLaws(Laws):
         reading = adapter.read(any_case.source, any_case.context)
         twice = [finding.code for finding in adapter.check(reading) if finding in reading.findings]
         assert not twice, f"reported by read and again by check: {twice}"
+
+
+def _example(said: Mapping[str, Any]) -> tuple[Source, Context]:
+    """An example of `Adapter.examples` as it is read."""
+    argv, sizes = tuple(said.get("argv", ())), {key: said.get(key) for key in ("world_size", "dataset_size")}
+    source = Source(values=parse_arguments(argv) if argv else said.get("values", {}), argv=argv)
+    return source, Context(framework_version=said["version"], **sizes)
 
 
 def mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
@@ -103,10 +162,11 @@ def changed_source(source: Source, changes: Mapping[str, Any]) -> Source:
 
 
 def _changed_values(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with `key`, which may be dotted, where its mapping stands already."""
+    """A copy with `key`, which may be dotted, where its mapping stands already; one that is left empty goes, too."""
     head, dot, rest = key.partition(".")
     if key not in values and dot and isinstance(values.get(head), Mapping):
-        return {**values, head: _changed_values(values[head], rest, value)}
+        inner = _changed_values(values[head], rest, value)
+        return {name: inner if name == head else old for name, old in values.items() if name != head or inner}
     kept = {name: old for name, old in values.items() if name != key}
     return kept if value is None else {**kept, key: value}
 

@@ -10,7 +10,7 @@ from collections import Counter
 from fractions import Fraction
 
 from batchbridge.testing.hostile import Hostile
-from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, scripted_tokens, spec_of
+from batchbridge.testing.laws import MOST_STEPS, InvalidCase, Laws, ValidCase, scripted_tokens, spec_of, vacuous
 
 
 class StepLaws(Laws):
@@ -22,6 +22,17 @@ class StepLaws(Laws):
         counts = Counter((row.rollout, row.pass_index, row.prompt, row.sample) for row in self._rows(valid_case))
         twice = [key for key, count in counts.items() if count > 1]
         assert not twice, f"(rollout, pass, prompt, sample) trained more than once: {twice[:5]}"
+
+    def test_native_steps_train_a_whole_rollout_in_whole_steps(self, valid_case: ValidCase) -> None:
+        spec, steps = spec_of(self._valid(valid_case)), self._native_steps(valid_case)
+        size, step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+        passes = Counter((row.rollout, row.pass_index) for one in steps for row in one.rows)
+        if not size or (spec.rollout.prompts_per_rollout or 0) > self._dataset_size(valid_case):
+            vacuous("the dataset fills no rollout")
+        assert steps, "no step at all"
+        ended = len(steps) < MOST_STEPS or len(passes) > 1
+        assert passes[0, 0] == size or not ended, f"{passes[0, 0]} completions of {size} in the first pass"
+        assert not step or step > size or len(steps[0].rows) == step, f"{len(steps[0].rows)} in a step of {step}"
 
     def test_native_steps_stay_inside_the_run(self, valid_case: ValidCase) -> None:
         spec, dataset_size = spec_of(self._valid(valid_case)), self._dataset_size(valid_case)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from batchbridge.contract.reading import Context, Source, Written
+from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec
@@ -44,30 +45,51 @@ class WritingLaws(Laws):
     def test_a_written_text_is_read_as_what_was_written(self, valid_case: ValidCase) -> None:
         reading = self._valid(valid_case)
         spec = spec_of(reading)
-        written = self.adapter_class().write(spec, reading.framework_version)
-        forms = {form: text for form, text in written.text.items() if form not in self.unreadable_forms}
-        if not forms:
+        if not self._texts_say(self.adapter_class().write(spec, reading.framework_version), spec, valid_case):
             vacuous("no form is read as a file")
-        for form, text in forms.items():
-            source = _source_of(form, text, self.adapter_class.framework)
-            again = self.adapter_class().read(source, self._context_of(written, spec, valid_case))
-            told = [f"{finding.code}: {finding.message}" for finding in again.findings]
-            assert again.spec == spec, f"the {form} is read as something else: {differences(spec, again.spec)} {told}"
+
+    def test_the_folder_of_real_configurations_has_a_valid_one(self) -> None:
+        if self.corpus is None:
+            vacuous("no `corpus`: no real configuration is read")
+        readings = [self._real(file)[1] for file in files_in(self.corpus)]
+        assert any(reading.verdict == "valid" for reading in readings), f"{len(readings)} files, of which none is valid"
 
     def test_a_real_configuration_is_read_and_written_back(self, corpus_file: Path) -> None:
-        source = load_source(corpus_file, framework=self.adapter_class.framework)
-        reading = read_source(
-            source, self.adapter_class(), Context(framework_version=self.written_version, world_size=8)
-        )
+        case, reading = self._real(corpus_file)
         check_findings(reading.findings)
         json.dumps(reading.to_dict())
         if reading.spec is None or reading.verdict != "valid":
             vacuous(f"{reading.verdict}: {'; '.join(finding.code for finding in reading.findings)}")
+        spec = spec_of(reading)
         try:
-            written = self.adapter_class().write(spec_of(reading), reading.framework_version)
+            written = self.adapter_class().write(spec, reading.framework_version)
         except CannotWrite as refused:
             raise AssertionError(f"its own configuration cannot be written: {refused}") from refused
         assert written.text, "no text"
+        again = self._read_back(written, spec, case)
+        assert again == spec, f"written as something else: {differences(spec, again)}"
+        self._texts_say(written, spec, case)
+
+    def _real(self, file: Path) -> tuple[ValidCase, Reading]:
+        """A real configuration, on the devices that it says or else on eight."""
+        source = load_source(file, framework=self.adapter_class.framework)
+        context = Context(framework_version=self.written_version)
+        reading = read_source(source, self.adapter_class(), context)
+        if reading.spec is None:
+            reading = read_source(source, self.adapter_class(), replace(context, world_size=8))
+        return ValidCase(name=file.name, source=source, context=context), reading
+
+    def _texts_say(self, written: Written, spec: Spec, case: ValidCase) -> bool:
+        """Whether there are texts that are read as files; all of them have to say `spec`."""
+        forms = {
+            form: text for form, text in written.text.items() if form in _READ or form not in self.unreadable_forms
+        }
+        for form, text in forms.items():
+            source = _source_of(form, text, self.adapter_class.framework)
+            again = self.adapter_class().read(source, self._context_of(written, spec, case))
+            told = [f"{finding.code}: {finding.message}" for finding in again.findings]
+            assert again.spec == spec, f"the {form} is read as something else: {differences(spec, again.spec)} {told}"
+        return bool(forms)
 
     def test_a_changed_field_is_written_faithfully_or_refused(self, change: tuple[str, Any]) -> None:
         case = self.valid[0]
@@ -107,6 +129,14 @@ class WritingLaws(Laws):
 
 _SUFFIXES = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
 """How a file of a form is called; any other is a command, which a shell script runs."""
+_READ = {*_SUFFIXES, "argv"}
+"""Forms that are read whatever an author says."""
+
+
+def files_in(folder: Path | None) -> list[Path]:
+    """The configurations in a folder and below it."""
+    suffixes = (*_SUFFIXES.values(), ".yml", ".sh")
+    return [] if folder is None else sorted(file for file in folder.rglob("*") if file.suffix in suffixes)
 
 
 def _source_of(form: str, text: str, framework: str) -> Source:

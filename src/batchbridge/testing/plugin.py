@@ -6,6 +6,7 @@ comparisons of gradients need torch and transformers. A fixture of the same name
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
     from batchbridge.ledger.reading import StepStream
     from batchbridge.testing.equivalence import Apart
     from batchbridge.testing.tiny import Script
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Called by pytest: laws of an adapter's contract that were left out, counted by their reasons."""
+    reports = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    laws = [said for said in reports if isinstance(said, tuple) and _LAWS in Path(said[0]).as_posix()]
+    if laws:
+        terminalreporter.section(f"checks of the contract that would hold of anything here: {len(laws)}")
+        for reason, count in Counter(said[2].removeprefix("Skipped: ") for said in laws).most_common():
+            terminalreporter.write_line(f"{count:5}  {reason}")
+
+
+_LAWS = "batchbridge/testing/laws"
 
 
 class Ledgers:

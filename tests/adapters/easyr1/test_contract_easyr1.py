@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import (
     Advantage,
@@ -135,6 +137,20 @@ class TestEasyR1(AdapterContract):
         *("batch_scale", "tokens_per_device", "group_filter", "surrogate", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_without_reference", "kl_in_reward", "sampler_logprobs", "truncated_completions"),
         *("step_crosses_rollouts", "entropy", "kl_estimator", "group_size", "videos", "lora_rollouts"),
+    )
+    meanings = (
+        (
+            {"algorithm.disable_kl": None},
+            {"objective.kl_placement": "reward", "objective.kl_estimator": "k1", "objective.kl_coefficient": 0.001},
+        ),
+        ({"data.seed": None, "trainer.total_epochs": None}, {"order.seed": 1, "horizon.epochs": 15.0}),
+        (
+            {f"worker.actor.micro_batch_size_per_device_for_{kind}": None for kind in ("update", "experience")},
+            {"micro_batch.completions_per_device": 4, "micro_batch.forward_completions_per_device": 16},
+        ),
+    )
+    excused: ClassVar = dict.fromkeys(
+        ("algorithm.filter_low", "algorithm.filter_high"), "bounds that change a filter which has no word but custom"
     )
     valid = (
         valid("64 prompts x 8 in steps of 16 prompts", spec=MEANING),

@@ -184,6 +184,17 @@ class TestGrpo(AdapterContract):
         spec(grpo(), GRPO, **{"staleness.mode": "sync", "staleness.maximum": 0}),
         spec(grpo(), GRPO, **{"advantage.ddof": 1}),
     )
+    meanings = (
+        (
+            {"num_samples_per_prompt_rollout": None, "num_unique_prompts_rollout": None, "num_learners_per_node": None},
+            {
+                "topology.world_size": 1,
+                "rollout.prompts_per_rollout": 16,
+                "optimizer_step.completions_per_step": 64,
+                "horizon.rollouts": 1562,
+            },
+        ),
+    )
     valid = (
         ValidCase(name="defaults", source=grpo(), context=GRPO, spec=OF_GRPO, source_has_world_size=True),
         ValidCase(
@@ -343,6 +354,17 @@ class TestPpo(AdapterContract):
     unwritable = (
         spec(Source(values=OLD_SIZES), PPO, **{"optimizer_step.completions_per_step": 3}),
         spec(Source(values=OLD_SIZES), PPO, **{"carried.weight_decay": 0.0}),
+    )
+    meanings = (
+        (
+            {"actor_num_gpus_per_node": None, "local_rollout_batch_size": None},
+            {
+                "topology.world_size": 1,
+                "rollout.prompts_per_rollout": 64,
+                "optimizer_step.completions_per_step": 2,
+                "horizon.rollouts": 1562,
+            },
+        ),
     )
     valid = (
         ValidCase(

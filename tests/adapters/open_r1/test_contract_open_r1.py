@@ -122,8 +122,32 @@ class TestOpenR1(AdapterContract):
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = "1.16.0"
+    codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)
     launchers_key = "num_processes"
+    meanings = (
+        (
+            dict.fromkeys(RECIPE.keys() - {"use_vllm"}),
+            {
+                "rollout.prompts_per_rollout": 8,
+                "rollout.completions_per_prompt": 8,
+                "optimizer_step.completions_per_step": 64,
+                "micro_batch.completions_per_device": 8,
+                "horizon.epochs": 3.0,
+                "carried.lr_schedule": "linear",
+                "carried.warmup_ratio": None,
+                "carried.warmup_steps": 0.0,
+                "carried.max_completion_tokens": 512,
+                "carried.temperature": 1.0,
+            },
+        ),
+        ({"use_vllm": None}, {"objective.old_logprobs": "detached", "objective.sampler_correction": None}),
+        ({"loss_type": "grpo"}, {"loss.policy.aggregation": "sequence_mean"}),
+        (
+            {"loss_type": "cispo"},
+            {"objective.surrogate": "cispo", "objective.clip_low": None, "objective.clip_high": -0.8},
+        ),
+    )
     refused = REFUSED_CASES
     refused_otherwise = tuple({one.name: one for one in REFUSALS}.keys() - REFUSED_CASES.keys())
     """Of TRL's table, whose own contract has a configuration of each."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import (
     Advantage,
@@ -163,6 +165,24 @@ class TestOpenRlhfAdapter(AdapterContract):
         *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size", "other_correction"),
         *("group_filter", "staleness", "critic", "critic_advantages", "critic_steps", "critic_aggregation"),
     )
+    meanings = (
+        (
+            dict.fromkeys(("rollout.batch_size", "train.batch_size", "train.max_epochs")),
+            {
+                "rollout.prompts_per_rollout": 1024,
+                "optimizer_step.completions_per_step": 128,
+                "optimizer_step.passes_per_rollout": 1,
+            },
+        ),
+        (
+            {"train.micro_batch_size": None, "rollout.micro_batch_size": None},
+            {"micro_batch.completions_per_device": 1, "micro_batch.forward_completions_per_device": None},
+        ),
+    )
+    excused: ClassVar = {
+        "algo.advantage.estimator": "gae: the default has a critic, whose settings have tests of their own",
+        "train.agent_func_path": "code of the user's own, whose trajectories no setting asks for",
+    }
     valid = (
         case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),
         case("dynamic batches", Source(values=DYNAMIC)),

@@ -179,6 +179,22 @@ class TestTrl(AdapterContract):
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = VERSION
+    meanings = (
+        (
+            {"gradient_accumulation_steps": None},
+            {"rollout.prompts_per_rollout": 2, "optimizer_step.completions_per_step": 12},
+        ),
+        ({"num_generations": None}, {"rollout.prompts_per_rollout": 3, "rollout.completions_per_prompt": 8}),
+        (
+            {"per_device_train_batch_size": None},
+            {
+                "rollout.prompts_per_rollout": 8,
+                "optimizer_step.completions_per_step": 48,
+                "micro_batch.completions_per_device": 8,
+            },
+        ),
+    )
+    codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (

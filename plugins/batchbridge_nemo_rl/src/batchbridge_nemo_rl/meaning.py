@@ -45,10 +45,10 @@ def _micro_batches(native: Native) -> dict[str, Told]:
         if native[on := f"policy.{group}.enabled"]:
             unit, train, forward = "tokens", f"policy.{group}.train_mb_tokens", f"policy.{group}.logprob_mb_tokens"
             cut["micro_batch.tokens_counted"] = by(counted, f"{group} counts {counted} tokens", on)
-    told = {f"micro_batch.{unit}_per_device": _is(native, train), **cut}
-    if native[forward] != native[train]:
-        told[f"micro_batch.forward_{unit}_per_device"] = _is(native, forward)
-    return told
+    switches = tuple(f"policy.{group}.enabled" for group in keys.COUNTED)
+    told = {f"micro_batch.{unit}_per_device": Told(native[train], train, None, switches), **cut}
+    size = native[forward]
+    return told | {f"micro_batch.forward_{unit}_per_device": Told(None if size == native[train] else size, forward)}
 
 
 def _rollouts(native: Native) -> dict[str, Told]:

@@ -97,10 +97,11 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         "open_terms": by(tuple(sorted(open_terms(native))), "by name", keys.SOURCES, keys.ALGORITHM, *OPENED.values()),
     }
     if native[keys.DEPLOYED] == "multi_node":
-        told["topology.world_size"] = by(native[keys.TRAINING], "nodes x devices", keys.NODES, keys.PER_NODE)
-    if age := native[keys.AGE]:
-        said = {"mode": "bounded", "unit": "weight_versions", "maximum": age}
-        told |= {f"staleness.{field}": by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
+        sizes = keys.DEPLOYED, keys.NODES, keys.PER_NODE
+        told["topology.world_size"] = by(native[keys.TRAINING], "nodes x devices", *sizes)
+    age = native[keys.AGE]
+    said = {"maximum": age} | ({"mode": "bounded", "unit": "weight_versions"} if age else {})
+    told |= {f"staleness.{field}": by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
     return told | _objective(native) | _optimizer(native)
 
 

@@ -63,8 +63,9 @@ def _sizes(run: Run) -> dict[str, Told]:
     told = {f"topology.{kind}_parallel": _is(run, f"{config}{kind}_model_parallel_size") for kind in kinds}
     context = f"{config}context_parallel_size" if megatron else "policy.sequence_parallel_size"
     told["topology.context_parallel"] = _is(run, context)
-    if megatron and run[f"{config}moe_router_load_balancing_type"] != "none":
-        told["carried.router_loss_coefficient"] = _is(run, f"{config}moe_aux_loss_coeff")
+    if megatron and run[router := f"{config}moe_router_load_balancing_type"] != "none":
+        coefficient = _is(run, f"{config}moe_aux_loss_coeff")
+        told["carried.router_loss_coefficient"] = coefficient._replace(others=(full(router),))
     micro, forward = "micro_train_batch_size_per_gpu", "micro_forward_batch_size_per_gpu"
     if run[BUDGET] > 0:  # a longer completion is a micro-batch of its own
         told["micro_batch.tokens_per_device"] = _is(run, BUDGET)
