@@ -78,7 +78,11 @@ _TRAINING_ARGUMENTS = (
     Key("gradient_accumulation_steps", INT, 1),
     Key("average_tokens_across_devices", OPTIONAL_BOOL, False, versions=_51),
     Key("average_tokens_across_devices", BOOL, True, versions=">=0.17"),
-    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm"),
+    # Clipped where it is above 0. Source: transformers 4.51.3, 4.57.6 and 5.23.0 trainer.py.
+    Key(
+        *("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm"),
+        (lambda native: max(native, 0.0), lambda canonical: canonical),
+    ),
     Key("label_smoothing_factor", FLOAT, 0.0),
     Key("fp16", BOOL, False),
     Key("bf16_full_eval", BOOL, False),

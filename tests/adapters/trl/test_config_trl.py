@@ -120,6 +120,12 @@ def test_a_value_of_the_wrong_kind_is_a_finding_with_its_line(tmp_path, setting)
     assert (finding.code, finding.where[0].line, finding.where[0].file) == ("BB-TRL-004", 2, str(path))
 
 
+@pytest.mark.parametrize(("native", "bound"), [(-1, 0.0), (-0.5, 0.0), (0, 0.0), (0.2, 0.2)])
+def test_a_bound_of_gradients_that_is_not_above_0_is_off(native, bound):
+    reading = read({**ARTICLE, "max_grad_norm": native})
+    assert (reading.verdict, reading.spec.carried.max_gradient_norm) == ("valid", bound)
+
+
 def test_an_integer_in_quotes_is_refused_in_a_dict_because_GRPOConfig_does_not_convert():
     assert codes(read({**ARTICLE, "num_generations": "6"})) == ["BB-TRL-004"]
 
