@@ -74,7 +74,7 @@ def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> Comman
     )
     for key, value in found.values.items():
         if isinstance(value, list) and not rows[key].kind.takes(value):
-            found.values[key] = " ".join(value)  # a script's own list: 1.0,0.5
+            found.values[key] = None  # a list of the script's own form, such as 1.0,0.5: not known
     for key in [key for key in found.values if key not in fields]:  # accelerate takes --num-processes, too
         name = key.replace("-", "_") if key.replace("-", "_") in _NO_FIELDS else key
         found.values[name], found.places[name] = _plain(found.values.pop(key)), found.places.pop(key)

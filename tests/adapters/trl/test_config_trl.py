@@ -112,6 +112,17 @@ def test_yaml_reads_1e_minus_6_as_text_and_trl_as_a_number(tmp_path):
         "bf16: 2",
         "loss_type: 3",
         "accelerator_config: [1]",
+        "logging_strategy: none",
+        "save_strategy: no",
+        "hub_strategy: never",
+        "log_level: loud",
+        "debug: x",
+        "env: null",
+        "parallelism_config: text",
+        "liger_kernel_config: '{\"a\": 1}'",
+        "reward_weights: auto",
+        "pad_to_multiple_of: '1.5'",
+        "include_num_input_tokens_seen: some",
     ],
 )
 def test_a_value_of_the_wrong_kind_is_a_finding_with_its_line(tmp_path, setting):
