@@ -8,7 +8,7 @@ from typing import Any
 from batchbridge.kit.file_schema import Words, elsewhere, nested, refused, setting
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.later import OBJECTIVES
-from batchbridge_trl.settings import GONE, holds
+from batchbridge_trl.settings import CHOICES, GONE, holds
 from batchbridge_trl.tables import Group, settings_of
 from batchbridge_trl.values import NULL_TEXT, takes_null
 
@@ -53,6 +53,7 @@ def words_of(version: str) -> Mapping[str, Words]:
         "importance_sampling_level": Words(tuple(RATIO_LEVELS)),
         "vllm_mode": Words(("server", "colocate"), only=False),
     }
+    known |= {key: Words(words, only=False) for key, words in CHOICES.items()}
     if holds(">=0.22", version):
         known["scale_rewards"] = Words(tuple(scales(version)))
     if holds(">=0.27", version):

@@ -307,6 +307,17 @@ TRL_GROUPS = (
 )
 """What a recipe of `trl grpo` may hold."""
 
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "ddp_backend": ("nccl", "gloo", "mpi", "hccl", "cncl", "mccl", "xccl", "ccl"),
+    "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
+    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
+    "bnb_4bit_quant_type": ("fp4", "nf4"),
+    **dict.fromkeys(("dtype", "torch_dtype"), ("auto", "bfloat16", "float16", "float32")),
+    **dict.fromkeys(("half_precision_backend", "fp16_backend"), ("auto", "apex", "cpu_amp")),
+}
+"""Settings of which argparse takes these words alone; a file's are not looked at. Source: `choices` in transformers
+4.51.3, 4.57.6 and 5.23.0 TrainingArguments (which has xccl for ccl) and in trl 0.18.0 and 1.16.0 ModelConfig."""
+
 _RENAMED = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
