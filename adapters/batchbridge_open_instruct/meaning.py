@@ -124,6 +124,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "carried.weight_decay_excludes": Told("biases_and_norms" if native[EXCLUDES] else "nothing", EXCLUDES),
         "carried.reference_sync_steps": _reference_sync(native, on),
     }
+    if not olmo and native["max_grad_norm"] is not None:  # DeepSpeed clips where its bound is above 0
+        told["carried.max_gradient_norm"] = Told(max(native["max_grad_norm"], 0.0), "max_grad_norm")
     if parts == 1:
         whole = by(completions, f"{size}, num_mini_batches 1", *_GROUPS, "num_mini_batches")
         told["optimizer_step.completions_per_step"] = whole

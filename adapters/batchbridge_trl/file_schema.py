@@ -8,8 +8,9 @@ from typing import Any
 from batchbridge.kit.file_schema import Words, elsewhere, nested, refused, setting
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.later import OBJECTIVES
-from batchbridge_trl.settings import GONE, holds
+from batchbridge_trl.settings import CHOICES, GONE, holds
 from batchbridge_trl.tables import Group, settings_of
+from batchbridge_trl.values import NULL_TEXT, takes_null
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "gradient_accumulation_steps": ("micro-batches", "Micro-batches that a device adds up in one optimizer step."),
@@ -52,6 +53,7 @@ def words_of(version: str) -> Mapping[str, Words]:
         "importance_sampling_level": Words(tuple(RATIO_LEVELS)),
         "vllm_mode": Words(("server", "colocate"), only=False),
     }
+    known |= {key: Words(words, only=False) for key, words in CHOICES.items()}
     if holds(">=0.22", version):
         known["scale_rewards"] = Words(tuple(scales(version)))
     if holds(">=0.27", version):
@@ -74,6 +76,8 @@ def settings_schema(
         schema = setting(row, words.get(key), decides=decides(key))
         if key == "lr_scheduler_type" and holds("<0.29", version):
             schema["enum"] = [word for word in schema["enum"] if word != "greedy"]  # BB-TRL-028
+        if "pattern" in schema and takes_null(row, version):
+            schema["pattern"] += f"|{NULL_TEXT}"
         leaves[key] = schema
     named = f"trl {version}" if framework == "trl" else f"{framework} under trl {version}"
     every = (row for group in groups for row in group.settings)

@@ -16,7 +16,7 @@ from batchbridge.kit.command_line import CommandLine
 from batchbridge.kit.key_table import Key, gathered
 from batchbridge.kit.kinds import WrongValue
 from batchbridge_trl.recipe import KEY, name_of, starts
-from batchbridge_trl.settings import ENVIRONMENT, LAUNCH
+from batchbridge_trl.settings import CHOICES, ENVIRONMENT, LAUNCH
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 
 _NO_FIELDS = frozenset(row.key for group in (LAUNCH, ENVIRONMENT) for row in group.settings)
@@ -61,6 +61,8 @@ def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> Comman
         if isinstance(words, list) and not strict:
             return None
         try:
+            if strict and words not in CHOICES.get(name, (words,)):
+                raise WrongValue(f"one of {', '.join(CHOICES[name])}", f"argparse: argument --{name}: invalid choice")
             convert(rows[name], words, version, parsed=True)
         except WrongValue as wrong:
             return None if wrong is TOO_LARGE else wrong_value(name, _plain(words), wrong)
@@ -74,7 +76,7 @@ def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> Comman
     )
     for key, value in found.values.items():
         if isinstance(value, list) and not rows[key].kind.takes(value):
-            found.values[key] = " ".join(value)  # a script's own list: 1.0,0.5
+            found.values[key] = None  # a list of the script's own form, such as 1.0,0.5: not known
     for key in [key for key in found.values if key not in fields]:  # accelerate takes --num-processes, too
         name = key.replace("-", "_") if key.replace("-", "_") in _NO_FIELDS else key
         found.values[name], found.places[name] = _plain(found.values.pop(key)), found.places.pop(key)

@@ -6,6 +6,9 @@ key that existed only in a range says so; a key that was removed or renamed stan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.parser_kinds import (
@@ -22,6 +25,8 @@ from batchbridge.kit.parser_kinds import (
     PLAIN_MAPPING,
     TEXT,
     TEXTS,
+    WHOLE_TEXT,
+    any_case,
     passes_unchecked,
 )
 from batchbridge.kit.versions import holds as holds
@@ -58,6 +63,27 @@ def _scale(value: object) -> str | bool:
     raise WrongValue("group, batch, none, true or false", passes_unchecked(value))
 
 
+def _automatic(value: object) -> Any:
+    if isinstance(value, str) and value.lower() in ("auto", "none", "null"):
+        return value if value == "auto" else None
+    try:
+        return OPTIONAL_INT.convert(value)
+    except WrongValue as wrong:
+        native = "ValueError: invalid literal for int()" if isinstance(value, str) else wrong.native
+        raise WrongValue("an integer, or auto", native) from None
+
+
+def _variables(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise WrongValue("a mapping", "ValueError: `env` field should be a dict in the YAML file.")
+
+
+AUTOMATIC = Kind(
+    *("int or auto", "an integer, or auto", _automatic),
+    {**OPTIONAL_INT.schema, "pattern": f"{WHOLE_TEXT}|^(auto|{any_case('none')}|{any_case('null')})$"},
+)
+VARIABLES = Kind("env", "a mapping", _variables, {"type": "object"})
 SCALE = Kind("scale", "group, batch, none, true or false", _scale, {"type": ["string", "boolean"]})
 SCALES = {True: "group", False: "none"}
 NAMED_SCALES = {"group": "group", "batch": "batch", "none": "none", True: "group", False: "none"}
@@ -89,8 +115,8 @@ _GRPO_CONFIG = (
     Key("max_completion_length", OPTIONAL_INT, 512, "carried.max_completion_tokens", versions=">=1.10"),
     Key("ds3_gather_for_generation", BOOL, True),
     *fixed_before(Key("shuffle_dataset", OPTIONAL_BOOL, True, "order.prompt_shuffle", SHUFFLES, versions=">=0.17")),
-    Key("pad_to_multiple_of", ANY, None, versions=">=1.0,<1.16"),
-    Key("pad_to_multiple_of", ANY, "auto", versions=">=1.16"),
+    Key("pad_to_multiple_of", OPTIONAL_INT, None, versions=">=1.0,<1.16"),
+    Key("pad_to_multiple_of", AUTOMATIC, "auto", versions=">=1.16"),
     *fixed_before(Key("generation_batch_size", OPTIONAL_INT, None, versions=">=0.18")),
     *fixed_before(Key("steps_per_generation", OPTIONAL_INT, None, versions=">=0.18")),
     Key("temperature", FLOAT, 0.9, "carried.temperature", versions="<0.18"),
@@ -266,7 +292,7 @@ GRPO_SCRIPT_ARGUMENTS = Group("trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1
 MODEL_CONFIG = Group("trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
 DATASET_MIXTURE = Group("trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
 LAUNCH = Group("trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
-ENVIRONMENT = Group("trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", MAPPING, None),))
+ENVIRONMENT = Group("trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", VARIABLES),))
 
 TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
 """The groups of settings that a `GRPOConfig` holds."""
@@ -280,6 +306,17 @@ TRL_GROUPS = (
     ENVIRONMENT,
 )
 """The groups of settings that a recipe of `trl grpo` may hold."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "ddp_backend": ("nccl", "gloo", "mpi", "hccl", "cncl", "mccl", "xccl", "ccl"),
+    "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
+    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
+    "bnb_4bit_quant_type": ("fp4", "nf4"),
+    **dict.fromkeys(("dtype", "torch_dtype"), ("auto", "bfloat16", "float16", "float32")),
+    **dict.fromkeys(("half_precision_backend", "fp16_backend"), ("auto", "apex", "cpu_amp")),
+}
+"""Settings of which argparse takes these words alone; a file's are not looked at. Source: `choices` in transformers
+4.51.3, 4.57.6 and 5.23.0 TrainingArguments (which has xccl for ccl) and in trl 0.18.0 and 1.16.0 ModelConfig."""
 
 _RENAMED = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",

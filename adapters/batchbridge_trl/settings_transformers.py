@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from batchbridge.kit.key_table import Key
+from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.parser_kinds import (
     ANY,
     ANY_OR_ALONE,
     BOOL,
+    FLAG_TEXT,
     FLOAT,
     INT,
     MAPPING,
@@ -56,8 +60,50 @@ OPTIMIZERS = (
     lambda native: "adamw" if native in ADAMW else native,
     lambda canonical: ADAMW[0] if canonical == "adamw" else canonical,
 )
-EVAL_STRATEGY = choice(("no", "steps", "epoch"), "IntervalStrategy")
-"""The kind of an enumeration: a wrong value fails while the config is constructed. Source: transformers 5.23.0."""
+STRATEGIES = ("no", "steps", "epoch")
+INTERVAL_STRATEGY = choice(STRATEGIES, "IntervalStrategy")
+SAVE_STRATEGY = choice((*STRATEGIES, "best"), "SaveStrategy")
+HUB_STRATEGY = choice(("end", "every_save", "checkpoint", "all_checkpoints"), "HubStrategy")
+"""Enumerations: a wrong value fails while the config is constructed. Source: transformers 4.51.3, 4.57.6, 5.23.0."""
+LOG_LEVEL = choice(
+    ("detail", "debug", "info", "warning", "error", "critical", "passive"),
+    "log level",
+    "it is taken without a check, and a KeyError while the trainer is constructed",
+)
+
+
+def _debugged(value: Any) -> Any:
+    if isinstance(value, str) and not {*value.split()} <= {*DEBUG_OPTIONS}:
+        raise WrongValue(f"words among {', '.join(DEBUG_OPTIONS)}", "ValueError: not a valid DebugOption")
+    return value
+
+
+def _counted(value: Any) -> Any:
+    """Which tokens are counted: a flag, or a word of a constructed config's."""
+    return value if value in ("all", "non_padding") else BOOL.convert(value)
+
+
+def _no_text(value: Any) -> Any:
+    if isinstance(value, str):
+        raise WrongValue("a mapping", f"argparse: argument --{{key}}: invalid value: {value!r}")
+    return MAPPING.convert(value)
+
+
+CALLED = MAPPING._replace(name="dict?", convert=_no_text, schema={**MAPPING.schema, "pattern": "(?!)"})
+"""A mapping that no text stands for: argparse calls its class with it."""
+DEBUG_OPTIONS = ("underflow_overflow", "tpu_metrics_debug")
+DEBUG = TEXTS._replace(convert=_debugged, schema={"pattern": rf"^\s*(({'|'.join(DEBUG_OPTIONS)})(\s+|$))*$"})
+COUNTED_SCHEMA = {**BOOL.schema, "pattern": f"{FLAG_TEXT}|^(all|non_padding)$"}
+COUNTED_TOKENS = Kind(ANY_OR_ALONE.name, "true or false", _counted, COUNTED_SCHEMA)
+FSDP = (
+    *("full_shard", "shard_grad_op", "offload", "auto_wrap"),
+    *("no_shard", "hybrid_shard", "hybrid_shard_zero2"),  # of FSDP 1 alone
+)
+ACCELERATOR_CONFIG = (
+    *("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking"),
+    *("gradient_accumulation_kwargs", "use_configured_state"),
+)
+"""Settings of an AcceleratorConfig. Source: transformers 4.51.3, 4.57.6 and 5.23.0 trainer_pt_utils.py."""
 
 _TRAINING_ARGUMENTS = (
     Key("output_dir", OPTIONAL_TEXT, None),
@@ -78,7 +124,11 @@ _TRAINING_ARGUMENTS = (
     Key("gradient_accumulation_steps", INT, 1),
     Key("average_tokens_across_devices", OPTIONAL_BOOL, False, versions=_51),
     Key("average_tokens_across_devices", BOOL, True, versions=">=0.17"),
-    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm"),
+    # Clipped where it is above 0. Source: transformers 4.51.3, 4.57.6 and 5.23.0 trainer.py.
+    Key(
+        *("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm"),
+        (lambda native: max(native, 0.0), lambda canonical: canonical),
+    ),
     Key("label_smoothing_factor", FLOAT, 0.0),
     Key("fp16", BOOL, False),
     Key("bf16_full_eval", BOOL, False),
@@ -90,18 +140,18 @@ _TRAINING_ARGUMENTS = (
     Key("torch_compile", BOOL, False),
     Key("torch_compile_backend", OPTIONAL_TEXT, None),
     Key("torch_compile_mode", OPTIONAL_TEXT, None),
-    Key("liger_kernel_config", MAPPING, None, versions=">=0.17"),
+    Key("liger_kernel_config", CALLED, None, versions=">=0.17"),
     Key("use_cache", BOOL, False, versions=_5),
     Key("neftune_noise_alpha", OPTIONAL_FLOAT, None),
     Key("auto_find_batch_size", BOOL, False),
-    Key("logging_strategy", ANY, "steps"),
+    Key("logging_strategy", INTERVAL_STRATEGY, "steps"),
     Key("logging_first_step", BOOL, False),
     Key("log_on_each_node", BOOL, True),
     Key("logging_nan_inf_filter", BOOL, True),
-    Key("include_num_input_tokens_seen", ANY_OR_ALONE, False, versions=_4),
-    Key("include_num_input_tokens_seen", ANY_OR_ALONE, "no", versions=_5),
-    Key("log_level", TEXT, "passive"),
-    Key("log_level_replica", TEXT, "warning"),
+    Key("include_num_input_tokens_seen", COUNTED_TOKENS, False, versions=_4),
+    Key("include_num_input_tokens_seen", COUNTED_TOKENS, "no", versions=_5),
+    Key("log_level", LOG_LEVEL, "passive"),
+    Key("log_level_replica", LOG_LEVEL, "warning"),
     Key("disable_tqdm", OPTIONAL_BOOL, None),
     Key("report_to", ANY, None, versions=_4),
     Key("report_to", ANY, "none", versions=_5),
@@ -111,7 +161,7 @@ _TRAINING_ARGUMENTS = (
     Key("trackio_space_id", OPTIONAL_TEXT, None, versions=_5),
     Key("trackio_bucket_id", OPTIONAL_TEXT, None, versions=_5),
     Key("trackio_static_space_id", ANY, None, versions=_5),
-    Key("eval_strategy", EVAL_STRATEGY, "no"),
+    Key("eval_strategy", INTERVAL_STRATEGY, "no"),
     Key("eval_steps", OPTIONAL_FLOAT, None),
     Key("eval_delay", FLOAT, 0),
     Key("per_device_eval_batch_size", INT, 8),
@@ -123,7 +173,7 @@ _TRAINING_ARGUMENTS = (
     Key("include_for_metrics", TEXTS, None),
     Key("batch_eval_metrics", BOOL, False),
     Key("save_only_model", BOOL, False),
-    Key("save_strategy", ANY, "steps"),
+    Key("save_strategy", SAVE_STRATEGY, "steps"),
     Key("save_steps", FLOAT, 500),
     Key("save_on_each_node", BOOL, False),
     Key("save_total_limit", OPTIONAL_INT, None),
@@ -132,7 +182,7 @@ _TRAINING_ARGUMENTS = (
     Key("hub_token", OPTIONAL_TEXT, None),
     Key("hub_private_repo", OPTIONAL_BOOL, None),
     Key("hub_model_id", OPTIONAL_TEXT, None),
-    Key("hub_strategy", ANY, "every_save"),
+    Key("hub_strategy", HUB_STRATEGY, "every_save"),
     Key("hub_always_push", BOOL, False),
     Key("hub_revision", OPTIONAL_TEXT, None, versions=">=0.17"),
     Key("load_best_model_at_end", BOOL, False),
@@ -145,7 +195,7 @@ _TRAINING_ARGUMENTS = (
     Key("data_seed", OPTIONAL_INT, None),
     Key("use_cpu", BOOL, False),
     Key("accelerator_config", MAPPING, None),
-    Key("parallelism_config", MAPPING, None, versions=">=0.17"),
+    Key("parallelism_config", CALLED, None, versions=">=0.17"),
     Key("dataloader_drop_last", BOOL, False),
     Key("dataloader_num_workers", INT, 0),
     Key("dataloader_pin_memory", BOOL, True),
@@ -167,7 +217,7 @@ _TRAINING_ARGUMENTS = (
     Key("fsdp", ANY_OR_ALONE, None, versions=_5),
     Key("fsdp_config", MAPPING, None),
     Key("deepspeed", MAPPING, None),
-    Key("debug", TEXTS, ""),
+    Key("debug", DEBUG, ""),
     Key("skip_memory_metrics", BOOL, True),
     Key("do_train", BOOL, False),
     Key("do_eval", BOOL, False),

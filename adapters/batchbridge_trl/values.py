@@ -13,22 +13,29 @@ from typing import Any
 from batchbridge.kit import LARGEST
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import WrongValue
-from batchbridge.kit.parser_kinds import passes_unchecked
+from batchbridge.kit.parser_kinds import any_case, passes_unchecked
 from batchbridge.kit.parser_kinds import too_large as too_large
 from batchbridge.kit.versions import holds
 
 _NULL, _TAKES_NULL = ("none", "null"), ">=1.6"
-"""Words for no number. Source: trl 1.6.0 scripts/_hf_argparser.py _accept_none; 1.5.1 has none."""
+"""Texts for no value, where the type is no text. Source: trl 1.6.0 scripts/_hf_argparser.py _accept_none; 1.5.1 has
+none, and none has them for flags."""
+NULL_TEXT = f"^({'|'.join(map(any_case, _NULL))})$"
 TOO_LARGE = WrongValue(
     f"an integer of at most {LARGEST:,} in size",
     "it is accepted, and fails in a tensor, a generator or the data loader, or is never reached",
 )
 
 
+def takes_null(row: Key, version: str) -> bool:
+    """Whether the text `none` is null for TRL's parser."""
+    return row.kind.name in ("int?", "float?", "dict?") and holds(_TAKES_NULL, version)
+
+
 def convert(row: Key, value: Any, version: str, *, parsed: bool) -> Any:
     """`value` as TRL would hold it. `parsed`: it passes through TRL's parser (file or command line), which converts
     strings. Raises `WrongValue`."""
-    if parsed and row.kind.name in ("int?", "float?") and str(value).lower() in _NULL and holds(_TAKES_NULL, version):
+    if parsed and isinstance(value, str) and value.lower() in _NULL and takes_null(row, version):
         return None
     if isinstance(value, str) and not parsed and row.kind.name.rstrip("?") in ("int", "bool"):
         raise WrongValue(row.kind.expected, passes_unchecked(value))

@@ -39,15 +39,15 @@ def too_large(value: Any) -> bool:
     return False
 
 
-def choice(words: tuple[str, ...], enumeration: str) -> Kind:
-    """One of these words, which a framework makes an `enumeration` of."""
+def choice(words: tuple[str, ...], enumeration: str, native: str = "") -> Kind:
+    """One of these words, which a framework makes an `enumeration` of. native: what it does with another."""
     expected = f"one of {', '.join(words)}"
 
     def convert(value: Any) -> str:
         if isinstance(value, str) and value in words:
             return value
         hint = "; YAML reads a bare no as false: quote it" if value is False else ""
-        raise WrongValue(f"{expected}{hint}", f"ValueError: not a valid {enumeration}")
+        raise WrongValue(f"{expected}{hint}", native or f"ValueError: not a valid {enumeration}")
 
     return Kind("choice", expected, convert, {"enum": list(words)})
 
@@ -78,6 +78,12 @@ def _number(value: Any) -> float:
     if not math.isfinite(number):
         raise WrongValue("a finite number", "it is accepted, and fails or spreads in arithmetic")
     return number
+
+
+def _numbers(value: Any) -> Any:
+    if value is None or isinstance(value, (list, tuple)):
+        return None if value is None else [*map(_number, value)]
+    raise WrongValue("a list of numbers", passes_unchecked(_number(value)))
 
 
 def _flag(value: Any) -> bool:
@@ -137,10 +143,10 @@ _EXPONENT = rf"([eE][-+]?{_DIGITS})?"
 WHOLE_TEXT = rf"^\s*[-+]?{_DIGITS}\s*$"
 NUMBER_TEXT = rf"^\s*[-+]?({_DIGITS}(\.({_DIGITS})?)?|\.{_DIGITS}){_EXPONENT}\s*$"
 """Texts that `int` and `float` convert, as patterns of a JSON Schema; those of no finite number apart."""
-_FLAG_TEXT = "^(" + "|".join(map(any_case, TRUE + FALSE)) + ")$"
+FLAG_TEXT = "^(" + "|".join(map(any_case, TRUE + FALSE)) + ")$"
 INT = Kind("int", "an integer", _integer, {"type": ["integer", "string"], "pattern": WHOLE_TEXT})
 FLOAT = Kind("float", "a number", _number, {"type": ["number", "string"], "pattern": NUMBER_TEXT})
-BOOL = Kind("bool", "true or false", _flag, {"type": ["boolean", "string"], "pattern": _FLAG_TEXT})
+BOOL = Kind("bool", "true or false", _flag, {"type": ["boolean", "string"], "pattern": FLAG_TEXT})
 TEXT = Kind("str", "text", _text, {"type": "string"})
 MAPPING = Kind("dict", "a mapping", _mapping, {"type": ["object", "string", "null"]})
 PLAIN_MAPPING = Kind("json", "a mapping of text to plain values", _plain_mapping, MAPPING.schema)
@@ -148,7 +154,7 @@ PLAIN_MAPPING = Kind("json", "a mapping of text to plain values", _plain_mapping
 ANY = Kind("any", "any value", lambda value: value)
 ANY_OR_ALONE = ANY._replace(name="any or alone")
 """Of an option that may stand alone, too."""
-FLOATS = Kind("floats", "numbers", lambda value: [*map(_number, value)] if isinstance(value, list) else value)
+FLOATS = Kind("floats", "a list of numbers", _numbers, {"type": ["array", "null"], "items": FLOAT.schema})
 TEXTS = ANY._replace(name="texts")
 """Lists: options that take all words behind them."""
 OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT = map(or_null, (INT, FLOAT, BOOL, TEXT))

@@ -373,6 +373,15 @@ def test_a_flag_of_the_older_script_is_said_to_be_one() -> None:
     assert "ppo_vllm_thread_ray_gtrl.py had it, grpo_fast.py never" in found["BB-OI-003"].message
 
 
+def test_deepspeed_clips_by_no_bound_below_0_and_olmo_core_by_any() -> None:
+    reading, found = fast("--max_grad_norm -1")
+    assert reading.spec is not None
+    assert (verdict(found.values()), reading.spec.carried.max_gradient_norm) == ("valid", 0.0)
+    reading, _ = judge("python open_instruct/grpo.py --max_grad_norm -1", HEAD)
+    assert reading.spec is not None
+    assert reading.spec.carried.max_gradient_norm == -1.0  # BB101: it would turn every gradient round
+
+
 def test_the_other_script_has_its_own_defects() -> None:
     _, found = judge(
         "python open_instruct/grpo.py --num_epochs 2 --sequence_parallel_size 2 --deepspeed_stage 3 "

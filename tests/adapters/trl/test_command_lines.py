@@ -180,6 +180,8 @@ def test_words_are_read_as_the_parser_reads_them(words: str, key: str, value: ob
         ("--bf16", "--bf16 needs a value; given: nothing", "argument --bf16"),
         ("--shuffle_dataset= x", "shuffle_dataset = None: expected true or false", "Truthy value expected"),
         ("--no_shuffle_dataset=1", "--no_shuffle_dataset takes no value; given: 1", "ignored explicit argument"),
+        ("--dtype float64", "dtype = 'float64': expected one of auto", "argument --dtype: invalid choice"),
+        ("--train_sampling_strategy x", "train_sampling_strategy = 'x': expected one of", "invalid choice"),
         ("stray", "no option takes 'stray'", "not used by the HfArgumentParser"),
         ("-- --seed 3", "no option takes '-- --seed 3'", "not used by the HfArgumentParser"),
         ("--learn 1e-5", "--learn could be short for learning_rate, learning-rate", "ambiguous option"),

@@ -112,12 +112,37 @@ def test_yaml_reads_1e_minus_6_as_text_and_trl_as_a_number(tmp_path):
         "bf16: 2",
         "loss_type: 3",
         "accelerator_config: [1]",
+        "logging_strategy: none",
+        "save_strategy: no",
+        "hub_strategy: never",
+        "log_level: loud",
+        "debug: x",
+        "env: null",
+        "parallelism_config: text",
+        "liger_kernel_config: '{\"a\": 1}'",
+        "reward_weights: auto",
+        "pad_to_multiple_of: '1.5'",
+        "include_num_input_tokens_seen: some",
     ],
 )
 def test_a_value_of_the_wrong_kind_is_a_finding_with_its_line(tmp_path, setting):
     path = recipe(tmp_path, f"gradient_accumulation_steps: 2\n{setting}\n")
     (finding,) = read(path).findings
     assert (finding.code, finding.where[0].line, finding.where[0].file) == ("BB-TRL-004", 2, str(path))
+
+
+@pytest.mark.parametrize("setting", ["eval_steps: None", "delta: 'null'", "parallelism_config: none"])
+def test_a_text_for_no_value_is_null_in_a_recipe_since_1_6(tmp_path, setting):
+    path = recipe(tmp_path, f"{setting}\n")
+    key = setting.partition(":")[0]
+    assert (codes(read(path, version="1.6.0")), read(path, version="1.6.0").native[key]) == ([], None)
+    assert codes(read(path, version="1.5.1")) == ["BB-TRL-004"]
+
+
+@pytest.mark.parametrize(("native", "bound"), [(-1, 0.0), (-0.5, 0.0), (0, 0.0), (0.2, 0.2)])
+def test_a_bound_of_gradients_that_is_not_above_0_is_off(native, bound):
+    reading = read({**ARTICLE, "max_grad_norm": native})
+    assert (reading.verdict, reading.spec.carried.max_gradient_norm) == ("valid", bound)
 
 
 def test_an_integer_in_quotes_is_refused_in_a_dict_because_GRPOConfig_does_not_convert():

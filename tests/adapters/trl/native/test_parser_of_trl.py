@@ -32,8 +32,7 @@ COMPARED = sorted(
         for action in PARSER._actions
         if action.dest in ROWS
         and getattr(action.type, "__name__", "") not in CALLED
-        and (action.choices is None or ROWS[action.dest].kind.name == "choice")
-        and not ROWS[action.dest].kind.name.startswith("any")
+        and not ROWS[action.dest].kind.name.startswith(("any", "int or auto"))
     }
 )
 VALUES = (
@@ -56,7 +55,24 @@ VALUES = (
         "1,0",
         "1.0,2",
     ),
-    *("true", "False", "no", "YES", "0", "tru", "none", "null", "None", "", "cosine", "adamw_torch", "steps", "DAPO"),
+    *(
+        "true",
+        "False",
+        "no",
+        "YES",
+        "0",
+        "tru",
+        "none",
+        "null",
+        "None",
+        "",
+        "cosine",
+        "adamw_torch",
+        "steps",
+        "DAPO",
+        "fp4",
+        "gloo",
+    ),
     *("a b", "-a b", "--a b", "x=y", "~", "[1, 2]", "1 # one"),
 )
 
