@@ -26,4 +26,4 @@ def check(reading: Reading) -> list[Finding]:
 
 def defects(run: Run) -> tuple[Defect, ...]:
     """The rows that apply, that EasyR1 itself never reports, and that change what is trained."""
-    return rule_table.defects(RULES, run, run.version, run.native)
+    return rule_table.defects(RULES, run, run.version)

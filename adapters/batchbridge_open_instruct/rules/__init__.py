@@ -35,7 +35,7 @@ def check(reading: Reading) -> Sequence[Finding]:
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The rows that apply and are defects of the script."""
-    found = rule_table.defects(RULES, facts, facts.checkout, facts.native)
+    found = rule_table.defects(RULES, facts, facts.checkout)
     return tuple(replace(one, source=_source(facts, one)) for one in found)
 
 

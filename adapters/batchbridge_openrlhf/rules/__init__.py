@@ -31,7 +31,7 @@ def check(reading: Reading) -> list[Finding]:
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The broken rows that OpenRLHF itself never reports, and that change what is trained."""
-    return rule_table.defects(_testable(facts), facts, facts.version, facts.settings)
+    return rule_table.defects(_testable(facts), facts, facts.version)
 
 
 def _testable(facts: Facts) -> tuple[Rule, ...]:

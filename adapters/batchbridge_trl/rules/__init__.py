@@ -51,4 +51,4 @@ def _about(keys: Sequence[str], finding: Finding, reading: Reading) -> Finding:
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The rows that apply, that TRL itself never reports, and that change what is trained."""
-    return rule_table.defects(RULES, facts, facts.version, facts.native)
+    return rule_table.defects(RULES, facts, facts.version)

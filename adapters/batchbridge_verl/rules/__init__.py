@@ -51,4 +51,4 @@ def _rows(run: Run) -> Sequence[Rule]:
 
 def defects(run: Run) -> tuple[Defect, ...]:
     """The rows that apply, that verl itself never reports, and that change what is trained."""
-    return rule_table.defects(_rows(run), run, run.version, run.native)
+    return rule_table.defects(_rows(run), run, run.version)

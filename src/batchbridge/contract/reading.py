@@ -137,7 +137,7 @@ class Defect:
     summary: str
     source: str
     numbers: tuple[float, ...] = ()
-    """Of the settings that it is about: what tells two runs with one defect apart."""
+    """The numbers of its `summary`: what tells two runs with one defect apart."""
 
     def same_as(self, other: Defect) -> bool:
         """Whether both are one known defect with the same numbers, however versions word it."""

@@ -81,7 +81,7 @@ class FramedAdapter(Adapter):
         rows, _ = added(self.framework, version)  # who failed, `check` says
         if not rows or reading.spec is None or reading.behaviour is None:
             return reading
-        known = (*reading.behaviour.defects, *defects(rows, reading.run, version, reading.native))
+        known = (*reading.behaviour.defects, *defects(rows, reading.run, version))
         return replace(reading, behaviour=replace(reading.behaviour, defects=known))
 
     def file_schema(self, version: str) -> Mapping[str, Any] | None:

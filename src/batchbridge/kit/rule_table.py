@@ -6,6 +6,7 @@ phase "config" is the error that a user would see. Nothing here knows what the t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -209,14 +210,21 @@ def added(framework: str, version: str) -> tuple[list[Rule[Any]], list[Finding]]
     return [row for _, rows in answers for row in rows], failures
 
 
-def defects(table: Iterable[Rule[F]], facts: F, version: str, native: Mapping[str, Any]) -> tuple[Defect, ...]:
-    """The broken rows that are defects of the framework, for `Behaviour.defects`. native: the settings, by key."""
-    found = []
-    for rule, message in _broken((rule for rule in table if rule.is_defect), facts, version):
-        values = map(native.get, rule.keys)
-        numbers = (float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool))
-        found.append(Defect(code=rule.code, summary=message, source=rule.source, numbers=tuple(numbers)))
-    return tuple(found)
+def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:
+    """The broken rows that are defects of the framework, for `Behaviour.defects`."""
+    known = [rule for rule in table if rule.is_defect]
+    return tuple(
+        Defect(code=rule.code, summary=message, source=rule.source, numbers=numbers_of(message))
+        for rule, message in _broken(known, facts, version)
+    )
+
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")
+
+
+def numbers_of(message: str) -> tuple[float, ...]:
+    """The numbers of a table row's message, for `Defect.numbers`; versions (`1.16.0`) and names (`beta1`) are none."""
+    return tuple(float(text.replace(",", "")) for text in _NUMBER.findall(message))
 
 
 def _broken(table: Iterable[Rule[F]], facts: F, version: str) -> Iterator[tuple[Rule[F], str]]:

@@ -153,7 +153,7 @@ class TableAdapter(FramedAdapter):
         if WORLD not in told or told[WORLD].value is None:
             told[WORLD] = Told(devices, None, "the world size that was asked for")
         behaviour = self.behaviour_of(given.native, version)
-        known_defects = defects(self.rules, given.native, version, given.native)
+        known_defects = defects(self.rules, given.native, version)
         return dataclasses.replace(
             reading,
             spec=spec_of(told),
