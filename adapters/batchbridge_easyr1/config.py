@@ -90,7 +90,7 @@ class EasyR1Adapter(PackagedAdapter):
         return min(0.95, 0.6 * len(keys & telling) + 0.6 * any(key.startswith(("worker.",)) for key in keys))
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`."""
+        """The reading of a source, see `FramedAdapter.read`."""
         said = _said(source, version)
         said.findings += _unknown_keys(said, version)
         native, unread = NATIVELY.values(settings_of(version).values(), said, {}, source.env)
@@ -120,7 +120,7 @@ class EasyR1Adapter(PackagedAdapter):
         return {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
-        """Of the package `verl`, where that is EasyR1's."""
+        """The version of the package `verl`, where that is EasyR1's."""
         return context.framework_version or installed_version(), ""
 
     def hooks(self) -> Mapping[str, str]:

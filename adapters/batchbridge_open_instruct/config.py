@@ -75,7 +75,7 @@ class OpenInstructAdapter(PackagedAdapter):
         return checkout
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
+        """The reading, see `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
         rows, others = tables.rows_of(version), tables.other_rows(version)
@@ -146,7 +146,7 @@ class OpenInstructAdapter(PackagedAdapter):
         return super().write(spec, self.asked_version(Context(framework_version=framework_version or newest))[0])
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """See `writing.settings_for`."""
+        """The native settings of a specification, see `writing.settings_for`."""
         from batchbridge_open_instruct.writing import settings_for
 
         checkout = tables.checkout_of(version)
@@ -180,7 +180,7 @@ class OpenInstructAdapter(PackagedAdapter):
         return is_learner(trainer)
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
-        """See `runtime.source_of`."""
+        """The source of a running trainer, see `runtime.source_of`."""
         from batchbridge_open_instruct import runtime
 
         return runtime.source_of(trainer)

@@ -60,7 +60,7 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
 
 
 def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems) -> dict[str, Any]:
-    """What one setting alone says, the length of the run and the learning rate's schedule."""
+    """Settings that say one field each, the length of the run and the learning rate's schedule."""
     completions, rollouts = spec.completions_per_rollout, spec.horizon.rollouts
     problems.need(
         completions is not None and rollouts is not None,
@@ -170,5 +170,5 @@ def _rho_settings(text: str | None, problems: Problems) -> dict[str, Any]:
 
 
 def denominator(step: Normaliser) -> str:
-    """What `loss_denominator` says for a step of the plan: the one number that divides its sum."""
+    """The `loss_denominator` of a step of the plan: the one number that divides its sum."""
     return "token" if step.aggregation == "token_mean" else repr(1.0 / step.step_factor())

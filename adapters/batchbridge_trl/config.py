@@ -77,7 +77,7 @@ class TrlAdapter(PackagedAdapter):
         return _is_a("GRPOConfig", native)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`. Strings convert as TRL's parser converts them; see `values`."""
+        """The reading of a source, see `FramedAdapter.read`. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
         refused, bad = [], set[str]()
         if source.native is not None:
@@ -145,7 +145,7 @@ class TrlAdapter(PackagedAdapter):
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """See `file_schema`."""
+        """The JSON Schema of a recipe, see `file_schema`."""
         from batchbridge_trl.file_schema import settings_schema
 
         return settings_schema(self.framework, self.groups, version, self.decides)
@@ -162,7 +162,7 @@ class TrlAdapter(PackagedAdapter):
         return {"yaml": yaml_text(*said), "python": python_text(*said)}
 
     def difference(self, version: str) -> str:
-        """See `declared`."""
+        """The difference to the installed code, see `declared`."""
         from batchbridge_trl.declared import difference
 
         return difference() if installed("trl") == version else ""

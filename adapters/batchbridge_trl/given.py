@@ -1,4 +1,4 @@
-"""What the user gave: settings by key, and a command's words as TrlParser reads them.
+"""Settings that the user gave, by key, and a command's words as TrlParser reads them.
 
 TrlParser is an HfArgumentParser, which takes `--config FILE` out of the words before argparse sees them. Source: trl
 0.18.0 and 1.16.0 TrlParser.parse_args_and_config; 1.16.0 trl/cli/commands/training.py, which hands accelerate the words
@@ -84,7 +84,7 @@ def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> Comman
 
 
 def _plain(words: Any) -> Any:
-    """What words are in YAML: for places and fixes."""
+    """Values of words in YAML, for places and fixes."""
     if isinstance(words, list):
         return [_plain(word) for word in words]
     try:
@@ -120,7 +120,7 @@ def script_of_ones_own(argv: Sequence[str]) -> str | None:
 
 
 def wrong_value(key: str, value: object, wrong: WrongValue) -> tuple[str, str]:
-    """What a finding says about a value, and what the framework does with it."""
+    """The words of a finding about a value, and what the framework does with it."""
     return f"{key} = {shown(value)}: expected {wrong.expected}", wrong.native.replace("{key}", key)
 
 

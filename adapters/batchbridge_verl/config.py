@@ -84,7 +84,7 @@ class VerlAdapter(PackagedAdapter):
         return min(0.95, score)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`."""
+        """The reading of a source, see `FramedAdapter.read`."""
         told_by_user = PROGRAM.said(source)
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
@@ -144,7 +144,7 @@ class VerlAdapter(PackagedAdapter):
         return {"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)}
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
-        """Of the package `verl`, where that is not EasyR1's and no file speaks against it."""
+        """The version of the package `verl`, where that is not EasyR1's and no file speaks against it."""
         if context.framework_version is not None:
             return context.framework_version, ""
         from batchbridge_verl.installed import installed
@@ -155,11 +155,11 @@ class VerlAdapter(PackagedAdapter):
         return None if found.doubts else found.version, "; ".join(found.doubts)
 
     def difference(self, version: str) -> str:
-        """See `composed`."""
+        """A composed configuration, see `composed`."""
         return difference(version)
 
     def knows(self, version: str) -> bool:
-        """See `settings`."""
+        """The settings of a version, see `settings`."""
         return tables.is_known(version)
 
     def hooks(self) -> Mapping[str, str]:

@@ -103,7 +103,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
 
 
 def _taken_out(key: str, result: HydraSaid, version: str, defaults: Defaults) -> Iterator[Finding]:
-    """What `~key` comes to: nothing to take out, or another value than the one named; or a setting that is missed."""
+    """The effect of `~key`: nothing to take out, or another value than the one named; or a setting that is missed."""
     known, place, named = defaults.values, result.places[key], result.values[key]
     there = known.get(key)
     if key not in (*defaults.groups, *result.configured) and (

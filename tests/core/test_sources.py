@@ -133,7 +133,7 @@ def test_a_broken_file_is_one_finding_with_its_line(tmp_path: Path, kind: str) -
         ("a.json", '"sesame"'),
         ("a.json", "sesame"),
         ("a.toml", "sesame"),
-        ("a", "#!/opt/sesame\n"),
+        ("a", "#!/bin/sesame\n"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_named_and_not_quoted(tmp_path: Path, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the GRPO scripts refuse, or fail at later: command line, settings, workers, first rollout."""
+"""Rules that the GRPO scripts refuse by, or fail at later: command line, settings, workers, first rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Open-Instruct's rules look at, what a row of them is, and the ways out that rows offer."""
+"""The facts that Open-Instruct's rules look at, the form of a row, and the ways out that rows offer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Facts:
         return self.native[key]
 
     def said(self, key: str) -> str:
-        """What was given for a setting that says nothing about batches; "" for nothing."""
+        """The text given for a setting that says nothing about batches; "" for nothing."""
         return str(self.given[key].value) if key in self.given else ""
 
     @property
@@ -89,7 +89,7 @@ no_way = ways()
 
 
 class About(NamedTuple):
-    """What a row is about: when the script notices, in which scripts and checkouts, and where that was read.
+    """The subject of a row: when the script notices, in which scripts and checkouts, and where that was read.
 
     Called, it makes the row; `when` makes one of settings whose values do not go together.
     """

@@ -1,4 +1,4 @@
-"""What `TrainingArguments` and `GRPOConfig` refuse, in the order of their post-init: the first row that speaks is the
+"""Rules of `TrainingArguments` and `GRPOConfig`, in the order of their post-init: the first row that speaks is the
 exception that a user would see."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What verl asserts of its program that trains while it generates, and that no more of it is judged."""
+"""Assertions of verl's program that trains while it generates; no more of it is judged."""
 
 from __future__ import annotations
 

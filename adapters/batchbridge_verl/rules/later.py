@@ -1,4 +1,4 @@
-"""What verl refuses later: while it builds the trainer or its workers, at the first rollout, or at the first update."""
+"""Rules that verl finds broken later: while it builds the trainer or its workers, at the first rollout or update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl's workers refuse of steps and micro-batches."""
+"""Sizes of steps and micro-batches that verl's workers refuse."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NEW_REJECTIONS = (
     *("token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3"),
     *("seq_mean_k1", "seq_mean_k2", "seq_mean_k3", "seq_max_k2", "seq_max_k3"),
 )
-"""Of these any number, with commas. Source: verl 0.7.1 to 0.9.1 rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS."""
+"""Names of which any number may stand, with commas. Source: verl 0.7.1 to 0.9.1 SUPPORTED_ROLLOUT_RS_OPTIONS."""
 
 RULES = Rules[Run]()
 

@@ -1,4 +1,4 @@
-"""What a row of verl's rules is, and what several rows look at."""
+"""The rows of verl's rules, and what several of them look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl never reports: settings that are not read, rows that are padded, orders and scopes that hang on the split;
+"""Rules about what verl never reports: settings not read, rows padded, orders and scopes that hang on the split;
 and what runs but has no canonical words."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What verl never says of its steps: their order, members, remainders and clock."""
+"""Rules about what verl never says of its steps: their order, members, remainders and clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl refuses before any worker starts, in the order in which it looks: the first row that speaks is its error.
+"""Rules that verl checks before any worker starts, in its order: the first row that speaks is its error.
 
 `validate_config` takes sizes first, then builds the actor's dataclasses, looks at the actor, the reference policy and
 the rollout, then at the critic. Before 0.6.0 `RayPPOTrainer._validate_config` did, in another order and without
@@ -52,7 +52,7 @@ def _product(run: Run) -> int:
 
 
 def _minimal(run: Run) -> int | None:
-    """What the completions of a rollout must be a multiple of; None where verl does not come so far."""
+    """The number that must divide the completions of a rollout; None where verl does not come so far."""
     if not _sized(run):
         return None
     if run.engine != "megatron":

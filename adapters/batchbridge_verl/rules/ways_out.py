@@ -54,7 +54,7 @@ def shared(run: Run) -> int:
 
 
 def mini_fixes(role: str) -> Fixes:
-    """As many prompts in a rollout as in a mini-batch, of the actor or the critic."""
+    """The way out of as many prompts in a rollout as in a mini-batch, of the actor or the critic."""
     mini = f"{role}ppo_mini_batch_size"
     pairs = ((mini, PROMPTS), (PROMPTS, mini))
     return lambda run: tuple(fix({key: run[other]}) for key, other in pairs if run[other] > 0)

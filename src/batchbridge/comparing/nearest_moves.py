@@ -63,7 +63,7 @@ _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_estimator", "k1_with_score"): ("k3+", "k2", "k3"),
     ("objective.kl_estimator", "k2_with_score"): ("k3+", "k2", "k3"),
 }
-"""What is tried first where a framework lacks a value: what changes the gradient least."""
+"""Values that are tried first where a framework lacks one: those that change the gradient least."""
 _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
 """Words to try in fields of free text."""
 
@@ -190,7 +190,7 @@ def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
 _LARGEST_MICRO_BATCH = 4096
 _SPLITS_TRIED = 6
 _MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
-"""What frameworks do with a term that has weights of its own."""
+"""Aggregations that frameworks use for a term that has weights of its own."""
 
 
 def _parts(spec: Spec) -> Iterator[dict[str, Any]]:

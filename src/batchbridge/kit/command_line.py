@@ -45,7 +45,7 @@ class Refused(NamedTuple):
 
 @dataclass
 class CommandLine:
-    """What words give: option names in full to values and places.
+    """Options that words give: names in full to values and places.
 
     ambiguous: word to the options that it could be short for. refused: occurrences that are refused, in order. strays:
     words that no option takes. abbreviated: shortened name to the option it stands for.
@@ -115,7 +115,7 @@ def parse(
 
 
 def refusals(line: CommandLine, codes: Codes, source: str) -> Iterator[Finding]:
-    """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
+    """Findings for what argparse refuses, in its order: ambiguous words while it sorts them, then values."""
     for word, longer in line.ambiguous.items():
         message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
         fixes = tuple(Fix(f"write --{name}") for name in longer[:3])
@@ -127,7 +127,7 @@ def refusals(line: CommandLine, codes: Codes, source: str) -> Iterator[Finding]:
 
 
 def strays(line: CommandLine, codes: Codes, source: str, native: str = UNRECOGNIZED) -> Iterator[Finding]:
-    """What it comes to last; `native`: in the parser's words."""
+    """The value that counts last; `native`: in the parser's words."""
     if line.strays:
         words = " ".join(line.strays)[:120]
         message, place, fix = f"no option takes {words!r}", Where(line.strays[0][:60] or "''"), Fix(f"remove {words!r}")

@@ -1,4 +1,4 @@
-"""What a user said to a program that Hydra configures: a command line with overrides, a primary configuration with its
+"""Settings that a user said to a program that Hydra configures: overrides in a command line, a primary configuration with its
 defaults list, or a mapping. Nothing is composed."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name",
 
 @dataclass
 class HydraSaid(Said):
-    """What is said, the entry point, and the configuration that a command line names.
+    """Settings that are said, the entry point, and the configuration that a command line names.
 
     from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
     the configuration lacks. configured: keys of a file that a command line names as its configuration, and those that a
@@ -60,7 +60,7 @@ class HydraProgram:
     codes: tuple[str, str, str, str, str]
 
     def said(self, source: Source) -> HydraSaid:
-        """What `source` says."""
+        """Settings that `source` says."""
         usual = next(iter(self.entries.values()))
         if not source.argv:
             result = HydraSaid(entry=usual, from_file=source.path is not None, unknown=dict(source.unknown))
@@ -105,7 +105,7 @@ class HydraProgram:
         return None, list(argv)
 
     def _handed_on(self, module: str, words: Sequence[str]) -> str | None:
-        """Where somebody's launcher is handed one of the framework's modules as its first word: that one, if it trains
+        """The framework's module that somebody's launcher is handed as its first word, if it trains
         nothing that is read here; the launcher itself, one's own program, if it is the usual entry."""
         first = words[0] if words else ""
         if module in self.entries or self.is_not_read(module):

@@ -86,7 +86,7 @@ LIST = _kind("list", "a list", _sequence, {"type": "array", "items": {"type": ["
 ANY = Kind("any", "any", _any)
 OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT, OPTIONAL_LIST = map(or_null, (INT, FLOAT, BOOL, TEXT, LIST))
 OPTIONAL_TRUTH, OPTIONAL_WHOLE = map(or_null, (TRUTH, WHOLE))
-"""Where null is legal, too."""
+"""Kinds with null as a legal value, too."""
 
 
 _FLAGS = {**dict.fromkeys(("true", "yes", "y", "on"), True), **dict.fromkeys(("false", "no", "n", "off"), False)}

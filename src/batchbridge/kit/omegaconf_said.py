@@ -1,4 +1,4 @@
-"""What a user said in OmegaConf's way: native keys with values and places, and the values that follow from them.
+"""Settings that a user said in OmegaConf's way: keys with values and places, and the values that follow from them.
 
 Files and mappings, `key=value` words, what was set on top of these; then interpolations, kinds and what is left open.
 """
@@ -47,7 +47,7 @@ class Said:
             self.put(key, value, place_of(key, value, lines.get(key), path))
 
     def put_on_top(self, source: Source) -> None:
-        """What was set on top of a command line: it changes `values` only."""
+        """Settings on top of a command line: they change `values` only."""
         for key, value in set_on_top(source.values, source.argv).items():
             self.put(key, value, Where(key, shown(value)), "force")
 
@@ -74,13 +74,13 @@ def as_given(value: Any) -> Any:
 
 
 def place_of(key: str, value: Any, line: int | None, path: Path | None) -> Where:
-    """Where a key was given; without its line, the file says nothing."""
+    """The place where a key was given; without its line, the file says nothing."""
     return Where(key, shown(value), None if path is None or not line else str(path), line)
 
 
 @dataclass(frozen=True)
 class Natively:
-    """What a framework does with a wrong value, for findings, and the codes of these."""
+    """The framework's way with a wrong value, for findings, and the codes of these."""
 
     codes: Codes
     native: str

@@ -153,7 +153,7 @@ PLAIN_MAPPING = Kind("json", "a mapping of text to plain values", _plain_mapping
 """A mapping that JSON can say: its values become part of a canonical field."""
 ANY = Kind("any", "any value", lambda value: value)
 ANY_OR_ALONE = ANY._replace(name="any or alone")
-"""Of an option that may stand alone, too."""
+"""The kind of an option that may stand alone, too."""
 FLOATS = Kind("floats", "a list of numbers", _numbers, {"type": ["array", "null"], "items": FLOAT.schema})
 TEXTS = ANY._replace(name="texts")
 """Lists: options that take all words behind them."""

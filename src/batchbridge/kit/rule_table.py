@@ -199,7 +199,7 @@ def checked(
     version: str,
     where: Callable[[tuple[str, ...]], tuple[Where, ...]],
 ) -> list[Finding]:
-    """As `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's own."""
+    """Findings as of `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's."""
     rows, failures = added(framework, version)
     return [*findings([*table, *rows], facts, version, where), *failures]
 

@@ -31,7 +31,7 @@ WORLD = "topology.world_size"
 
 
 class TableAdapter(FramedAdapter):
-    """See the module. A framework whose devices no setting says leaves `topology.world_size` to the context."""
+    """An adapter made of tables. A framework whose devices no setting says leaves `topology.world_size` to the context."""
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""
@@ -86,7 +86,7 @@ class TableAdapter(FramedAdapter):
 
     @abstractmethod
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
-        """What the framework does with these settings; its `defects` are added."""
+        """The framework's behaviour with these settings; its `defects` are added."""
 
     def settings_schema(self, version: str) -> dict[str, Any]:
         """JSON Schema of the rows, with null for a group; a key that is a row in other versions only is refused with
@@ -108,7 +108,7 @@ class TableAdapter(FramedAdapter):
         return len(said & heads) / len(source.values) if source.values else 0.0
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """See `FramedAdapter.read`."""
+        """The reading of a source, see `FramedAdapter.read`."""
         already = len(source.problems)
         rows = keys_of(self.keys, version)
         if context.world_size and not source.values and not source.argv:
@@ -178,7 +178,7 @@ class TableAdapter(FramedAdapter):
         return checked(self.framework, self.rules, reading.native, version, places)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
-        """See `FramedAdapter`: what the rows say, and `restate`."""
+        """Native settings of a specification, see `FramedAdapter`: what the rows say, and `restate`."""
         rows = keys_of(self.keys, version)
         said = spec.values
         values: dict[str, Any] = {}

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 
 
 def many(things: Sized, what: str) -> str:
-    """How many things there are, in words. what: one of them."""
+    """The number of things, in words. what: one of them."""
     return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""What the laws of the contract share: cases, the author's attributes, and ways of reading."""
+"""Cases, the author's attributes and ways of reading, which the laws of the contract share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchbridge.meaning.spec import Spec
 from batchbridge.testing.hostile import HOSTILE
 
 CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
-"""How a finding's code looks: BB101 for the core's, BB-NAME-003 for an adapter's."""
+"""The form of a finding's code: BB101 for the core's, BB-NAME-003 for an adapter's."""
 
 MOST_STEPS = 50
 """Native steps that are looked at."""

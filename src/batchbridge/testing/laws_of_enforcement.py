@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EnforcementLaws(Laws):
-    """See the module."""
+    """The laws of this module."""
 
     def test_enforcement_is_told_in_full(self, any_case: ValidCase | InvalidCase) -> None:
         said = self._enforcement(any_case)

@@ -30,7 +30,7 @@ class Changed(NamedTuple):
 
 
 class SettingLaws(Laws):
-    """See the module."""
+    """The laws of this module."""
 
     def test_the_key_that_a_provenance_names_moves_its_field(self) -> None:
         asked: set[tuple[str, str]] = set()

@@ -128,7 +128,7 @@ class WritingLaws(Laws):
 
 
 _SUFFIXES = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
-"""How a file of a form is called; any other is a command, which a shell script runs."""
+"""The suffix of a form's file; any other form is a command, which a shell script runs."""
 _READ = {*_SUFFIXES, "argv"}
 """Forms that are read whatever an author says."""
 

@@ -59,7 +59,7 @@ class NemoAdapter(TableAdapter):
         return 0.95 * len(said & heads) / len(said) if said and (named or "grpo" in own or len(own) > 1) else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """As the rows say, with `defaults`."""
+        """Settings as the rows say, with `defaults`."""
 
         def group(schema: dict[str, Any]) -> dict[str, Any]:
             replaces = {"_override_": {"description": "true: this group takes the place of the inherited one."}}

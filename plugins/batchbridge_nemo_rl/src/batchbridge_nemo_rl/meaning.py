@@ -1,4 +1,4 @@
-"""What NeMo-RL's settings mean where no row of `settings` says it. Source: v0.7.0, the symbols named at each."""
+"""The meaning of NeMo-RL's settings where no row of `settings` says it. Source: v0.7.0, the symbols named at each."""
 
 from __future__ import annotations
 

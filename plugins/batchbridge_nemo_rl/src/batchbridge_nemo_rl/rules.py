@@ -1,4 +1,4 @@
-"""What NeMo-RL refuses, in the order in which it comes to it. `rules.json` has the settings whose values do not go
+"""Rules that NeMo-RL refuses by, in the order in which it comes to them. `rules.json` has settings whose values do not go
 together."""
 
 from __future__ import annotations

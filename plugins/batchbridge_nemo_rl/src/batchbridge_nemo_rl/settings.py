@@ -72,5 +72,5 @@ KEYS = (
     Key("policy.generation.top_k", optional(natural), None, "carried.top_k", _TOP_K),
     Key("policy.max_grad_norm", optional(real(0)), 1.0, "carried.max_gradient_norm", _BOUND),
 )
-"""Of two rows for one key the later counts."""
+"""The rows by key: of two for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))

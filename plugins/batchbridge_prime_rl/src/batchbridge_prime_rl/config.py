@@ -45,7 +45,7 @@ class PrimeRLAdapter(TableAdapter):
         return 0.95 * len(ours) / len(said) if any(key.startswith("orchestrator") for key in ours) else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
-        """As the rows say, with "None" for null, and tables that are switched off or on as a whole."""
+        """Settings as the rows say, with "None" for null, and tables that are switched off or on as a whole."""
         switched = {"anyOf": [{"type": ["boolean", "null"]}, {"const": "None"}]}
 
         def table(schema: dict[str, Any]) -> dict[str, Any]:

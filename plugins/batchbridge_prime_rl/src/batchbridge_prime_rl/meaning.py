@@ -1,4 +1,4 @@
-"""What prime-rl's settings mean where no row of `settings` says it. Source: prime-rl 0.8.0, what each names."""
+"""The meaning of prime-rl's settings where no row of `settings` says it. Source: prime-rl 0.8.0, what each names."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
 
 
 def open_terms(native: Mapping[str, Any]) -> Iterator[str]:
-    """What the schema has no word for, by name: "group: name", and a value behind it. Raises `ValueError`."""
+    """Terms that the schema has no word for: "group: name", and a value behind it. Raises `ValueError`."""
     chosen = (native[keys.ALGORITHM], native["trainer.optim.type"])
     if native[keys.STEPS] is None:
         yield "horizon: endless"

@@ -1,4 +1,4 @@
-"""What prime-rl's validators raise, and what it changes without a word. Source: prime-rl 0.8.0, the symbol of each row.
+"""Rules of prime-rl's validators, and what it changes without a word. Source: prime-rl 0.8.0, the symbol of each row.
 
 `rules.json` has the rows about settings whose values do not go together.
 """

@@ -44,7 +44,7 @@ KEYS = (
     *recorded(FACTS["settings"]),
     Key(SOURCES, _TABLES, [], meaning="environments, with settings of their own"),
 )
-"""Of two rows for one key the later counts."""
+"""The rows by key: of two for one key the later counts."""
 NAMES = frozenset(row.key for row in KEYS)
 _FOLLOWED = ("ckpt.", "log.", "model.", "monitors.", "resume.", "rollout_transport.", "tokenizer.", "weight_broadcast.")
 SHARED = {"max_steps": (STEPS, "orchestrator.max_steps"), "seq_len": LENGTHS} | {

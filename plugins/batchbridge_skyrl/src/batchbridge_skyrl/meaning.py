@@ -1,4 +1,4 @@
-"""What SkyRL's settings mean where no row of `settings` says it. Source: skyrl 0.3.0, the symbols named at each."""
+"""The meaning of SkyRL's settings where no row of `settings` says it. Source: skyrl 0.3.0, the symbols named at each."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _critic(run: Run) -> dict[str, Told]:
 
 
 def open_terms(run: Run) -> Iterator[str]:
-    """What the schema has no word for, by name: "group: name", and a value behind it."""
+    """Terms that the schema has no word for: "group: name", and a value behind it."""
     entry = run["entrypoint"]
     if entry is not None and (term := ENTRIES.get(entry, f"code {entry}")):
         yield f"rollout: {term}"

@@ -32,7 +32,7 @@ SCHEDULES: Sequence[str] = FACTS["schedules"]
 
 
 def _whole(canonical: float | None) -> int:
-    """Raises `Unsayable`. Where nothing is said: none."""
+    """The value; `Unsayable` where the schema has no word. Where nothing is said: none."""
     if canonical is not None and canonical % 1:
         raise Unsayable("SkyRL counts it whole")
     return int(canonical or 0)
@@ -54,7 +54,7 @@ KEYS = (
     Key(_WARMUP, count, 0, "carried.warmup_steps", (float, _whole), unit="optimizer steps"),
     Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, _whole)),
 )
-"""Of two rows for one key the later counts."""
+"""The rows by key: of two for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))
 KNOWN = {
     row.keys[0].rpartition(".")[2]: [ours[0] for ours in row.values if ours[0] is not ...] for row in TOGETHER[1:4]
