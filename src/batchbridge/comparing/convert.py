@@ -271,8 +271,13 @@ def unknown_version(adapter: Adapter, version: str) -> str | None:
 
 
 def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given native keys (flat, dotted) that no canonical field came from, by provenance."""
-    used = {key for origin in reading.provenance.values() for key in origin.keys}
+    """The given native keys (flat, dotted) that no canonical field came from, by provenance.
+
+    Of the keys that come second to a field's own, those that decide something outside the schema, too, are left.
+    """
+    own, origins = _own(reading), reading.provenance.values()
+    used = {key for origin in origins for key in origin.keys if own is None or not own.decides(key)}
+    used |= {origin.key for origin in origins if origin.key}
     used |= {
         f"{key}." for key in used
     }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it

@@ -69,16 +69,16 @@ class Search:
             if step is None:
                 # The refusal names no field that helps: each one, the least effect first.
                 step = self._improve(current, result, any_field(current, defaults))
-            if step is None and before and back < _BACK:
-                # This way leads nowhere, for all its fewer problems: another one from the place before.
-                back += 1
-                current, result = before.pop()
-                continue
             if step is None and defaults is not None and reset < _RESETS:
                 # No single change helps: everything that is named goes to the target's defaults at once.
                 reset += 1
                 changed = replaced(current, values_of(defaults, named(result)))
                 step = None if changed is None or changed == current else (changed, self._try(changed))
+            if step is None and before and back < _BACK:
+                # This way leads nowhere, for all its fewer problems: another one from the place before.
+                back += 1
+                current, result = before.pop()
+                continue
             if step is None:
                 break
             before.append((current, result))
