@@ -167,11 +167,6 @@ def _numbered_otherwise(reading):
     return {**reading.provenance, "topology.world_size": origin}
 
 
-def _keyless(reading):
-    origin = dataclasses.replace(reading.provenance["topology.world_size"], origin="derived", keys=())
-    return {**reading.provenance, "topology.world_size": origin}
-
-
 def _other_keys(reading):
     return {
         path: origin if origin.origin == "default" else dataclasses.replace(origin, keys=("file",))
@@ -270,12 +265,6 @@ ALL = [
         ["test_a_provenance_has_the_native_value", "valid"],
         "loss = 'token_mean', not 'mean'",
         read=_edited(READ, provenance=_canonical),
-    ),
-    _broken(
-        "FormulaWithoutKeys",
-        ["test_a_derived_provenance_names_the_keys_of_its_formula", "valid"],
-        "provenance of topology.world_size: .* speaks of .*devices.*, keys names none",
-        read=_edited(READ, provenance=_keyless),
     ),
     _broken(
         "Invented",

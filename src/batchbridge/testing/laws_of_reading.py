@@ -137,16 +137,6 @@ class ReadingLaws(Laws):
                 native = reading.native[origin.key]
                 assert origin.value == native, f"provenance of {path}: {origin.key} = {origin.value!r}, not {native!r}"
 
-    def test_a_derived_provenance_names_the_keys_of_its_formula(self, valid_case: ValidCase) -> None:
-        reading = self._valid(valid_case)
-        for path, origin in reading.provenance.items():
-            assert all(origin.keys), f"provenance of {path}: an empty native key"
-            said = {key for key in reading.native if len(key) > 3 and _stands_in(key, origin.detail)}
-            if origin.origin == "derived" and said and not origin.keys:
-                raise AssertionError(
-                    f"provenance of {path}: {origin.detail!r} speaks of {sorted(said)}, keys names none"
-                )
-
     def test_a_provenance_names_file_and_line(self, valid_case: ValidCase) -> None:
         source = as_file(valid_case.source)
         if not is_mapping(source):
@@ -272,7 +262,3 @@ _LATER = "9999.1.1"
 
 _WITHOUT_A_PLACE = ("default", "derived")
 """Origins of values that no file says."""
-
-
-def _stands_in(key: str, text: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", text) is not None
