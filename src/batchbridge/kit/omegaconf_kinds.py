@@ -1,8 +1,7 @@
 """Kinds of values as OmegaConf and Hydra hand them on: is a value of its key's kind?
 
 They hand on what they read; verl's dataclasses check little of it, and most wrong values fail far from their cause.
-`1e-6` is a float to OmegaConf and text to PyYAML, so text that OmegaConf's loader takes for a number is a number here
-too.
+`1e-6` is a float to OmegaConf and text to PyYAML; `omegaconf_said` makes a number of it, and text that is left is none.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge.kit.kinds import LARGEST, Kind, WrongValue, flag, or_null, text
-from batchbridge.kit.omegaconf import FINITE, number
+from batchbridge.kit.omegaconf import FINITE, typed
 from batchbridge.kit.parser_kinds import NUMBER_TEXT, any_case
 
 
@@ -47,8 +46,6 @@ def _truth(value: Any) -> bool:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, str):
-        value = number(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
         return float(value)
     raise WrongValue("a finite number")
@@ -56,7 +53,7 @@ def _float(value: Any) -> float:
 
 def _sequence(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, str)) for item in value):
-        return [_float(item) if isinstance(item, str) and number(item) is not None else item for item in value]
+        return [_float(item) if isinstance(item, float) else item for item in typed(list(value))]
     raise WrongValue("a list")
 
 
@@ -115,7 +112,7 @@ def _typed(kind: str, value: Any) -> Any:
         return value
     if kind == "int":
         return int(value) if re.fullmatch(_WHOLE, value.strip()) else value
-    if kind == "float" and number(value) is None:
+    if kind == "float":
         try:
             return float(value)
         except ValueError:
