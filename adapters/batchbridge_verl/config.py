@@ -10,6 +10,7 @@ from batchbridge import Finding, Fix, Source, Where
 from batchbridge.kit import Context
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
+from batchbridge.kit.omegaconf_said import as_given
 from batchbridge.kit.values import spec_of
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
@@ -216,7 +217,10 @@ def _engine(told: HydraSaid, version: str) -> str | None:
         engine, key = groups.pop() if len(groups) == 1 else "fsdp", ACTOR
     known = tables.engines_of(version)
     if isinstance(engine, str) and engine in known:
-        if named is None or not told.entry_from_words or tables.chosen_by_key(engine, version):
+        word = told.operations.get(ENGINE) if told.entry_from_words and ENGINE not in told.configured else None
+        # Hydra takes no + of a group, and no null; "force" is what was set on top of words.
+        chosen = word in (None, "force") or (word == "set" and named not in (None, "fsdp"))
+        if chosen and (named is None or not told.entry_from_words or tables.chosen_by_key(engine, version)):
             return engine
         told.findings.append(_other_strategy(engine, told, version))
         return None
@@ -230,10 +234,13 @@ def _engine(told: HydraSaid, version: str) -> str | None:
 def _other_strategy(engine: str, told: HydraSaid, version: str) -> Finding:
     """A command that asks for an engine in a way that its version does not have."""
     by_key = tables.chosen_by_key(engine, version)
-    way = f"model_engine={engine}" if by_key else f"--config-name=ppo_{engine}_trainer.yaml"
+    name, config = ("dp", "ppo") if engine == "fsdp" else (engine, f"ppo_{engine}")
+    way = f"model_engine={name}" if by_key else f"--config-name={config}_trainer.yaml"
     key = ENGINE if ENGINE in told.places else f"{ACTOR}strategy"
-    text = f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does"
-    where, fixes = (told.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: engine} if by_key else {}),)
+    said = {"add": "+", "delete": "~"}.get(told.operations.get(key, ""), "") + key
+    said += f" = {as_given(told.values.get(key))}"
+    text = f"{said} does not choose the configuration of verl {version} with that engine; {way} does"
+    where, fixes = (told.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: name} if by_key else {}),)
     native = "ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException"
     source = "verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0"
     return Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native, source=source)

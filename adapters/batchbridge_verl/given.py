@@ -74,7 +74,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         word = result.entry_from_words and not in_file  # a command line needs `+`
         # Programs that generate apart have `rollout.`; what is in it is known of some versions.
         apart = not word or result.own_program is not None or not (result.entry or "").startswith("main_ppo")
-        free = tuple(name for name in OPEN if name == "hydra." or (not word and name != "rollout."))
+        free = ("hydra/", *(name for name in OPEN if name == "hydra." or (not word and name != "rollout.")))
         free += ("rollout.",) if apart and "rollout.nnodes" not in known else ()
         open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
         if key in (ENGINE, "defaults", "hydra") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
@@ -86,6 +86,8 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         if operation == "add" and known.get(key) is not None:
             found.append(_there_already(key, place, version))
         value = result.values[key]
+        if key in groups and value == {}:
+            continue  # merged with what is there
         if (key in groups and not isinstance(value, Mapping)) or (known.get(key) == {} and isinstance(value, list)):
             found.append(NATIVELY.wrong(place, value, "a group of settings"))
             continue

@@ -15,7 +15,8 @@ from typing import Any
 
 from batchbridge.kit import omegaconf_kinds as kinds
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, or_null
+from batchbridge.kit.omegaconf import Unresolved
 from batchbridge.kit.omegaconf_kinds import FLOAT, INT, OPTIONAL_FLOAT, OPTIONAL_INT, OPTIONAL_TEXT, TEXT, TRUTH
 from batchbridge.kit.versions import holds as holds
 from batchbridge.kit.versions import is_release
@@ -70,6 +71,14 @@ def _alike(group: str, kind: Kind, default: Any, *names: str) -> Iterator[Key]:
     return (Key(f"{group}{name}", kind, default) for name in names)
 
 
+def _constant(value: Any) -> Any:
+    if isinstance(value, float) and not value.is_integer():
+        raise Unresolved(f"verl divides by {value}, and the constant of a loss is a whole number here")
+    return kinds.OPTIONAL_WHOLE.convert(value)
+
+
+_NORM = kinds.structured(FLOAT)  # torch's functions that clip gradients make a number of text
+_CONSTANT = kinds.OPTIONAL_WHOLE._replace(convert=_constant, schema={"type": ["number", "null"]})
 SHUFFLES = {True: "epoch_permutation", False: "none"}
 SETTINGS = (
     # in the order in which they are written
@@ -101,7 +110,7 @@ SETTINGS = (
     Key("trainer.total_training_steps", kinds.OPTIONAL_WHOLE, None, "horizon.rollouts"),
     Key("trainer.total_epochs", kinds.WHOLE, 30),
     Key(f"{ACTOR}loss_agg_mode", TEXT, "token-mean"),
-    Key(f"{ACTOR}loss_scale_factor", kinds.OPTIONAL_WHOLE),
+    Key(f"{ACTOR}loss_scale_factor", _CONSTANT),
     Key("algorithm.adv_estimator", TEXT, "gae"),
     Key("algorithm.norm_adv_by_std_in_grpo", TRUTH, True),
     Key(SQUARES, TRUTH, False),
@@ -113,10 +122,10 @@ SETTINGS = (
     Key(f"{CRITIC}ppo_max_token_len_per_gpu", INT, 32768),
     Key(f"{CRITIC}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
     Key(f"{CRITIC}loss_agg_mode", TEXT, "token-mean"),
-    Key(f"{CRITIC}loss_scale_factor", kinds.OPTIONAL_WHOLE),
+    Key(f"{CRITIC}loss_scale_factor", _CONSTANT),
     Key(f"{CRITIC}cliprange_value", FLOAT, 0.5),
     Key(f"{CRITIC}optim.lr", FLOAT, 1e-05),
-    *_alike(CRITIC, FLOAT, 1.0, "grad_clip", "optim.clip_grad"),
+    *_alike(CRITIC, _NORM, 1.0, "grad_clip", "optim.clip_grad"),
     Key("trainer.critic_warmup", kinds.WHOLE, 0),
     Key(f"{ACTOR}policy_loss.loss_mode", TEXT, "vanilla"),
     *_alike(f"{ACTOR}clip_ratio_", OPTIONAL_FLOAT, 0.2, "low", "high"),
@@ -147,7 +156,7 @@ SETTINGS = (
     Key(f"{ROLLOUT}temperature", FLOAT, 1.0, "carried.temperature"),
     Key(f"{ROLLOUT}top_p", FLOAT, 1.0, "carried.top_p"),
     Key(f"{ROLLOUT}top_k", INT, -1, "carried.top_k"),
-    *_alike(ACTOR, FLOAT, 1.0, "grad_clip", "optim.clip_grad"),
+    *_alike(ACTOR, _NORM, 1.0, "grad_clip", "optim.clip_grad"),
     Key(f"{ACTOR}optim.optimizer_impl", TEXT, "torch.optim"),
     Key(f"{ACTOR}optim.optimizer", TEXT, "AdamW"),
     Key(f"{ACTOR}optim.name", OPTIONAL_TEXT),
@@ -178,7 +187,7 @@ SETTINGS = (
     Key(f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size", INT, 1),
     Key(f"{ACTOR}fsdp_config.dtype", TEXT, "bfloat16"),
     Key(f"{ACTOR}megatron.router_replay.mode", TEXT, "disabled"),
-    Key(f"{ACTOR}optim.grad_clip", OPTIONAL_FLOAT),
+    Key(f"{ACTOR}optim.grad_clip", or_null(_NORM)),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
     Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
@@ -198,7 +207,8 @@ SETTINGS = (
     *_alike(CRITIC, INT, 1, "ulysses_sequence_parallel_size", "fsdp.ulysses_sequence_parallel_size"),
     *_alike("", INT, 1, *megatron_sizes(CRITIC)),
     Key(f"{CRITIC}megatron.dtype", TEXT, "bfloat16"),
-    *_alike(f"{CRITIC}optim.", OPTIONAL_FLOAT, None, "grad_clip", "override_optimizer_config.lr"),
+    Key(f"{CRITIC}optim.grad_clip", or_null(_NORM)),
+    Key(f"{CRITIC}optim.override_optimizer_config.lr", OPTIONAL_FLOAT),
     *_alike(f"{CRITIC}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_scheduler_type"),
     Key(f"{CRITIC}model.use_remove_padding", TRUTH, False),
     Key("reward_model.enable", kinds.OPTIONAL_TRUTH, False),

@@ -30,7 +30,7 @@ ROWS = (
 def test_the_kind_of_a_row_decides_who_speaks_of_it():
     rows = [kind(f"BB-TOY-{at}", lambda facts: "so it is", ("b",), "", "") for at, kind in enumerate(KINDS)]
     spoken = [found.code[-1] for found in findings(rows, None, "1.0", lambda keys: ())]
-    assert (spoken, [defect.code[-1] for defect in defects(rows, None, "1.0")]) == (
+    assert (spoken, [defect.code[-1] for defect in defects(rows, None, "1.0", {})]) == (
         ["0", "1", "2", "3", "5"],
         ["1", "2", "4"],
     )
@@ -40,12 +40,12 @@ def test_the_kind_of_a_row_decides_who_speaks_of_it():
 KINDS = (BUILDING, SILENT, WRONG, NOTE, STANDING, OPEN)
 
 
-def test_what_is_said_lies_over_the_defaults_and_a_group_replaces_a_group():
+def test_what_is_said_lies_over_the_defaults_and_an_empty_group_says_nothing():
     said = Said()
     said.put("a", {}, Where("a"))
-    said.put("b", 3, Where("b"))
+    said.put("b", {}, Where("b"))
     said.put("c", None, Where("c"), "delete")
-    assert said.merged({"a.size": 2, "c": 1, "d": 4}) == {"a": {}, "b": 3, "d": 4}
+    assert said.merged({"a.size": 2, "b": 3, "c": 1, "d": 4}) == {"a.size": 2, "b": {}, "d": 4}
 
 
 @pytest.mark.parametrize(

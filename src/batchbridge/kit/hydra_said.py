@@ -151,6 +151,8 @@ class HydraProgram:
             result.findings.append(found)
         if operation == "add" and (isinstance(value, list | dict) or earlier == "delete"):
             operation = "force"  # Hydra merges these into what is there; what was taken out may be added again
+        elif key == self.group and operation == "force":
+            operation = "add"  # which Hydra refuses of a group as well
         if operation == "set" and earlier in ("add", "force", "delete"):
             operation = earlier  # what an earlier word added, a later one without + may set; what it took out, not
         if operation == "delete" and earlier == "add":  # as if neither had been said

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from batchbridge.errors import BatchBridgeError
 from batchbridge.kit.hydra_overrides import NotRead, closing, parse_value
+from batchbridge.kit.kinds import WrongValue
 
 MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
@@ -25,8 +25,9 @@ _NUMBER = rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 get_yaml_loader."""
 
 
-class Unresolved(BatchBridgeError, ValueError):
-    """An interpolation that says nothing here: why. `variable`: the environment variable that it asks for."""
+class Unresolved(WrongValue):
+    """An interpolation, or a value, that says nothing here: why. `variable`: the environment variable that it asks
+    for."""
 
     def __init__(self, message: str, variable: str | None = None) -> None:
         super().__init__(message)

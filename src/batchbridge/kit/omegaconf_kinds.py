@@ -1,8 +1,7 @@
 """Kinds of values as OmegaConf and Hydra hand them on: is a value of its key's kind?
 
 They hand on what they read; verl's dataclasses check little of it, and most wrong values fail far from their cause.
-`1e-6` is a float to OmegaConf and text to PyYAML, so text that OmegaConf's loader takes for a number is a number here
-too.
+`1e-6` is a float to OmegaConf and text to PyYAML; `omegaconf_said` makes a number of it, and text that is left is none.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from batchbridge.kit.kinds import LARGEST, Kind, WrongValue, flag, or_null, text
-from batchbridge.kit.omegaconf import FINITE, number
+from batchbridge.kit.omegaconf import FINITE, typed
 from batchbridge.kit.parser_kinds import NUMBER_TEXT, any_case
 
 
@@ -48,8 +47,6 @@ def _truth(value: Any) -> bool:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, str):
-        value = number(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
         return float(value)
     raise WrongValue("a finite number")
@@ -57,7 +54,7 @@ def _float(value: Any) -> float:
 
 def _sequence(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, str)) for item in value):
-        return [_float(item) if isinstance(item, str) and number(item) is not None else item for item in value]
+        return [_float(item) if isinstance(item, float) else item for item in typed(list(value))]
     raise WrongValue("a list")
 
 
@@ -123,7 +120,7 @@ def _typed(kind: str, value: Any) -> Any:
         return value
     if kind in ("int", "bool") and re.fullmatch(_WHOLE, value.strip()):
         return int(value) if kind == "int" else int(value) != 0
-    if kind == "float" and number(value) is None:
+    if kind == "float":
         try:
             return float(value)
         except ValueError:

@@ -15,7 +15,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import Operation, primitive
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import WrongValue
-from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
+from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, typed
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import set_on_top
@@ -44,24 +44,22 @@ class Said:
     def put_mapping(self, values: Mapping[Any, Any], lines: Mapping[str, int], path: Path | None) -> None:
         """Sets every leaf of a file or a mapping."""
         for key, value in flatten(values):
-            self.put(key, value, place_of(key, value, lines.get(key), path))
+            self.put(key, typed(value), place_of(key, value, lines.get(key), path))
 
     def put_on_top(self, source: Source) -> None:
         """Settings on top of a command line: they change `values` only."""
         for key, value in set_on_top(source.values, source.argv).items():
-            self.put(key, value, Where(key, shown(value)), "force")
+            self.put(key, typed(value), Where(key, shown(value)), "force")
 
     def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """These over `defaults`; a mapping takes the place of a whole group."""
+        """These over `defaults`; a mapping that is merged into a group says nothing."""
         merged = dict(defaults)
         for key, value in self.values.items():
             if self.operations[key] == "delete":
                 merged.pop(key, None)
                 continue
-            if isinstance(value, Mapping):
-                for inner in [known for known in merged if known.startswith(f"{key}.")]:
-                    del merged[inner]
-            merged[key] = value
+            if not isinstance(value, Mapping) or not any(known.startswith(f"{key}.") for known in merged):
+                merged[key] = value
         return merged
 
 
@@ -133,7 +131,7 @@ class Natively:
                     raise WrongValue("a value: ??? says that there is none yet")
             except Unresolved as error:
                 variables = (error.variable,) if error.variable else ()
-                plain = (Fix(f"give {row.key} a plain value"),)
+                plain = (Fix(f"give {row.key} a plain value"),) if value is None else ()
                 found = self.left_open(row.key, str(error), said, variables, plain)
             except WrongValue as error:
                 place = said.places.get(row.key) or Where(row.key, shown(value))

@@ -715,6 +715,13 @@ def test_a_schedule_that_the_engine_lacks_is_refused_by_name():
         ((f"{ACTOR}strategy=megatron",), "0.6.1", ["--config-name=ppo_megatron_trainer.yaml"]),
         (("model_engine=megatron",), "0.7.1", ["--config-name=ppo_megatron_trainer.yaml"]),
         (("model_engine=megatron",), "0.8.0", []),
+        (("model_engine=fsdp",), "0.9.1", ["model_engine=dp"]),
+        (("model_engine=fsdp",), "0.6.0", ["--config-name=ppo_trainer.yaml"]),
+        (("+model_engine=megatron",), "0.9.1", ["model_engine=megatron"]),
+        (("++model_engine=megatron",), "0.9.1", ["model_engine=megatron"]),
+        (("model_engine=null",), "0.9.1", ["model_engine=dp"]),
+        (("~model_engine",), "0.9.1", ["model_engine=dp"]),
+        (("model_engine=dp", "model_engine=megatron"), "0.9.1", []),
         ((f"{ACTOR}strategy=fsdp2",), "0.9.1", []),
     ],
 )
@@ -813,6 +820,41 @@ def test_a_value_of_another_type_counts_where_verl_only_asks_for_its_truth_or_co
     reading = read(command(word))
     wrong = [finding for finding in reading.findings if finding.code == "BB-VERL-006"]
     assert (bool(wrong), reading.native[word.partition("=")[0]]) == (value is None, value)
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [(["={}"], 0.5), (["={}", ".kl_coef=0.25"], 0.25), ([".kl_coef=0.25", "={}"], 0.25), (["={kl_coef:0.25}"], 0.25)],
+)
+def test_an_empty_group_says_nothing(words, rate, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("algorithm: {kl_ctrl: {}}\ndata: {}\n", encoding="utf-8")
+    words = ["algorithm.kl_ctrl.kl_coef=0.5", "data={}", *(f"algorithm.kl_ctrl{word}" for word in words)]
+    reading = read(command(*words))
+    assert (reading.verdict, reading.native["algorithm.kl_ctrl.kl_coef"]) == ("valid", rate)
+    assert read(file).native == read({}).native
+
+
+def test_hydras_own_groups_are_no_settings():
+    words = ("hydra/job_logging=disabled", "hydra.run.dir=x", "~hydra/hydra_logging")
+    assert read(command(*words)).findings == ()
+
+
+def test_a_quoted_number_of_a_command_is_text(tmp_path):
+    key, file = f"{ACTOR}optim.lr", tmp_path / "mine.yaml"
+    (finding,) = read(command(f'{key}="1e-6"')).findings
+    assert finding.message == f'{key} = "1e-6": expected a finite number'
+    file.write_text("actor_rollout_ref: {actor: {optim: {lr: 1e-5}}}\n", encoding="utf-8")  # text to PyYAML
+    on_top = Source(values={**RUN, key: "1e-5"}, argv=tuple(command()))
+    assert [read(source).native[key] for source in (command(f"{key}=1e-5"), file, on_top)] == [1e-5] * 3
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("1000.5", "undecided"), ("1000.0", "valid"), ('"1000"', "invalid")])
+def test_a_constant_that_no_spec_says_leaves_the_run_open(value, verdict):
+    reading = read(command(f"{ACTOR}loss_agg_mode=seq-mean-token-sum-norm", f"{ACTOR}loss_scale_factor={value}"))
+    assert (reading.verdict, len(reading.findings)) == (verdict, int(verdict != "valid"))
+    assert BY_KEY[f"{ACTOR}loss_scale_factor"].kind.takes(1000.0)
+    assert not BY_KEY[f"{ACTOR}loss_scale_factor"].kind.takes(1000.5)
 
 
 def test_text_for_a_flag_counts_as_true_whatever_it_says():

@@ -87,10 +87,14 @@ def validated(config):
     return True
 
 
+def read(words):
+    source = load_source(["python3", "-m", "verl.trainer.main_ppo", *words])
+    return VerlAdapter().read(source, Context(framework_version=VERSION))
+
+
 def differences(words):
     """What is said here of the words, and is not so."""
-    source = load_source(["python3", "-m", "verl.trainer.main_ppo", *words])
-    reading = VerlAdapter().read(source, Context(framework_version=VERSION))
+    reading = read(words)
     errors = [finding for finding in reading.findings if finding.severity == "error"]
     codes, config = {finding.code for finding in errors}, composed(words)
     refused = codes & {"BB-VERL-003", "BB-VERL-008"}
@@ -122,6 +126,55 @@ def differences(words):
 def test_random_words_come_to_what_hydra_and_verl_make_of_them(part):
     found = {seed: list(differences(words_of(seed))) for seed in range(25 * part, 25 * part + 25)}
     assert {seed: (words_of(seed)[len(BASE) :], told) for seed, told in found.items() if told} == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (["model_engine=dp"], True),
+        (["model_engine=megatron"], True),
+        (["model_engine=fsdp"], False),
+        (["+model_engine=megatron"], False),
+        (["+model_engine=dp"], False),
+        (["++model_engine=dp"], False),
+        (["model_engine=null"], False),
+        (["~model_engine"], False),
+        (["~model_engine=dp"], False),
+        (["data={}"], True),
+        (["+data={}", "++trainer={}"], True),
+        (["algorithm.kl_ctrl.kl_coef=0.5", "algorithm.kl_ctrl={}"], True),
+        (["actor_rollout_ref.actor={}", "actor_rollout_ref.actor.ppo_epochs=2"], True),
+        (["reward.nope={}"], False),
+        (["hydra/job_logging=disabled", "hydra/hydra_logging=none"], True),
+        (["~hydra/job_logging"], True),
+    ],
+)
+def test_groups_are_chosen_and_merged_as_hydra_has_them(words, taken):
+    words = [*(f"{one}={value}" for one, value in BASE.items()), *words]
+    config, reading = composed(words), read(words)
+    assert (config is not None, reading.verdict == "valid") == (taken, taken)
+    for key in ("algorithm.kl_ctrl.kl_coef", f"{ACTOR}ppo_epochs", "data.max_prompt_length", "trainer.nnodes"):
+        assert config is None or reading.native[key] == OmegaConf.select(config, key)
+
+
+@pytest.mark.parametrize(("name", "text"), [("lr", False), ("weight_decay", False), ("clip_grad", True)])
+def test_text_is_no_number_of_an_optimizer_and_a_bound_of_a_norm(name, text):
+    import torch
+    from verl.workers.config import FSDPOptimizerConfig
+    from verl.workers.config.optimizer import build_optimizer
+
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    for value, taken in ((0.5, True), ("0.5", text)):
+        config = FSDPOptimizerConfig(**{"lr": 0.1, name: value})
+        with contextlib.nullcontext() if taken else pytest.raises(TypeError):
+            build_optimizer([weight], config).step()
+            torch.nn.utils.clip_grad_norm_([weight], max_norm=config.clip_grad)
+        shown = f'"{value}"' if isinstance(value, str) else value
+        reading = read([*(f"{one}={given}" for one, given in BASE.items()), f"{ACTOR}optim.{name}={shown}"])
+        assert (reading.verdict, reading.native[f"{ACTOR}optim.{name}"]) == (
+            ("valid", 0.5) if taken else ("invalid", None)
+        )
 
 
 @pytest.mark.parametrize("key", sorted(NEEDED))
@@ -176,6 +229,7 @@ def test_whole_floats_are_lengths_of_a_schedule_and_constants_of_a_loss():
         rates.append(schedule.get_last_lr())
     losses = [
         agg_loss(torch.ones(2, 3), torch.ones(2, 3), "seq-mean-token-sum-norm", loss_scale_factor=factor).item()
-        for factor in (10, 10.0)
+        for factor in (10, 10.0, 10.5)
     ]
     assert (rates[0], losses[0]) == (rates[1], losses[1])
+    assert losses[2] < losses[1]  # and one that is not whole divides as well
