@@ -10,13 +10,13 @@ import pytest
 
 MOST = {
     "bashread": 1_774,
-    "batchbridge": 21_263,
+    "batchbridge": 21_269,
     "batchbridge_easyr1": 2_741,
     "batchbridge_history": 168,
-    "batchbridge_open_instruct": 3_577,
+    "batchbridge_open_instruct": 3_579,
     "batchbridge_open_r1": 79,
     "batchbridge_openrlhf": 5_220,
-    "batchbridge_trl": 6_324,
+    "batchbridge_trl": 6_493,
     "batchbridge_verl": 6_865,
 }
 """Lines of code that a package has at most. A package that has become smaller gets a smaller number."""
