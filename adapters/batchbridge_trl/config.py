@@ -15,7 +15,7 @@ from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge_trl import settings as tables
-from batchbridge_trl.given import given_of, printable, program_of, script_of_ones_own, shown, wrong_value
+from batchbridge_trl.given import given_of, handed_on, printable, program_of, script_of_ones_own, shown, wrong_value
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of, starts
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, GENERATIONS, MICRO, PASSES, STEPS, sizes_of
@@ -88,6 +88,8 @@ class TrlAdapter(PackagedAdapter):
             found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
             defaults = given_of(recipe, rows, version) if recipe else CommandLine()
             command = given_of(source, rows, version)
+            handed = handed_on(command, source.argv)
+            source = dataclasses.replace(source, launcher={**handed, **source.launcher})
             given, places = {**defaults.values, **command.values}, {**defaults.places, **command.places}
             if (unjudged := not_judged(source.argv, places)) is not None:
                 return self.unread(version, [*found, unjudged], context)

@@ -16,7 +16,7 @@ from batchbridge.kit.command_line import CommandLine
 from batchbridge.kit.key_table import Key, gathered
 from batchbridge.kit.kinds import WrongValue
 from batchbridge_trl.recipe import KEY, name_of, starts
-from batchbridge_trl.settings import CHOICES, ENVIRONMENT, LAUNCH
+from batchbridge_trl.settings import CHOICES, ENVIRONMENT, LAUNCH, OF_LAUNCHER
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 
 _NO_FIELDS = frozenset(row.key for group in (LAUNCH, ENVIRONMENT) for row in group.settings)
@@ -81,6 +81,14 @@ def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> Comman
         name = key.replace("-", "_") if key.replace("-", "_") in _NO_FIELDS else key
         found.values[name], found.places[name] = _plain(found.values.pop(key)), found.places.pop(key)
     return found
+
+
+def handed_on(given: CommandLine, argv: Sequence[str]) -> dict[str, str]:
+    """Takes out what `trl grpo` hands on to accelerate's launcher: options as `Source.launcher` has them."""
+    if (place := _place(argv)) is None or name_of(argv[place]) != "trl":
+        return {}
+    names = [key for key in given.values if key.replace("-", "_") in OF_LAUNCHER]
+    return {key.replace("-", "_"): str(given.values.pop(key)) for key in names if given.places.pop(key)}
 
 
 def _plain(words: Any) -> Any:

@@ -368,6 +368,22 @@ GONE = (
 `same`: transformers 4.57.6 TrainingArguments copies the old value to the new key; TRL's own keys a release renamed.
 `unread`: no line of transformers 4.57.6 but the field's own names it."""
 
+OF_LAUNCHER = (
+    *("cpu", "multi_gpu", "quiet", "num_cpu_threads_per_process", "enable_cpu_affinity", "same_network", "tee"),
+    *("log_dir", "role", "rdzv_backend", "rdzv_conf", "max_restarts", "monitor_interval", "main_training_function"),
+    *("downcast_bf16", "use_deepspeed", "deepspeed_config_file", "zero_stage", "zero3_init_flag", "gradient_clipping"),
+    *("zero3_save_16bit_model", "offload_optimizer_device", "offload_param_device", "offload_optimizer_nvme_path"),
+    *("offload_param_nvme_path", "use_fsdp", "use_parallelism_config", "mpirun_hostfile"),
+    *(f"dynamo_{name}" for name in ("backend", "mode", "use_fullgraph", "use_dynamic", "use_regional_compilation")),
+    *(f"deepspeed_{name}" for name in ("hostfile", "exclusion_filter", "inclusion_filter", "multinode_launcher")),
+    *(f"fsdp_{name}" for name in ("version", "offload_params", "sharding_strategy", "reshard_after_forward")),
+    *(f"fsdp_{name}" for name in ("auto_wrap_policy", "backward_prefetch", "forward_prefetch", "state_dict_type")),
+    *(f"fsdp_{name}" for name in ("use_orig_params", "cpu_ram_efficient_loading", "sync_module_states")),
+    *(f"fsdp_activation_checkpointing{name}" for name in ("", "_offload")),
+    *(f"parallelism_config_{name}_size" for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")),
+)
+"""Further options of accelerate's launcher, but for those of TPUs, Megatron-LM, FP8 and AWS. Source: accelerate 1.15.0
+commands/launch.py."""
 PACKAGED_ACCELERATE_CONFIGS = {
     **dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8),
     "single_gpu": 1,  # it says num_processes 8 as well, and distributed_type NO, which runs one process

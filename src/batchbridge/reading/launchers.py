@@ -50,7 +50,9 @@ _TORCH_KEEPS = ("nproc_per_node", "nnodes")
 _ACCELERATE_FLAGS = frozenset(
     {
         *("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_xpu", "debug", "quiet", "q"),
-        *("m", "module", "no_python", "tpu_cluster", "no_tpu_cluster", "main_training_function_flag", "ipex"),
+        *("m", "module", "no_python", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "ipex", "enable_cpu_affinity"),
+        *("dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_parallelism_config"),
+        *("same_network", "downcast_bf16", "fp8_use_autocast_during_eval", "h", "help"),
     }
 )
 _ACCELERATE_KEEPS = (
@@ -90,7 +92,7 @@ WRAPPERS = (
     ),
     Wrapper(
         ("accelerate", "launch"),
-        "accelerate 1.14 commands/launch.py",
+        "accelerate 1.15 commands/launch.py",
         flags=_ACCELERATE_FLAGS,
         starts=True,
         keeps=_ACCELERATE_KEEPS,
@@ -104,7 +106,7 @@ WRAPPERS = (
             ("torch.distributed.launch", "torch 2.13 distributed/launch.py", _TORCH_FLAGS, _TORCH_KEEPS),
             (
                 "accelerate.commands.launch",
-                "accelerate 1.14 commands/launch.py",
+                "accelerate 1.15 commands/launch.py",
                 _ACCELERATE_FLAGS,
                 _ACCELERATE_KEEPS,
             ),

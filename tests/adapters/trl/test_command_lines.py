@@ -56,6 +56,35 @@ def test_accelerate_says_the_world_size(tmp_path: Path) -> None:
     assert "accelerate launch" in reading.provenance["topology.world_size"].detail
 
 
+@pytest.mark.parametrize("flag", ["--multi_gpu", "--same_network", "--dynamo_use_dynamic", "--enable_cpu_affinity"])
+def test_a_flag_of_accelerate_takes_no_value(tmp_path: Path, flag: str) -> None:
+    options = "--num_generations 8 --per_device_train_batch_size 8 --max_completion_length 9"
+    for command in (f"accelerate launch {flag} --num_processes 4 grpo.py", f"trl grpo {flag} --num_processes 4"):
+        reading = read(tmp_path, f"{command} {options}")
+        assert ([code for code, _ in errors(reading)], reading.native["num_processes"]) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sharding", "stage", "fsdp"),
+    [
+        ("--use_deepspeed --zero_stage 2", "deepspeed", 2, None),
+        ("--use-deepspeed --zero-stage=3", "deepspeed", 3, None),
+        ("--use_fsdp --fsdp_version 2", "fsdp", None, 2),
+        ("--multi_gpu", "none", None, None),
+    ],
+)
+def test_trl_hands_options_of_the_launcher_on(options: str, sharding: str, stage: int | None, fsdp: int | None) -> None:
+    reading = words_read(*options.split())
+    start = reading.run.start
+    assert (errors(reading), start.sharding, start.zero_stage, start.fsdp) == ([], sharding, stage, fsdp)
+
+
+def test_options_of_the_launcher_are_no_settings_of_a_recipe_or_a_script(tmp_path: Path) -> None:
+    assert [code for code, _ in errors(words_read("--multi_gpu", start=("python", "trl/scripts/grpo.py", *SIZES)))]
+    reading = read(tmp_path, "trl grpo --config recipe.yaml --num_processes 1", recipe=RECIPE + "multi_gpu: true\n")
+    assert "BB-TRL-003" in [code for code, _ in errors(reading)]
+
+
 def test_the_file_that_accelerate_is_given_says_the_world_size(tmp_path: Path) -> None:
     (tmp_path / "z3.yaml").write_text("num_processes: 3\n")
     reading = read(

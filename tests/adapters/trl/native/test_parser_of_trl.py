@@ -9,13 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 import trl
+from accelerate.commands.launch import launch_command_parser
 from trl.scripts.grpo import make_parser
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge.kit.command_line import options_of
 from batchbridge.reading.arguments import parse_arguments
+from batchbridge.reading.launchers import WRAPPERS
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.settings import ENVIRONMENT, LAUNCH
+from batchbridge_trl.settings import ENVIRONMENT, LAUNCH, OF_LAUNCHER
 from batchbridge_trl.tables import settings_of
 
 PARSER = make_parser()
@@ -130,6 +132,17 @@ def test_the_options_are_those_of_the_parser() -> None:
         for name, takes in options_of(ROWS).items()
     }
     assert ours == theirs
+
+
+def test_the_launcher_s_options_are_those_of_accelerate() -> None:
+    actions = launch_command_parser()._option_string_actions
+    known = {row.key for row in LAUNCH.settings} - {"accelerate_config"} | {*OF_LAUNCHER}
+    assert {f"--{key}" for key in known} <= set(actions)
+    assert not {*OF_LAUNCHER} & set(ROWS)
+    (wrapper,) = (row for row in WRAPPERS if row.words == ("accelerate", "launch"))
+    assert {option.lstrip("-").replace("-", "_") for option, action in actions.items() if action.nargs == 0} == {
+        flag for flag in wrapper.flags if f"--{flag}" in actions or f"-{flag}" in actions
+    }
 
 
 @pytest.mark.parametrize("seed", range(10))
