@@ -77,7 +77,7 @@ class TrlAdapter(PackagedAdapter):
         return _is_a("GRPOConfig", native)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
-        """The reading of a source, see `FramedAdapter.read`. Strings convert as TRL's parser converts them; see `values`."""
+        """The reading of a source. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
         refused, bad = [], set[str]()
         if source.native is not None:

@@ -79,7 +79,7 @@ def _debugged(value: Any) -> Any:
 
 
 def _counted(value: Any) -> Any:
-    """Which tokens are counted: a flag, or a word of a constructed config's."""
+    """The tokens that are counted: a flag, or a word of a constructed config's."""
     return value if value in ("all", "non_padding") else BOOL.convert(value)
 
 

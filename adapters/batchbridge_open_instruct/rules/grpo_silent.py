@@ -1,4 +1,4 @@
-"""Rules about what the GRPO scripts do silently: completions dropped, weights that hang on the split, settings not read."""
+"""Rules about what the GRPO scripts do silently: rows dropped, weights that depend on the split, settings not read."""
 
 from __future__ import annotations
 

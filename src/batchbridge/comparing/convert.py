@@ -255,7 +255,7 @@ def _own(reading: Reading) -> Adapter | None:
 
 
 def unknown_version(adapter: Adapter, version: str) -> str | None:
-    """The reason why nothing is written for a version: it is newer than all known ones, or the adapter does not know it, and
+    """The reason why nothing is written for a version: newer than all known ones, or unknown to the adapter, which then
     reads nothing at all even without any settings."""
     newest = adapter.newest_version
     if newest and readable(version, newest) != version:

@@ -66,7 +66,7 @@ class FramedAdapter(Adapter):
         return False
 
     def read(self, source: Source, context: Context) -> RunReading:
-        """The reading, see `Adapter.read`. Interpolations are followed, resolvers are not run; defects in rows of plugins are
+        """The reading. Interpolations are followed, resolvers are not run; defects in rows of plugins are
         the adapter's own."""
         found = list(source.problems)
         version = self.readable_version(source, context, found)

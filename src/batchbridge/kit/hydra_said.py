@@ -1,4 +1,4 @@
-"""Settings that a user said to a program that Hydra configures: overrides in a command line, a primary configuration with its
+"""Settings that a user said to a program of Hydra's: overrides in a command, a primary configuration with its
 defaults list, or a mapping. Nothing is composed."""
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Resolver:
             raise Unresolved(f"${{{name}:{arguments[:60]}}}: {error}") from None
 
     def _lookup(self, path: str, key: str, chain: tuple[str, ...]) -> Any:
-        """The value of a path; `KeyError` where there is none. A group gives its leaves, which no setting of ours takes."""
+        """The value of a path; `KeyError` where there is none. A group gives leaves, which no setting of ours takes."""
         if path.startswith("."):
             level = len(path) - len(path.lstrip("."))
             parents = key.split(".")[:-level]

@@ -108,7 +108,7 @@ _TEXTS: Mapping[str, str] = {
 }
 """Texts that a typed field converts, as patterns of a JSON Schema."""
 _TYPES = {"int": ["string"], "float": ["string"], "bool": ["integer", "string"], "str": ["number", "boolean"]}
-"""What it converts beside what is of its type."""
+"""JSON types that it converts beside its own."""
 
 
 def _typed(kind: str, value: Any) -> Any:

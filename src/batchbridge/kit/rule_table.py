@@ -199,7 +199,7 @@ def checked(
     version: str,
     where: Callable[[tuple[str, ...]], tuple[Where, ...]],
 ) -> list[Finding]:
-    """Findings as of `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's."""
+    """Findings of the table's rows and, behind them, of those that plugins add (`batchbridge_rules`)."""
     rows, failures = added(framework, version)
     return [*findings([*table, *rows], facts, version, where), *failures]
 

@@ -31,7 +31,7 @@ WORLD = "topology.world_size"
 
 
 class TableAdapter(FramedAdapter):
-    """An adapter made of tables. A framework whose devices no setting says leaves `topology.world_size` to the context."""
+    """An adapter made of tables. Where no setting says the devices, `topology.world_size` is the context's."""
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""

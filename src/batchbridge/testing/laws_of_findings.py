@@ -100,7 +100,7 @@ class FindingLaws(Laws):
             assert clean, f"{finding.code}: each fix breaks another rule"
 
     def _after(self, case: ValidCase | InvalidCase, fix: Fix) -> Iterator[list[Finding]]:
-        """What is found once a fix is made. Where it changes the devices in the configuration, the context's number
+        """Findings once a fix is made. Where it changes the devices in the configuration, the context's number
         stands against it."""
         changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
         devices = fix.changes.get(self.launchers_key) if self.launchers_key else None

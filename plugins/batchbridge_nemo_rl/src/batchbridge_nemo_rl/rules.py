@@ -1,4 +1,4 @@
-"""Rules that NeMo-RL refuses by, in the order in which it comes to them. `rules.json` has settings whose values do not go
+"""Rules that NeMo-RL refuses by, in its own order. `rules.json` has the settings whose values do not go
 together."""
 
 from __future__ import annotations

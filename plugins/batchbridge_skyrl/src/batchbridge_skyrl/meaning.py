@@ -1,4 +1,4 @@
-"""The meaning of SkyRL's settings where no row of `settings` says it. Source: skyrl 0.3.0, the symbols named at each."""
+"""The meaning of SkyRL's settings where no row of `settings` says it. Source: skyrl 0.3.0, symbols at each."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _models(run: Run) -> tuple[str, ...]:
 
 
 def _split(run: Run, model: str) -> str | None:
-    """The reason why a model's mini-batches do not split. Each replica's share is floored, as validate_batch_sizes does."""
+    """The reason why mini-batches do not split. Each replica's share is floored, as validate_batch_sizes does."""
     group, prompts, mini = run["n_samples_per_prompt"], run["train_batch_size"], run[f"{model}_mini_batch_size"]
     replicas = max(_devices(run, model) // _replica(run, model), 1)
     own, rollout = mini * group // replicas, prompts * group // replicas
