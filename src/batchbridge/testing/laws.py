@@ -80,7 +80,7 @@ class Laws:
     """Other settings for the first valid case with a `spec`, None where one is left out, and the canonical fields that
     they change in it, both written down: for words and defaults that no valid case has."""
     excused: ClassVar[Mapping[str, str]] = {}
-    """Exceptions of the laws of single settings, with the reason: a word of a row ("grpo.kind = 'plain'"), or a setting of
+    """Exceptions of the laws of single settings, and why: a word of a row ("grpo.kind = 'plain'"), or a setting of
     which no case shows the default, or of which other values are read and cannot be written."""
     unreadable_forms: ClassVar[Collection[str]] = ()
     """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python; never yaml, json, toml,
