@@ -122,7 +122,10 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),
     **dict.fromkeys(REWARDS, "the rewards"),
-    **dict.fromkeys(("use_vllm", "vllm_importance_sampling_correction"), "what generates, and whether it is corrected"),
+    **dict.fromkeys(
+        ("use_vllm", "vllm_importance_sampling_correction"),
+        "which engine generates, and whether its samples are corrected",
+    ),
 }
 """Pattern of keys to what they decide; the first that fits counts. Source: the docstrings of trl 0.18.0 to 1.16.0
 GRPOConfig, ScriptArguments and ModelConfig, and of open_r1/configs.py 1416fa0."""
