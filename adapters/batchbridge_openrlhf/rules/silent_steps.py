@@ -11,7 +11,7 @@ from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import DROPPED_TAIL
+from batchbridge_openrlhf.sizes import DROPPED_TAIL, UNREAD_GENERATION
 
 _OFFLOAD, _MAX_NEW = "ds.adam_offload", "rollout.max_new_tokens"
 
@@ -173,7 +173,7 @@ def _other_rollout(facts: Facts) -> str | None:
     if generation is None or generation == s.rollout_prompts:
         return None
     name = f"{facts.name(names.GENERATION)} = {generation}"
-    if holds(">=0.9.1,<0.10.0", facts.version):
+    if holds(UNREAD_GENERATION, facts.version):
         return f"{name} is not read: rollouts have {facts.said(names.ROLLOUT)} prompts"
     if s.prompts_per_rollout == s.rollout_prompts:
         return None
