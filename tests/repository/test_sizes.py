@@ -15,7 +15,7 @@ MOST = {
     "batchbridge_history": 168,
     "batchbridge_open_instruct": 3_577,
     "batchbridge_open_r1": 79,
-    "batchbridge_openrlhf": 5_308,
+    "batchbridge_openrlhf": 5_310,
     "batchbridge_trl": 6_324,
     "batchbridge_verl": 6_865,
 }

@@ -202,7 +202,7 @@ def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 @RULES.add(SILENT, "BB-ORL-050", names.TRAIN, names.NODES, names.DEVICES, fixes=_dynamic_step_fixes)
 @says(
-    "DeepSpeed's own check of the train batch is off with dynamic batches",
+    "DeepSpeed's own check of the train batch is off with dynamic batches; ZeroDivisionError where a replica's is 0",
     "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
     ">=0.8.6",
 )
@@ -210,6 +210,8 @@ def _uneven_dynamic(facts: Facts) -> str | None:
     s = facts.sizes
     if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
         return None
+    if s.train < s.replicas:
+        return f"{facts.said(names.TRAIN)} is less than one completion for each of {s.replicas} replicas: the run ends"
     return (
         f"{facts.said(names.TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
         f"trains {s.train // s.replicas * s.replicas} completions"

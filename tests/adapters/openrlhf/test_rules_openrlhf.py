@@ -236,6 +236,13 @@ def test_a_rollout_of_fewer_batches_than_replicas_ends_the_run(version, values, 
     assert any("the run ends there" in message for message in found) is fires
 
 
+@pytest.mark.parametrize(("train", "ends"), [(7, True), (9, False)])
+def test_dynamic_batches_need_a_completion_for_each_replica(train, ends):
+    values = {**LEGAL, **BROKEN["BB-ORL-050"], "train.batch_size": train}
+    (message,) = [each.message for each in findings(values) if each.code == "BB-ORL-050"]
+    assert message.endswith("the run ends") is ends
+
+
 def test_a_negative_size_of_a_generation_is_below_one_where_it_is_read():
     assert "BB-ORL-010" in codes({**LEGAL, "rollout.vllm_generate_batch_size": -1})
     assert "BB-ORL-010" not in codes({**OLD, "vllm_generate_batch_size": -1}, version="0.9.1")

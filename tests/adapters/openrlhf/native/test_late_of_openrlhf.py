@@ -100,6 +100,26 @@ def test_a_negative_generation_takes_no_prompts():
     assert ours("BB-ORL-010", "--rollout.vllm_generate_batch_size", -1)
 
 
+@pytest.mark.parametrize("train", [4, 7, 8, 9])
+def test_dynamic_batches_divide_by_a_replicas_share_of_the_train_batch(train):
+    from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+
+    words = ["--train.dynamic_batch_enable", "--train.batch_size", str(train), "--actor.num_gpus_per_node", "8"]
+    buffer = object.__new__(NaiveReplayBuffer)
+    buffer.items = [types.SimpleNamespace(total_length=torch.tensor(5.0)) for _ in range(128)]
+    with world_of(8):
+        strategy = strategy_of(run([*WORDS, *words]), {})
+        strategy.setup_distributed()
+        stop = mock.patch.object(torch.cuda, "current_device", side_effect=StopIteration)  # the division is done
+        with stop, pytest.raises((ZeroDivisionError, StopIteration)) as raised:
+            buffer.setup_dynamic_batch(strategy)
+    reading = OpenRlhfAdapter().read(
+        Source(argv=("openrlhf.cli.train_ppo_ray", *WORDS, *words)), Context(framework_version=VERSION)
+    )
+    found = [each.message for each in OpenRlhfAdapter().check(reading) if each.code == "BB-ORL-050"]
+    assert raised.errisinstance(ZeroDivisionError) is any(message.endswith("the run ends") for message in found)
+
+
 @pytest.mark.parametrize("completions", range(1, 17))
 def test_a_last_rollout_is_shared_out_where_it_has_a_batch_for_each_replica(completions):
     for dynamic in (False, True):
