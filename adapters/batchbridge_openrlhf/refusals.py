@@ -92,7 +92,7 @@ REFUSALS: tuple[Refusal, ...] = (
     _configured(
         "adaptive_kl",
         "algo.kl.target changes the KL coefficient while the run goes on",
-        lambda said: said("algo.kl.target") is not None,
+        lambda said: bool(said("algo.kl.target")),
         remedy="leave algo.kl.target out",
     ),
     _configured(

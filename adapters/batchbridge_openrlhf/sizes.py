@@ -28,6 +28,8 @@ DROPPED_TAIL, DROPPED_TAIL_ASYNC = "<0.11", "<0.9.9"
 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when
 exhausted), 0.9.9 to 0.10.4 PPOTrainer.fit (leaves before it trains on what was generated last; measured: 0.10.4);
 0.9.9 GenerateSamplesActor.fit hands it on."""
+UNREAD_GENERATION = ">=0.9.1,<0.10.0"
+"""Versions that do not read vllm_generate_batch_size."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Sizes:
         names_of_sizes = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
         sizes = {FIELDS[name]: getattr(self, name) for name in names_of_sizes}
         devices = {names.NODES: self.nodes, names.DEVICES: self.devices_per_node}
+        if self.generation is not None and not holds(UNREAD_GENERATION, self.version):
+            sizes[names.GENERATION] = self.generation
         sizes |= {names.DEVICES: self.world} if self.asked else devices
         return {identity: size for identity, size in sizes.items() if size < 1}
 
@@ -84,7 +88,7 @@ class Sizes:
         0.9.1 to 0.9.10 SamplesGenerator (the option is not read), 0.10.0 to 0.11.2 SamplesGenerator.generate_samples
         (generates once, then takes at most rollout.batch_size prompts).
         """
-        if self.generation is None or self.generation < 1 or holds(">=0.9.1,<0.10.0", self.version):
+        if self.generation is None or holds(UNREAD_GENERATION, self.version):
             return self.rollout_prompts
         if holds("<0.9.1", self.version):
             return self.rollout_prompts if self.filtered else self.generation

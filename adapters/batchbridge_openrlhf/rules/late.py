@@ -3,47 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
-from batchbridge.kit.rule_table import STARTING, UPDATING, Make, Rules, says
+from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Make, Rules, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, fix_of, fixed, fixes_of, gradients_of
 from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES
+from batchbridge_openrlhf.settings import holds
 
-_MAY_HANG, _ENDS = Make("warning", "first_rollout"), Make("warning", "optimizer_step")
+_STOPS, _ENDS = Make("warning", "first_rollout"), Make("warning", "optimizer_step")
 _INTERVALS = ("logger.logging_steps", "eval.steps", "ckpt.save_steps")
 _SCHEDULES = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
     *("reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"),
 )
 """Names of transformers' schedules. Source: transformers 5.23.0 SchedulerType."""
+_CRITICS, _REWARD, _REMOTE = "critic.lr_scheduler", "reward.model_name_or_path", "reward.remote_url"
 
 RULES = Rules[Facts]()
 
 
-@RULES.add(STARTING, "BB-ORL-036", names.SCHEDULE, fixes=fixed(actor__lr_scheduler="cosine_with_min_lr"))
-@says("ValueError: not a valid SchedulerType", "transformers 5.23.0 get_scheduler", ">=0.8.5")
-def _schedule_name(facts: Facts) -> str | None:
-    if facts[names.SCHEDULE] in _SCHEDULES:
-        return None
-    return f"{facts.said(names.SCHEDULE)} is no schedule of transformers"
+def _schedules(facts: Facts) -> list[str]:
+    """The options of the schedules that are used."""
+    return [names.SCHEDULE, *([_CRITICS] if facts.has_critic and _CRITICS in facts.names else [])]
+
+
+def _other_than(taken: Container[str], facts: Facts) -> str:
+    return " and ".join(facts.said(key) for key in _schedules(facts) if facts[key] not in taken)
 
 
 def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
-    return fixes_of(facts, names.SCHEDULE, "cosine_with_min_lr", "constant_with_warmup")
+    ways = ("cosine_with_min_lr", "constant_with_warmup")
+    return tuple(fix_of(facts, dict.fromkeys(_schedules(facts), name)) for name in ways)
 
 
-@RULES.add(STARTING, "BB-ORL-037", names.SCHEDULE, fixes=_schedule_fixes)
+@RULES.add(STARTING, "BB-ORL-036", names.SCHEDULE, _CRITICS, fixes=lambda facts: _schedule_fixes(facts)[:1])
+@says("ValueError: not a valid SchedulerType", "transformers 5.23.0 get_scheduler", ">=0.8.5")
+def _schedule_name(facts: Facts) -> str | None:
+    said = _other_than(_SCHEDULES, facts)
+    return f"{said} is no schedule of transformers" if said else None
+
+
+@RULES.add(STARTING, "BB-ORL-028", names.SCHEDULE, _CRITICS, fixes=_schedule_fixes)
+@says(
+    "TypeError: get_wsd_schedule() missing 1 required positional argument: 'num_decay_steps'",
+    "openrlhf 0.10.4 to 0.11.2 _ds_init_train_model; transformers 5.15.0 get_scheduler",
+    ">=0.10.4",
+)
+def _decay_steps(facts: Facts) -> str | None:
+    broken = [key for key in _schedules(facts) if facts[key] == "warmup_stable_decay"]
+    said = " and ".join(map(facts.said, broken))
+    return f"{said} needs a number of steps for its decay, which openrlhf does not give it" if said else None
+
+
+@RULES.add(STARTING, "BB-ORL-037", names.SCHEDULE, _CRITICS, fixes=_schedule_fixes)
 @says(
     "TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
     "openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
     ">=0.8.5,<0.10.4",
 )
 def _schedule_arguments(facts: Facts) -> str | None:
-    if facts[names.SCHEDULE] in (*MIN_LR_SCHEDULES, "constant", "constant_with_warmup"):
-        return None
-    return f"{facts.said(names.SCHEDULE)} gets a floor for the learning rate that it does not take"
+    said = _other_than((*MIN_LR_SCHEDULES, "constant", "constant_with_warmup"), facts)
+    return f"{said} gets a floor for the learning rate that it does not take" if said else None
 
 
 @RULES.add(STARTING, "BB-ORL-038", "actor.dual_clip", fixes=fixed(actor__dual_clip=3.0))
@@ -80,6 +103,84 @@ def _queue(facts: Facts) -> str | None:
     return f"{facts.said('train.async_queue_size')}: must be at least 1" if broken else None
 
 
+_SEED, _SAMPLES = "train.seed", "data.max_samples"
+
+
+def _bound_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return (fix_of(facts, {key: 2 if key == names.ZERO else max(facts[key], 1) for key in _out_of_bounds(facts)}),)
+
+
+def _out_of_bounds(facts: Facts) -> dict[str, str]:
+    broken = {_SEED: facts[_SEED] < 0, names.ZERO: facts[names.ZERO] not in range(4), _SAMPLES: facts[_SAMPLES] < 1}
+    wanted = {_SEED: "not below 0", names.ZERO: "0, 1, 2 or 3", _SAMPLES: "at least 1"}
+    return {key: wanted[key] for key, is_broken in broken.items() if is_broken}
+
+
+@RULES.add(STARTING, "BB-ORL-029", _SEED, names.ZERO, _SAMPLES, fixes=_bound_fixes)
+@says(
+    "ValueError: Seed must be between 0 and 2**32 - 1; ValidationError of DeepSpeedZeroConfig; ValueError: num_samples "
+    "should be a positive integer value",
+    f"{ALL} DeepspeedStrategy.setup_distributed, get_ds_train_config, prepare_datasets",
+)
+def _bounds(facts: Facts) -> str | None:
+    return "; ".join(f"{facts.said(key)}: must be {wanted}" for key, wanted in _out_of_bounds(facts).items()) or None
+
+
+_OVERLONG, _STOP = "reward.overlong_buffer_len", "reward.stop_properly_penalty_coef"
+
+
+def _longest(facts: Facts) -> str:
+    """The option that bounds a completion for the penalty."""
+    return "rollout.max_new_tokens" if facts["rollout.max_new_tokens"] else "data.max_len"
+
+
+def _penalty_fixes(facts: Facts) -> tuple[Fix, ...]:
+    broken = {_OVERLONG: facts[_longest(facts)], _STOP: 1.0}
+    return (fix_of(facts, {key: most for key, most in broken.items() if (facts[key] or 0) > most}),)
+
+
+@RULES.add(GENERATING, "BB-ORL-054", _OVERLONG, "rollout.max_new_tokens", "data.max_len", _STOP, fixes=_penalty_fixes)
+@says(
+    "AssertionError: max_new_tokens must be >= overlong_buffer_len, or stop_properly_penalty_coef must be in [0, 1]",
+    "openrlhf 0.9.8 to 0.11.2 length_penalty.py",
+    ">=0.9.8",
+)
+def _penalties(facts: Facts) -> str | None:
+    said = []
+    if (facts[_OVERLONG] or 0) > facts[_longest(facts)]:
+        said.append(f"{facts.said(_OVERLONG)} is above {facts.said(_longest(facts))}")
+    if (facts[_STOP] or 0) > 1:
+        said.append(f"{facts.said(_STOP)} is above 1")
+    return " and ".join(said) or None
+
+
+def _unserved(facts: Facts) -> dict[str, str]:
+    """Options that a launch command leaves out -> what is missing then; one without a model is a part of a command."""
+    missing = {}
+    if not (facts[names.ENGINES] or 0) > 0:
+        missing[names.ENGINES] = "no vLLM engine generates"
+    if not facts.remote_reward and not facts[_REWARD]:
+        missing[_REWARD] = "nothing scores"
+    return missing if facts.whole and facts["actor.model_name_or_path"] else {}
+
+
+def _unserved_fixes(facts: Facts) -> tuple[Fix, ...]:
+    missing = [facts.name(key) for key in _unserved(facts)]
+    return (Fix(f"give {' and '.join(missing)}"),) if _REWARD in _unserved(facts) else fixes_of(facts, names.ENGINES, 1)
+
+
+@RULES.add(_STOPS, "BB-ORL-055", names.ENGINES, _REWARD, _REMOTE, fixes=_unserved_fixes)
+@says(
+    "IndexError: index out of range in _dispatch_prompts_to_vllm, or AttributeError: 'RewardModelActor' object has no "
+    "attribute 'model'",
+    "openrlhf 0.9.1 to 0.11.2 SamplesGenerator, cli/train_ppo_ray.py train",
+    ">=0.9.1",
+)
+def _nothing_serves(facts: Facts) -> str | None:
+    said = [f"{why} ({facts.said(key)})" for key, why in _unserved(facts).items()]
+    return f"the first rollout ends the run: {' and '.join(said)}" if said else None
+
+
 def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     wanted = s.forward_micro * max(s.replicas, 1)
@@ -90,18 +191,27 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 @RULES.add(
-    _MAY_HANG, "BB-ORL-041", names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES, fixes=_chunk_fixes
+    _STOPS, "BB-ORL-041", names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES, fixes=_chunk_fixes
 )
 @says(
-    "it may hang in a collective (read from the code, not run)",
+    "it may hang in a collective (read from the code, not run); with fewer batches than replicas ValueError: "
+    "Insufficient batch size, or AssertionError: number of items < k_partitions with dynamic batches",
     "openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
 )
 def _uneven_ranks(facts: Facts) -> str | None:
     s = facts.sizes
-    if s.dynamic or s.replicas < 2 or s.filtered:
-        return None
     completions, chunk = s.completions_per_rollout, s.forward_micro
-    if completions % (chunk * s.replicas) == 0 or completions // chunk < s.replicas:
+    if s.replicas < 2 or s.filtered or s.rollout_prompts * s.group // chunk < s.replicas:
+        return None
+    last = 0 if s.drops_tail else (facts.trained_prompts or 0) % s.prompts_per_rollout * s.group
+    for count, of in ((completions, "a rollout's"), (last, "the last rollout's, of an episode,")):
+        batches = count if s.dynamic else -(-count // chunk)
+        if 0 < batches < s.replicas and holds(">=0.9.1", s.version):
+            return (
+                f"{of} {count} completions make {batches} batches, fewer than the {s.replicas} replicas that score "
+                "them: the run ends there"
+            )
+    if s.dynamic or completions % (chunk * s.replicas) == 0:
         return None
     return (
         f"{completions} completions per rollout are no multiple of {facts.name(names.FORWARD)} {chunk} x {s.replicas} "
@@ -111,7 +221,13 @@ def _uneven_ranks(facts: Facts) -> str | None:
 
 def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
     off = {"logger.logging_steps": 1, "eval.steps": -1, "ckpt.save_steps": -1}
-    return (fix_of(facts, {identity: off[identity] for identity in _INTERVALS if facts[identity] == 0}),)
+    return (fix_of(facts, {identity: off[identity] for identity in _zero_intervals(facts)}),)
+
+
+def _zero_intervals(facts: Facts) -> list[str]:
+    """Asynchronous training divides by eval.steps only where it evaluates."""
+    unread = facts[names.ASYNC] and not facts["eval.dataset"] and holds(">=0.9.8", facts.version)
+    return [key for key in _INTERVALS if facts[key] == 0 and not (unread and key == "eval.steps")]
 
 
 @RULES.add(UPDATING, "BB-ORL-027", *_INTERVALS, fixes=_zero_interval_fixes)
@@ -120,7 +236,7 @@ def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
     f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
 )
 def _zero_interval(facts: Facts) -> str | None:
-    zero = " and ".join(facts.name(identity) for identity in _INTERVALS if facts[identity] == 0)
+    zero = " and ".join(facts.name(identity) for identity in _zero_intervals(facts))
     return f"{zero} = 0: the number of rollouts is divided by it; -1 turns the last two off" if zero else None
 
 

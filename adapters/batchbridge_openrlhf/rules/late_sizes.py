@@ -101,11 +101,12 @@ def _reward_place(facts: Facts) -> str | None:
 BELOW_ONE = "BB-ORL-010"
 """The one of these rules that can be asked where a size is below 1."""
 _AT_LEAST_ONE = [identity for identity in FIELDS.values() if identity not in (names.PASSES, names.EPISODES)]
+_AT_LEAST_ONE.append(names.GENERATION)
 
 
 @RULES.add(STARTING, BELOW_ONE, *_AT_LEAST_ONE, fixes=below_one_fixes)
 @says(
-    "ZeroDivisionError, or an assertion of DeepSpeed or Ray",
+    "ZeroDivisionError, or an assertion of DeepSpeed or Ray; with vllm_generate_batch_size it ends without a rollout",
     f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
 )
 def _below_one(facts: Facts) -> str | None:

@@ -25,7 +25,8 @@ _UNCARRIED = {
     "train.partial_rollout_enable": "weights change inside a completion",
 }
 """Options that change training and have no canonical field."""
-_SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0"}
+_SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0", "reward.stop_properly_penalty_coef": 1.0}
+"""Their values that change nothing, where that is not 0 or off."""
 
 RULES = Rules[Facts]()
 
@@ -37,13 +38,15 @@ def _uncarried(facts: Facts) -> str | None:
     row = next((r for r in ESTIMATORS if r.name == facts[names.ESTIMATOR] and holds(r.versions, facts.version)), None)
     if row is not None and row.scale == "batch" and not facts.has_critic:
         said.append("advantages are centred once more, over the rollout's tokens, and scaled there")
+    if facts[names.ESTIMATOR] == "reinforce" and facts["algo.advantage.gamma"] != 1:
+        said.append(f"{facts.said('algo.advantage.gamma')} (a completion's earlier tokens get less of its reward)")
     if facts.has_critic and facts[names.FREEZING] >= 0:
         said.append(f"{facts.said(names.FREEZING)} (the policy trains later on the rollouts of the warm-up)")
     low, high = facts[names.CLIP_RANGE]
     if row is None or row.baseline in ("group_mean", "leave_one_out"):
         said.append(f"rewards are clipped to [{low:g}, {high:g}] after the baseline is subtracted")
     for identity, meaning in _UNCARRIED.items():
-        if identity in facts.names and (value := facts[identity]) and value != _SILENT.get(identity):
+        if identity in facts.names and facts[identity] not in (None, "", _SILENT.get(identity, 0)):
             said.append(f"{facts.said(identity)} ({meaning})")
     return f"the schema has no field for: {'; '.join(said)}" if said else None
 
@@ -98,7 +101,7 @@ def _token_gspo(facts: Facts) -> str | None:
 @RULES.add(NOTE, "BB-ORL-065", *_INTERVALS)
 @says("global_step grows by 1 per rollout", f"{ALL} PPOTrainer.fit, train_step")
 def _intervals(facts: Facts) -> str | None:
-    said = [facts.said(identity) for identity in _INTERVALS if facts[identity] > 0]
+    said = [facts.said(identity) for identity in _INTERVALS if facts[identity] not in (-1, 0)]
     return f"{' and '.join(said)}: counted in rollouts, not in optimizer steps" if said else None
 
 

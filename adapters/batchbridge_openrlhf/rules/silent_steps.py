@@ -11,7 +11,7 @@ from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import DROPPED_TAIL
+from batchbridge_openrlhf.sizes import DROPPED_TAIL, UNREAD_GENERATION
 
 _OFFLOAD, _MAX_NEW = "ds.adam_offload", "rollout.max_new_tokens"
 
@@ -173,7 +173,7 @@ def _other_rollout(facts: Facts) -> str | None:
     if generation is None or generation == s.rollout_prompts:
         return None
     name = f"{facts.name(names.GENERATION)} = {generation}"
-    if holds(">=0.9.1,<0.10.0", facts.version):
+    if holds(UNREAD_GENERATION, facts.version):
         return f"{name} is not read: rollouts have {facts.said(names.ROLLOUT)} prompts"
     if s.prompts_per_rollout == s.rollout_prompts:
         return None
@@ -202,7 +202,7 @@ def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 @RULES.add(SILENT, "BB-ORL-050", names.TRAIN, names.NODES, names.DEVICES, fixes=_dynamic_step_fixes)
 @says(
-    "DeepSpeed's own check of the train batch is off with dynamic batches",
+    "DeepSpeed's own check of the train batch is off with dynamic batches; ZeroDivisionError where a replica's is 0",
     "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
     ">=0.8.6",
 )
@@ -210,6 +210,8 @@ def _uneven_dynamic(facts: Facts) -> str | None:
     s = facts.sizes
     if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
         return None
+    if s.train < s.replicas:
+        return f"{facts.said(names.TRAIN)} is less than one completion for each of {s.replicas} replicas: the run ends"
     return (
         f"{facts.said(names.TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
         f"trains {s.train // s.replicas * s.replicas} completions"

@@ -128,7 +128,7 @@ def _batches(reading: Reading) -> Iterator[str]:
     of = "" if size is None else f" of {size}"
     if steps is None:
         yield f"{said}; optimizer steps{of}" if of else said
-    elif steps < 1:
+    elif 0 < steps < 1:
         yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
     else:
         passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""

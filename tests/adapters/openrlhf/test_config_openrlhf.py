@@ -190,6 +190,11 @@ def test_a_launch_script_gives_file_and_line_of_every_option(tmp_path):
     assert (origin.key, origin.value, origin.file, origin.line) == ("train.batch_size", 256, str(script), 3)
 
 
+def test_a_run_without_a_pass_is_told_in_words():
+    said = batchbridge.check({"train.max_epochs": 0}, framework="openrlhf", version="0.11.2").text()
+    assert "0 optimizer steps of 128 completions" in said
+
+
 @INSTALLED
 def test_what_a_script_leaves_open_matters_only_where_something_depends_on_it(tmp_path):
     script = tmp_path / "run.sh"

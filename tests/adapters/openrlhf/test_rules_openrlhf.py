@@ -92,6 +92,8 @@ BROKEN = {
     "BB-ORL-023": {"algo.advantage.is_correction_threshold": (0.1, 2.0, 3.0)},
     "BB-ORL-026": {"rollout.micro_batch_size": 0},
     "BB-ORL-027": {"ckpt.save_steps": 0},
+    "BB-ORL-028": {"actor.lr_scheduler": "warmup_stable_decay"},
+    "BB-ORL-029": {"ds.zero_stage": 4},
     "BB-ORL-030": {"train.colocate_all": True, "vllm.num_engines": 2, "vllm.tensor_parallel_size": 2},
     "BB-ORL-031": {"train.colocate_actor_ref": True, "ref.num_gpus_per_node": 4},
     "BB-ORL-032": {
@@ -118,6 +120,7 @@ BROKEN = {
     },
     "BB-ORL-051": {"data.max_len": 512, "rollout.max_new_tokens": 512},
     "BB-ORL-052": {"ref.num_gpus_per_node": 5},
+    "BB-ORL-054": {"reward.overlong_buffer_len": 4000},
     "BB-ORL-061": {"actor.lr_warmup_ratio": 0.03},
     "BB-ORL-062": {"ds.ring_attn_size": 2, "vllm.num_engines": 1},
     "BB-ORL-065": {"eval.steps": 10},
@@ -197,6 +200,95 @@ def test_a_command_without_any_reward_has_no_model_for_its_critic():
     assert "BB-ORL-025" not in command("--algo.advantage.estimator", "reinforce")
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ((), "no vLLM engine generates (vllm.num_engines = None)"),
+        (("--vllm.num_engines", "1"), None),
+        (("--vllm.num_engines", "1", "--reward.remote_url="), "nothing scores (reward.model_name_or_path = None)"),
+    ],
+)
+def test_a_command_without_engines_or_rewards_ends_at_its_first_rollout(words, missing):
+    said = ("openrlhf.cli.train_ppo_ray", "--algo.advantage.estimator", "reinforce", "--reward.remote_url", "math.py")
+    named = ("--actor.model_name_or_path", "policy")
+    assert "BB-ORL-055" not in command(*said[1:], *words)
+    reading = OpenRlhfAdapter().read(Source(argv=(*said, *named, *words)), Context(framework_version="0.11.2"))
+    found = [finding for finding in OpenRlhfAdapter().check(reading) if finding.code == "BB-ORL-055"]
+    assert [finding.message for finding in found] == ([f"the first rollout ends the run: {missing}"] if missing else [])
+    assert all(finding.phase == "first_rollout" and finding.fixes for finding in found)
+
+
+FEW = {"rollout.n_samples_per_prompt": 4, "rollout.batch_size": 256}
+
+
+@pytest.mark.parametrize(
+    ("version", "values", "prompts", "fires"),
+    [
+        ("0.11.2", {}, 129, False),
+        ("0.11.2", FEW, 257, True),
+        ("0.11.2", FEW, 258, False),
+        ("0.10.4", FEW, 257, False),
+        ("0.11.2", {"rollout.vllm_generate_batch_size": 1, "rollout.micro_batch_size": 2}, None, True),
+    ],
+)
+def test_a_rollout_of_fewer_batches_than_replicas_ends_the_run(version, values, prompts, fires):
+    found = [each.message for each in findings({**LEGAL, **values}, version=version, prompts=prompts)]
+    assert any("the run ends there" in message for message in found) is fires
+
+
+@pytest.mark.parametrize(("train", "ends"), [(7, True), (9, False)])
+def test_dynamic_batches_need_a_completion_for_each_replica(train, ends):
+    values = {**LEGAL, **BROKEN["BB-ORL-050"], "train.batch_size": train}
+    (message,) = [each.message for each in findings(values) if each.code == "BB-ORL-050"]
+    assert message.endswith("the run ends") is ends
+
+
+def test_a_negative_size_of_a_generation_is_below_one_where_it_is_read():
+    assert "BB-ORL-010" in codes({**LEGAL, "rollout.vllm_generate_batch_size": -1})
+    assert "BB-ORL-010" not in codes({**OLD, "vllm_generate_batch_size": -1}, version="0.9.1")
+    assert "BB-ORL-010" not in codes({**LEGAL, "rollout.vllm_generate_batch_size": 0})
+
+
+@pytest.mark.parametrize("values", [{"train.seed": -1}, {"data.max_samples": 0}, {"ds.zero_stage": -1}])
+def test_a_number_out_of_bounds_ends_the_run_while_it_starts(values):
+    assert "BB-ORL-029" in codes({**LEGAL, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "fires"), [({}, False), ({"eval.dataset": "aime", "reward.remote_url": "math.py"}, True)]
+)
+def test_asynchronous_training_divides_by_eval_steps_where_it_evaluates(values, fires):
+    assert ("BB-ORL-027" in codes({**LEGAL, "train.async_enable": True, "eval.steps": 0, **values})) is fires
+
+
+@pytest.mark.parametrize(("estimator", "fires"), [("gae", True), ("group_norm", False)])
+@pytest.mark.parametrize(
+    ("code", "version", "name"), [("BB-ORL-036", "0.11.2", "cosinus"), ("BB-ORL-037", "0.10.3", "linear")]
+)
+def test_the_critics_schedule_is_checked_where_there_is_a_critic(code, version, name, estimator, fires):
+    values = {**LEGAL, "critic.lr_scheduler": name, "algo.advantage.estimator": estimator}
+    assert (code in codes(values, version=version)) is fires
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"algo.advantage.gamma": 0.9, "algo.advantage.estimator": "reinforce"}, "algo.advantage.gamma = 0.9"),
+        ({"algo.advantage.gamma": 0.9}, None),
+        ({"reward.stop_properly_penalty_coef": 0.0}, "reward.stop_properly_penalty_coef = 0.0"),
+        ({"reward.stop_properly_penalty_coef": 1.0}, None),
+        ({"algo.kl.target": 0.0}, None),
+    ],
+)
+def test_what_changes_training_without_a_field_is_noted_where_it_does(values, said):
+    (note,) = [finding.message for finding in findings({**LEGAL, **values}) if finding.code == "BB-ORL-060"]
+    assert said in note if said else not any(name in note for name in values)
+
+
+def test_an_interval_below_minus_one_counts_like_its_absolute_value():
+    assert "BB-ORL-065" in codes({**LEGAL, "ckpt.save_steps": -2})
+
+
 def test_a_mapping_may_leave_the_models_to_be_added():
     assert "BB-ORL-025" not in codes({"algo.advantage.estimator": "gae"})
     assert "BB-ORL-015" not in codes({"algo.dynamic_filtering_enable": True})
@@ -250,7 +342,7 @@ def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fire
 
 
 def test_every_row_of_the_table_is_exercised_here():
-    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-063", "BB-ORL-069"}
+    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-055", "BB-ORL-063", "BB-ORL-069"}
     assert {rule.code for rule in (*RULES, *history.ROWS)} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 

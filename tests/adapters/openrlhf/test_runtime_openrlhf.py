@@ -155,6 +155,7 @@ def test_a_running_trainers_prompts_are_ordered_by_its_seed() -> None:
 
 def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
     assert refused(arguments(), request_of()) == set()
+    assert refused(arguments(algo__kl__target=0.0), request_of()) == set()
 
 
 @pytest.mark.parametrize(
