@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.kit.clipping import canonical_bound
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told, by
@@ -125,7 +126,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "carried.reference_sync_steps": _reference_sync(native, on),
     }
     if not olmo and native["max_grad_norm"] is not None:  # DeepSpeed clips where its bound is above 0
-        told["carried.max_gradient_norm"] = Told(max(native["max_grad_norm"], 0.0), "max_grad_norm")
+        bound = canonical_bound(max(native["max_grad_norm"], 0.0))
+        told["carried.max_gradient_norm"] = Told(bound, "max_grad_norm")
     if parts == 1:
         whole = by(completions, f"{size}, num_mini_batches 1", *_GROUPS, "num_mini_batches")
         told["optimizer_step.completions_per_step"] = whole

@@ -124,7 +124,7 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(REWARDS, "the rewards"),
     **dict.fromkeys(
         ("use_vllm", "vllm_importance_sampling_correction"),
-        "which engine generates, and whether its samples are corrected",
+        "",
     ),
 }
 """Pattern of keys to what they decide; the first that fits counts. Source: the docstrings of trl 0.18.0 to 1.16.0

@@ -123,6 +123,8 @@ def _of_engine(version: str, engine: str, decides: Callable[[str], str | None]) 
             leaves[key] = {name: part for name, part in leaves[key].items() if name not in ("default", "description")}
         if not row.kind.schema and (key in tables.BY_KEY or default not in (None, {})) and not key.startswith(OPEN):
             leaves[key] |= LEAF
+        if known.get(key) == {} and not key.startswith(OPEN):
+            leaves[key]["not"] = {"type": "array"}
     for key, (since, instead, _) in tables.GONE.items():
         if key not in leaves and since != "never" and holds(f">={since}", version):
             leaves[key] = refused(f"{key} is gone since verl {since}" + (f"; {instead} says it now" if instead else ""))

@@ -8,6 +8,7 @@ import pytest
 from batchbridge import Source
 from batchbridge.kit.command_line import Takes, options_of, parse, refusals, strays
 from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import anything
 from batchbridge.kit.parser_kinds import BOOL, FLOATS, INT, OPTIONAL_BOOL
 
 OPTIONS = {
@@ -86,7 +87,7 @@ FIELDS = {
 
 def of_fields(line, *, strict=True, **more):
     words = line.split()
-    options = options_of(FIELDS, ["other_list"], strict=strict)
+    options = options_of(FIELDS, {"other_list": Key("other_list", anything)}, strict=strict)
     source = Source(argv=words, path=Path("run.sh"), lines={"num-epochs": 2})
     return parse(words, options, lambda name, value: None, str, source, **more)
 

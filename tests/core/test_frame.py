@@ -30,7 +30,7 @@ ROWS = (
 def test_the_kind_of_a_row_decides_who_speaks_of_it():
     rows = [kind(f"BB-TOY-{at}", lambda facts: "so it is", ("b",), "", "") for at, kind in enumerate(KINDS)]
     spoken = [found.code[-1] for found in findings(rows, None, "1.0", lambda keys: ())]
-    assert (spoken, [defect.code[-1] for defect in defects(rows, None, "1.0", {})]) == (
+    assert (spoken, [defect.code[-1] for defect in defects(rows, None, "1.0")]) == (
         ["0", "1", "2", "3", "5"],
         ["1", "2", "4"],
     )

@@ -13,11 +13,11 @@ MOST = {
     "batchbridge": 21_662,
     "batchbridge_easyr1": 2_773,
     "batchbridge_history": 168,
-    "batchbridge_open_instruct": 3_688,
+    "batchbridge_open_instruct": 3_690,
     "batchbridge_open_r1": 79,
     "batchbridge_openrlhf": 5_309,
     "batchbridge_trl": 6_500,
-    "batchbridge_verl": 6_910,
+    "batchbridge_verl": 6_912,
 }
 """Lines of code that a package has at most. A package that has become smaller gets a smaller number."""
 NEAR = 0.98

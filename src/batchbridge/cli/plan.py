@@ -115,12 +115,12 @@ def _chosen(
 
 def _why(error: PlanError, reading: Reading) -> str:
     """The reason why there is no plan; with what it comes to where the order of prompts is left to chance."""
-    if reading.spec is None or reading.dataset_size is None or reading.spec.order.seed is not None:
+    if reading.spec is None or reading.spec.order.seed is not None:
         return error.reason
     from batchbridge.meaning.candidates import plan_of
 
     try:
-        plan_of(reading.spec.replace(**{"order.seed": 0}), reading.dataset_size)
+        plan_of(reading.spec.replace(**{"order.seed": 0}), reading.dataset_size or 1)
     except PlanError:
         return error.reason
     chance = "nothing seeds the order of prompts, so every launch has another"

@@ -276,7 +276,7 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     Of the keys that come second to a field's own, those that decide something outside the schema, too, are left.
     """
     own, origins = _own(reading), reading.provenance.values()
-    used = {key for origin in origins for key in origin.keys if own is None or not own.decides(key)}
+    used = {key for origin in origins for key in origin.keys if own is None or own.decides(key) is None}
     used |= {origin.key for origin in origins if origin.key}
     used |= {
         f"{key}." for key in used

@@ -317,8 +317,8 @@ class _Editing:
         named: list[str | None] = [place.key for one in self._errors(reading) for place in one.where]
         for field in self._worse(reading):
             origin = reading.provenance.get(field.field)
-            if origin is not None:
-                named += origin.keys
+            if origin is not None:  # what decides something outside the schema, too, stays
+                named += [key for key in origin.keys if key == origin.key or self.adapter.decides(key) is None]
         yield from dict.fromkeys(
             key for name in named if name for key in mine if key == name or key.startswith(f"{name}.")
         )
