@@ -194,8 +194,8 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     _STOPS, "BB-ORL-041", names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES, fixes=_chunk_fixes
 )
 @says(
-    "it may hang in a collective (read from the code, not run); with fewer batches than replicas ValueError: "
-    "Insufficient batch size, or AssertionError: number of items < k_partitions with dynamic batches",
+    "it may hang in a collective (read from the code, not run), and ends with fewer batches than replicas; ValueError: "
+    "Insufficient batch size; AssertionError: number of items < k_partitions (dynamic batches)",
     "openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
 )
 def _uneven_ranks(facts: Facts) -> str | None:
