@@ -201,7 +201,7 @@ ECHO: dict[str, Any] = {
         "algo": {"type": "echo", "roles": {"user": {"alpha": 0.05}}, "length_penalty": {"num_turns_weight": 0.0}},
     },
     "trainer": {
-        "optim": {"max_norm": 0},
+        "optim": {"max_norm": 0.5},
         "scheduler": {"type": "linear", "warmup_steps": 2, "decay_steps": 0, "min_lr": 1e-7},
     },
     "deployment": {"num_train_gpus": 7},

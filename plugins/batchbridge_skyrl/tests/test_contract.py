@@ -242,6 +242,7 @@ class TestSkyRLAdapter(AdapterContract):
         ({"trainer.seed": None}, {}),
     )
     excused: ClassVar[dict[str, str]] = {
+        "entrypoint": "a program brings estimators and terms of its own",
         "trainer.placement.policy_num_gpus_per_node": "one device by default, and the case asks for four",
         f"{ALGORITHM}advantage_estimator = 'gae'": "needs a critic, as the case ppo has one",
         f"{ALGORITHM}dynamic_sampling.type = 'replace'": "an error: two groups have one uid",

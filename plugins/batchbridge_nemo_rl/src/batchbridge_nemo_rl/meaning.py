@@ -179,7 +179,7 @@ def _staleness(native: Native) -> dict[str, Told]:
     for key in ("async_rl.sampler.max_lookahead_versions", "async_rl.sampler.max_staleness_versions"):
         age = key if native["async_rl.sampler.name"] and native[key] is not None else age
     if not native[age]:  # the next batch waits for the weights
-        return {}
+        return {"staleness.maximum": Told(0, age)}
     return {
         "staleness.mode": by("bounded", "generation runs ahead", "grpo.async_grpo.enabled"),
         "staleness.maximum": _is(native, age),
