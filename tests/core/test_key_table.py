@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -459,6 +460,19 @@ def test_text_is_a_number_where_omegaconf_says_so() -> None:
         "betas": [0.9, 1e-3],
         "name": "run-1",
     }
+
+
+PLAIN = ("1.0e-6", "0.5", ".5", "1.", "-.5e-3", ".inf", "-.INF", "8", "run-1", "1e", "e6", "1.2.3", "0x10", "true")
+OURS_ALONE = ("1e-6", "1e6", "1.0e6", "-2e+3", "1_0e2")
+"""Numbers for OmegaConf and texts for YAML 1.1, whose loader does not say whether they were quoted."""
+
+
+@pytest.mark.parametrize(("text", "quote"), [*product((*PLAIN, *OURS_ALONE), ("",)), *product(PLAIN, ("'", '"'))])
+def test_a_file_s_numbers_are_those_of_omegaconf_and_what_is_quoted_stays_text(text: str, quote: str) -> None:
+    omegaconf = pytest.importorskip("omegaconf", reason="batchbridge[hydra] is not installed")
+    line = f"a: {quote}{text}{quote}"
+    ours, theirs = typed(yaml.safe_load(line))["a"], omegaconf.OmegaConf.create(line).a
+    assert (ours, type(ours)) == (theirs, type(theirs))
 
 
 @pytest.mark.parametrize("value", [1e-6, 1e22, 2.0, 0.1, float("inf"), -float("inf")])

@@ -20,6 +20,10 @@ MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
 
 FINITE = r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+][0-9]+)?)"
+_NUMBER_OF_YAML_1_1 = (
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))"
+    r"|\.(?:nan|NaN|NAN)"
+)
 _NUMBER = rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 """Text that OmegaConf's YAML loader takes for a float and PyYAML does not always: 1e-6. Source: omegaconf 2.3.1
 get_yaml_loader."""
@@ -43,9 +47,10 @@ def number(text: str) -> float | None:
 
 
 def typed(value: Any, depth: int = 0) -> Any:
-    """A value of another YAML loader as OmegaConf's reads it: 1e-6 is a float, also inside lists and mappings."""
+    """A value of a loader of YAML 1.1 as OmegaConf's reads it: 1e-6 is a float, also inside lists and mappings; "0.5",
+    which that loader would have made a number of, was quoted, and is text."""
     if isinstance(value, str):
-        found = number(value)
+        found = None if re.fullmatch(_NUMBER_OF_YAML_1_1, value) else number(value)
         return value if found is None else found
     if depth < MAX_DEPTH and isinstance(value, list):
         return [typed(part, depth + 1) for part in value]
