@@ -570,3 +570,16 @@ def test_a_report_is_json() -> None:
     told = json.loads(json.dumps([dataclasses.asdict(report) for report in found.outside]))
     assert {report["status"] for report in told} >= {"mapped", "fill in"}
     assert found.to_dict()["variables"] == ["MODEL", "DATA", "VAL_DATA", "REWARDS"]
+
+
+@pytest.mark.parametrize("target", ["trl", "open_r1"])
+def test_what_decides_a_field_and_more_is_carried_where_the_target_has_the_same_words(target: str) -> None:
+    sizes = {"per_device_train_batch_size": 8, "num_generations": 8, "num_train_epochs": 1, "learning_rate": 1e-6}
+    engine = {"use_vllm": True, "vllm_importance_sampling_correction": False}
+    source = "open_r1" if target == "trl" else "trl"
+    version = "1.16.0"
+    reading = batchbridge.read({**sizes, **engine}, framework=source, version=version, world_size=8, dataset_size=64)
+    assert "use_vllm" in {key for origin in reading.provenance.values() for key in origin.keys}
+    found = convert_to(adapters()[target], reading, version=version, given={**sizes, **engine})
+    assert found.written is not None
+    assert {key: found.written.values.get(key) for key in engine} == engine
