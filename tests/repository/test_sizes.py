@@ -10,7 +10,7 @@ import pytest
 
 MOST = {
     "bashread": 1_774,
-    "batchbridge": 21_662,
+    "batchbridge": 21_666,
     "batchbridge_easyr1": 2_773,
     "batchbridge_history": 168,
     "batchbridge_open_instruct": 3_690,
