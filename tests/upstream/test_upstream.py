@@ -171,3 +171,16 @@ def test_an_archive_without_the_package_is_refused(tmp_path: Path) -> None:
 def test_the_watched_packages_are_those_of_the_tables() -> None:
     for adapter, names in upstream.WATCHED.items():
         assert names == tuple(package.name for package in record.code_of(adapter).packages)
+
+
+def test_a_package_that_two_adapters_watch_is_fetched_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetched(name: str, version: str | None, into: Path) -> tuple[Path, str]:
+        asked.append(name)
+        return package(into / name, STEP + LOSS), "1.0"
+
+    monkeypatch.setattr(upstream, "WATCHED", {"toy": ("toyframe",), "toy_too": ("toyframe",)})
+    monkeypatch.setattr(upstream, "fetched", fetched)
+    assert upstream.main([]) == 0
+    assert asked == ["toyframe"]

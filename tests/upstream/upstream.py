@@ -118,7 +118,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help="record releases that are new")
     parser.add_argument("--only", action="append", metavar="PACKAGE", help="default: every watched one")
     asked = parser.parse_args(words)
-    names = [name for group in WATCHED.values() for name in group if not asked.only or name in asked.only]
+    every = dict.fromkeys(name for group in WATCHED.values() for name in group)  # adapters may watch one together
+    names = [name for name in every if not asked.only or name in asked.only]
     with tempfile.TemporaryDirectory() as work:
         folders = {name: fetched(name, None, Path(work)) for name in names}
         rows = look(folders)
