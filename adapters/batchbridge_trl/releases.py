@@ -2,7 +2,7 @@
 
 Formulas are none of it. What TRL and transformers divide a loss by has changed several times; the step's micro-batches
 are therefore put where either reads a window (`watching.window`), and the weight probe holds what comes out against the
-plan. Source of every row: each wheel from trl 0.18.0 to 1.16.0, GRPOTrainer, and transformers 4.52.3 to 5.23.0,
+plan. Source of every row: each wheel from trl 0.18.0 to 1.16.0, GRPOTrainer, and transformers 4.52.3 to 5.24.0,
 Trainer, read; docs/trl.md says on which of them trainers ran.
 """
 
