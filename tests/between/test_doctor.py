@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,8 +23,8 @@ import batchbridge
 from batchbridge import hookimpl
 from batchbridge.contract import plugins
 from batchbridge.contract.error_text import ErrorText
-from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts
-from batchbridge.kit.error_texts import divisors, multiples
+from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts, nearest
+from batchbridge.kit.error_texts import divisors, multiples, quotations
 
 GOLDEN = Path(__file__).parent / "golden"
 Run = Callable[..., tuple[int, str, str]]
@@ -135,6 +136,47 @@ def test_a_text_is_found_in_a_log_whatever_stands_around_it_and_wherever_it_is_b
     assert found.line in (7, 8)
 
 
+EQUAL = PASTED["verl-equal-chunks"]
+
+
+@pytest.mark.parametrize(
+    "escape", ["\x1b[38:2::255:0:0m", "\x1b[?25l", "\x1b]8;;https://a.b/c\x1b\\", "\x1b]0;title\x07", "\x1b[2K"]
+)
+def test_a_text_is_found_whatever_a_terminal_was_told_inside_of_it(escape: str) -> None:
+    half = len(EQUAL) // 2
+    assert doctor(f"{EQUAL[:half]}{escape}{EQUAL[half:]}", texts=TEXTS) == doctor(EQUAL, texts=TEXTS)
+
+
+def test_lines_are_those_of_an_editor_where_a_progress_bar_was_drawn() -> None:
+    words = EQUAL.split()
+    bar = "".join(f"(TaskRunner pid=9) {percent}%|##  |\r" for percent in range(100))
+    log = f"start\r\n{bar}(TaskRunner pid=9) {' '.join(words[:4])}\r\n(TaskRunner pid=9) {' '.join(words[4:])}\r\n"
+    (found,) = doctor(log, texts=TEXTS)
+    assert (found.text.name, found.line) == ("verl-equal-chunks", 2)
+
+
+def test_a_part_of_a_number_is_no_number() -> None:
+    text = "AssertionError: only support equal chunk. Got size of DataProto {} and chunk {}."
+    assert [found.numbers for found in doctor(text.format(500, 96), texts=TEXTS)] == [{"rows": 500, "parts": 96}]
+    assert doctor(text.format(500, 12345678901), texts=TEXTS) == ()
+    assert doctor(text.format(12345678901, 96), texts=TEXTS) == ()
+
+
+def test_brackets_between_the_words_of_a_quotation_take_no_time() -> None:
+    """Each pair of brackets could be passed in two ways."""
+    words = "number of prompts in each rollout must be whole"
+    (quoted,) = quotations(f"ValueError: {words}")
+    text = words.replace(" ", "()()()").removesuffix("whole")
+    before = time.process_time()
+    assert not re.search(quoted, text)
+    assert time.process_time() - before < 1
+
+
+def test_a_message_on_two_lines_is_like_the_known_one() -> None:
+    short = "only support equal sizes of\nDataProto and chunk\nend"
+    assert nearest(short)[0] == nearest("noise\n" * 300 + short)[0]
+
+
 def test_noise_alone_is_nothing() -> None:
     assert doctor(NOISE, texts=TEXTS) == ()
 
@@ -201,6 +243,14 @@ def test_zeros_are_no_crash(name: str) -> None:
 
 def test_of_a_long_text_the_end_is_read() -> None:
     assert doctor("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
+
+
+def test_a_line_is_counted_from_the_texts_beginning_however_long_it_is(run: Run) -> None:
+    log = "x\n" * MAX_CHARACTERS + EQUAL
+    assert [found.line for found in doctor(log, texts=TEXTS)] == [MAX_CHARACTERS + 1]
+    Path("error.txt").write_text("x\n" * 5 * MAX_CHARACTERS + EQUAL, encoding="utf-8")
+    (shown,) = json.loads(run("doctor", "error.txt", "--json")[1])["results"]
+    assert shown["line"] == 5 * MAX_CHARACTERS + 1
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**9))
