@@ -384,7 +384,10 @@ _ROWS = (
 
 def _choice(index: int, choice: Choice) -> Iterator[str]:
     yield f"{index}  {choice.title}, {count(choice.spec.topology.world_size, 'device')}"
-    changed = [f"{key} = {one_line(new)} (was {one_line(old)})" for key, (old, new) in choice.settings.items()]
+    changed = [
+        f"{key} {'removed' if new is None else f'= {one_line(new)}'} (was {one_line(old)})"
+        for key, (old, new) in choice.settings.items()
+    ]
     yield f"   set: {', '.join(changed) or 'nothing'}"
     if not choice.lost:
         yield "   keeps everything"
