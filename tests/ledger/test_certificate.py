@@ -439,6 +439,15 @@ def test_a_model_card_says_it_in_markdown_and_no_text_of_a_ledger_is_markup(ledg
     assert all(line.count("|") - line.count("\\|") == 3 for line in text.splitlines() if line.startswith("|"))
 
 
+def test_no_text_of_a_ledger_ends_a_line_of_a_card(ledger: Ledger, run: Run, tmp_path: Path) -> None:
+    """In a file, too, which nobody cleans for a terminal."""
+    evidence = {"grade": "a\rb", "labels": {"c\u2028d": "e\x0bf"}}
+    folder = ledger("run", spec=ORDERED, framework_version="1\r\r# x\x1b[1m", evidence=evidence)
+    assert run("certificate", str(folder), "--model-card", "-o", str(tmp_path / "card.md")) == (0, "")
+    (line,) = [line for line in (tmp_path / "card.md").read_bytes().decode().split("\n") if "| framework |" in line]
+    assert line == r"| framework | trl 1\\r\\r\# x\\x1b\[1m (code a\\rb: c\\u2028d e\\x0bf) |"
+
+
 def test_every_certificate_has_the_published_form(ledger: Ledger, two: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked against the jsonschema package")
     published = json.loads((Path(__file__).parents[2] / "docs" / "certificate.schema.json").read_text("utf-8"))
