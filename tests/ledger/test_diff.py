@@ -118,6 +118,19 @@ def test_weights_that_differ_on_a_completion_without_tokens_mean_nothing(ledger)
     assert diff(ledger("a"), ledger("b", edit=edit)).equal
 
 
+def test_a_completion_that_has_tokens_in_one_run_alone_differs_in_content_from_both_sides(ledger):
+    """Its weight is nothing of its own: no token has it in the other run."""
+
+    def edit(step, rows, scalars):
+        if step == 2:
+            rows[1] |= {"response_tokens": 1, "weights": 1.0}
+
+    a, b = ledger("a"), ledger("b", edit=edit)
+    for one, other in ((a, b), (b, a)):
+        result = diff(one, other)
+        assert (result.step, result.aspect, result.also) == (2, "content", {})
+
+
 def test_a_column_of_weights_equals_the_normaliser_that_gives_them(ledger):
     def edit(step, rows, scalars):
         scalars["weights"] = None

@@ -221,7 +221,8 @@ class _Comparison:
             if applied_a is not applied_b:
                 self.not_compared.setdefault("weights", "one run did not record what it applied")
             return ""
-        rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if a["response_tokens"][i]]
+        said = list(map(all, zip(a["response_tokens"], b["response_tokens"], strict=True)))  # others weigh nothing
+        rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if said[i]]
         if rows:
             detail = _rows("weight", applied_a, applied_b, keys, rows)
             return f"{detail}; normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
