@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from toys import AnyAdapter
 
 import batchbridge
 from batchbridge import hookimpl
+from batchbridge.cli.main import EXAMPLES
 from batchbridge.contract import plugins
 from batchbridge.contract.error_text import ErrorText
 from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts, nearest
@@ -314,6 +316,18 @@ def test_a_file_is_read_and_json_has_the_neighbours(run: Run) -> None:
     assert (code, shown["name"], shown["numbers"]["devices"]) == (0, "deepspeed-batch", 7)
     fix = {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}, "safe": False}
     assert fix in shown["fixes"]
+
+
+def test_the_example_in_the_help_is_known(run: Run) -> None:
+    (text,) = [shlex.split(words)[0] for words in EXAMPLES["doctor"] if words.startswith("'")]
+    assert run("doctor", text)[0] == 0
+
+
+def test_a_configuration_that_cannot_be_read_is_not_said_to_break_no_rule(run: Run) -> None:
+    code, out, _ = run("doctor", EQUAL, "--config", "nowhere.sh")
+    assert code == 0
+    assert "breaks no rule" not in out
+    assert "  nowhere.sh is not read: BB001 error  " in out
 
 
 def test_binary_input_is_no_crash(run: Run) -> None:

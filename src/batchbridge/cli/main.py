@@ -66,7 +66,7 @@ EXAMPLES = {
     "diff": ("a.yaml b.yaml --world-size 8", "recipe.yaml --version-b 1.16.0"),
     "convert": ("recipe.yaml --world-size 8 --to verl -o run_verl.sh",),
     "scale": ("recipe.yaml --from 8 --world-size 6",),
-    "doctor": ("error.txt", "'AssertionError: only support equal chunk.' --config run.sh"),
+    "doctor": ("error.txt", "'only support equal chunk. Got size of DataProto 500 and chunk 96' --config run.sh"),
     "rule": ("BB-TRL-021",),
     "report": ("recipe.yaml --framework-version 1.16.0 --world-size 8",),
     "init": ("", ". --write"),
