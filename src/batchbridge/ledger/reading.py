@@ -23,10 +23,13 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
     **{name: {str} for name in ("prompt_fingerprint", "completion_fingerprint")},
     "old_logprobs": {str, type(None)},
-    **{name: {float, type(None)} for name in (*FLOATS, "learning_rate", "gradient_norm")},
-    "epoch": {int},
-    **{name: {bool} for name in ("skipped", "lr_tick")},
+    **{name: {float, type(None)} for name in FLOATS},
     **{name: {str} for name in OPTIONAL_COLUMNS},
+}
+_SCALARS: dict[str, set[type]] = {
+    "epoch": {int},
+    **{name: {float, type(None)} for name in ("learning_rate", "gradient_norm")},
+    **{name: {bool} for name in ("skipped", "lr_tick")},
 }
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,})\.jsonl")  # as it is written: a rank has one file
@@ -233,8 +236,8 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
             )
     for name in ("learning_rate", "gradient_norm"):
         record[name] = _number(record[name])
-    for name in _ALLOWED.keys() & SCALARS.keys():
-        if type(record[name]) not in _ALLOWED[name]:
+    for name, kinds in _SCALARS.items():
+        if type(record[name]) not in kinds:
             raise LedgerError(f"{name} = {record[name]!r:.60} is not: {SCALARS[name]}", part.file, part.number)
     if not (record["normaliser"] is None or isinstance(record["normaliser"], dict)):
         raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
