@@ -330,6 +330,12 @@ def test_a_configuration_that_cannot_be_read_is_not_said_to_break_no_rule(run: R
     assert "  nowhere.sh is not read: BB001 error  " in out
 
 
+def test_a_log_of_powershell_is_read(run: Run) -> None:
+    Path("error.txt").write_bytes(f"start\r\n{EQUAL}\r\n".encode("utf-16"))
+    (shown,) = json.loads(run("doctor", "error.txt", "--json")[1])["results"]
+    assert (shown["name"], shown["line"]) == ("verl-equal-chunks", 2)
+
+
 def test_binary_input_is_no_crash(run: Run) -> None:
     Path("error.bin").write_bytes(bytes(range(256)) * 100)
     assert run("doctor", "error.bin")[0] == 4

@@ -75,7 +75,8 @@ def _said(text: str | None) -> tuple[str, int]:
                 data, before = _end(file, 4 * MAX_CHARACTERS)
         except OSError as error:
             raise click.UsageError(f"{text}: {error.strerror}") from None
-    return data.decode("utf-8", errors="replace"), before
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"  # as PowerShell's > writes it
+    return data.decode(encoding, errors="replace"), before
 
 
 _FEW = 2
