@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
@@ -99,7 +99,7 @@ def doctor(
         raise TypeError(f"doctor reads a text, not a {type(text).__name__}; of a file: its read_text()")
     if not isinstance(readings, list | tuple):
         raise TypeError(f"doctor: readings is a list, not a {type(readings).__name__}")
-    flat, lines = _flat(text[-MAX_CHARACTERS:])
+    flat, lines = _flat(text)
     found: dict[tuple[str, str], tuple[Diagnosis, int, int]] = {}
     for entry in known_texts() if texts is None else texts:
         for said, start, end, numbers in _matches(entry, flat):
@@ -178,7 +178,7 @@ def nearest(text: str) -> list[tuple[float, ErrorText]]:
     """The three known texts that are most like one of the last lines, with their likeness from 0 to 1; those that are
     like anything are left out."""
     last = [line for line in _PREFIX.sub("", _ESCAPES.sub("", text[-MAX_CHARACTERS:])).splitlines() if line.strip()]
-    lines = [_words(f"{one} {other}") for one, other in zip(last[-_LINES:], [*last[-_LINES + 1 :], ""], strict=False)]
+    lines = [_words(" ".join(pair)) for pair in pairwise([*last[-_LINES:], ""])]
     known = [(_words(_MARKS.sub(" ", entry.pattern)), entry) for entry in (*known_texts(), *quoted_texts())]
     likeness = [
         (max((2 * len(words & line) / (len(words) + len(line)) for line in lines if line), default=0), entry)
@@ -257,15 +257,20 @@ def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: 
     return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(fixes.values()), asks=missing)
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_PREFIX = re.compile(r"^(?:\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) |\[(?:default)?\d*\]:|\[rank\d+\]: ?)+", re.MULTILINE)
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Sequences that colour, move or link: CSI and OSC."""
+_PREFIX = re.compile(
+    r"(?:^|(?<=\r))(?:\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) |\[(?:default)?\d*\]:|\[rank\d+\]: ?)+", re.MULTILINE
+)
 """The mark that Ray, torchrun (`--tee`, `[default0]:`) and PyTorch (`[rank0]:`) put before each line of a process."""
 
 
 def _flat(text: str) -> tuple[str, Callable[[int], int]]:
-    """`text` without colours and launchers' prefixes, with single blanks; and a function from position to line."""
+    """The end of `text` without colours and launchers' prefixes, with single blanks; and a function from position to
+    the line of `text`, as editors count them: a progress bar is one."""
     words, starts, length = [], [], 0
-    for number, line in enumerate(_PREFIX.sub("", _ESCAPES.sub("", text)).splitlines(), 1):
+    first = 1 + text.count("\n", 0, max(len(text) - MAX_CHARACTERS, 0))
+    for number, line in enumerate(_PREFIX.sub("", _ESCAPES.sub("", text[-MAX_CHARACTERS:])).split("\n"), first):
         for word in line.split():
             starts.append((length, number))
             words.append(word)

@@ -77,6 +77,43 @@ def test_a_choice_is_written_into_a_recipe_whose_comments_stay(here: Run) -> Non
     assert six.derived["completions_per_step"] == 480
 
 
+SAID_IN_STEPS = """\
+num_generations: 8
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 3
+steps_per_generation: 8  # of 16 devices
+"""
+
+
+def test_a_setting_that_contradicts_a_choice_goes(here: Run) -> None:
+    Path("recipe.yaml").write_text(SAID_IN_STEPS, encoding="utf-8")
+    scale = ("scale", "recipe.yaml", *TRL, "--from", "16", "--world-size", "8")
+    assert "generation_batch_size = 256 (was unset), steps_per_generation removed (was 8)" in here(*scale)[1]
+    code, out, _ = here(*scale, "--apply", "1", "-o", "eight.yaml")
+    assert code == 0, out
+    eight, before = (
+        batchbridge.read(file, framework="trl", version="1.16.0", world_size=size)
+        for file, size in (("eight.yaml", 8), ("recipe.yaml", 16))
+    )
+    assert before.spec is not None
+    assert eight.spec == before.spec.replace(**{"topology.world_size": 8})
+    options = "--num_generations 8 --per_device_train_batch_size 2 --gradient_accumulation_steps 3"
+    Path("run.sh").write_text(f"trl grpo {options} --steps_per_generation 8\n", encoding="utf-8")
+    words = ("scale", "run.sh", *TRL, "--from", "16", "--world-size", "8", "--apply", "1", "-o", "eight.sh")
+    code, out, _ = here(*words)
+    assert (code, "steps_per_generation contradicts the rest: take it out of line 1" in out) == (2, True), out
+
+
+def test_a_choice_is_written_into_a_script_of_options_that_have_other_names_today(here: Run) -> None:
+    words = "--rollout_batch_size 1024 --n_samples_per_prompt 2 --train_batch_size 32 --advantage_estimator rloo"
+    script = f"python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 2 {words}\n"
+    Path("run.sh").write_text(script, encoding="utf-8")
+    scale = ("scale", "run.sh", "--framework-version", "0.9.0", "--world-size", "1")
+    code, out, _ = here(*scale, "--apply", "1", "-o", "one.sh")
+    assert code == 0, out
+    assert Path("one.sh").read_text(encoding="utf-8") == script.replace("per_node 2", "per_node 1")
+
+
 def test_the_file_itself_is_replaced_when_asked(here: Run) -> None:
     Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
     scale = ("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "4", "--apply", "1", "-o", "recipe.yaml")

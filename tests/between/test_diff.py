@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from registered import adapters
 from specs import specs
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
@@ -14,6 +15,7 @@ import batchbridge
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, diff
 from batchbridge.comparing.effects import BY_FIELD, EFFECTS
+from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import LossTerm, Spec
 
 WHOLE = {"optimizer_step.completions_per_step": 128}
@@ -230,3 +232,14 @@ def test_a_bound_of_the_log_ratio_acts_where_that_of_the_estimate_does_not(
     found = compare(plain_spec(**kl), plain_spec(**kl, **{"objective.kl_log_ratio_clamp": ratio}))
     assert (found.verdict == "equivalent") is same
     assert fields(found.no_difference if same else found.differences) == ["objective.kl_log_ratio_clamp"]
+
+
+def test_a_setting_that_has_another_name_in_later_versions_differs_once() -> None:
+    options = {"rollout_batch_size": 32, "train_batch_size": 32, "remote_rm_url": "http://x"}
+    adapter = adapters()["openrlhf"]
+    a, b = (
+        adapter.read(Source(values={**options, "pretrain": model}), Context(framework_version="0.9.0"))
+        for model in ("a/b", "c/d")
+    )
+    (found,) = diff(a, b).differences
+    assert (found.field, found.a, found.b) == ("outside.actor.model_name_or_path", "a/b", "c/d")

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,10 +22,11 @@ from toys import AnyAdapter
 
 import batchbridge
 from batchbridge import hookimpl
+from batchbridge.cli.main import EXAMPLES
 from batchbridge.contract import plugins
 from batchbridge.contract.error_text import ErrorText
-from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts
-from batchbridge.kit.error_texts import divisors, multiples
+from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts, nearest
+from batchbridge.kit.error_texts import divisors, multiples, quotations
 
 GOLDEN = Path(__file__).parent / "golden"
 Run = Callable[..., tuple[int, str, str]]
@@ -135,6 +138,47 @@ def test_a_text_is_found_in_a_log_whatever_stands_around_it_and_wherever_it_is_b
     assert found.line in (7, 8)
 
 
+EQUAL = PASTED["verl-equal-chunks"]
+
+
+@pytest.mark.parametrize(
+    "escape", ["\x1b[38:2::255:0:0m", "\x1b[?25l", "\x1b]8;;https://a.b/c\x1b\\", "\x1b]0;title\x07", "\x1b[2K"]
+)
+def test_a_text_is_found_whatever_a_terminal_was_told_inside_of_it(escape: str) -> None:
+    half = len(EQUAL) // 2
+    assert doctor(f"{EQUAL[:half]}{escape}{EQUAL[half:]}", texts=TEXTS) == doctor(EQUAL, texts=TEXTS)
+
+
+def test_lines_are_those_of_an_editor_where_a_progress_bar_was_drawn() -> None:
+    words = EQUAL.split()
+    bar = "".join(f"(TaskRunner pid=9) {percent}%|##  |\r" for percent in range(100))
+    log = f"start\r\n{bar}(TaskRunner pid=9) {' '.join(words[:4])}\r\n(TaskRunner pid=9) {' '.join(words[4:])}\r\n"
+    (found,) = doctor(log, texts=TEXTS)
+    assert (found.text.name, found.line) == ("verl-equal-chunks", 2)
+
+
+def test_a_part_of_a_number_is_no_number() -> None:
+    text = "AssertionError: only support equal chunk. Got size of DataProto {} and chunk {}."
+    assert [found.numbers for found in doctor(text.format(500, 96), texts=TEXTS)] == [{"rows": 500, "parts": 96}]
+    assert doctor(text.format(500, 12345678901), texts=TEXTS) == ()
+    assert doctor(text.format(12345678901, 96), texts=TEXTS) == ()
+
+
+def test_brackets_between_the_words_of_a_quotation_take_no_time() -> None:
+    """Each pair of brackets could be passed in two ways."""
+    words = "number of prompts in each rollout must be whole"
+    (quoted,) = quotations(f"ValueError: {words}")
+    text = words.replace(" ", "()()()").removesuffix("whole")
+    before = time.process_time()
+    assert not re.search(quoted, text)
+    assert time.process_time() - before < 1
+
+
+def test_a_message_on_two_lines_is_like_the_known_one() -> None:
+    short = "only support equal sizes of\nDataProto and chunk\nend"
+    assert nearest(short)[0] == nearest("noise\n" * 300 + short)[0]
+
+
 def test_noise_alone_is_nothing() -> None:
     assert doctor(NOISE, texts=TEXTS) == ()
 
@@ -203,6 +247,14 @@ def test_of_a_long_text_the_end_is_read() -> None:
     assert doctor("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
 
 
+def test_a_line_is_counted_from_the_texts_beginning_however_long_it_is(run: Run) -> None:
+    log = "x\n" * MAX_CHARACTERS + EQUAL
+    assert [found.line for found in doctor(log, texts=TEXTS)] == [MAX_CHARACTERS + 1]
+    Path("error.txt").write_text("x\n" * 5 * MAX_CHARACTERS + EQUAL, encoding="utf-8")
+    (shown,) = json.loads(run("doctor", "error.txt", "--json")[1])["results"]
+    assert shown["line"] == 5 * MAX_CHARACTERS + 1
+
+
 @given(st.integers(1, 10**9), st.integers(0, 10**9))
 def test_multiples_are_multiples(of: int, value: int) -> None:
     found = multiples(of, value)
@@ -264,6 +316,24 @@ def test_a_file_is_read_and_json_has_the_neighbours(run: Run) -> None:
     assert (code, shown["name"], shown["numbers"]["devices"]) == (0, "deepspeed-batch", 7)
     fix = {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}, "safe": False}
     assert fix in shown["fixes"]
+
+
+def test_the_example_in_the_help_is_known(run: Run) -> None:
+    (text,) = [shlex.split(words)[0] for words in EXAMPLES["doctor"] if words.startswith("'")]
+    assert run("doctor", text)[0] == 0
+
+
+def test_a_configuration_that_cannot_be_read_is_not_said_to_break_no_rule(run: Run) -> None:
+    code, out, _ = run("doctor", EQUAL, "--config", "nowhere.sh")
+    assert code == 0
+    assert "breaks no rule" not in out
+    assert "  nowhere.sh is not read: BB001 error  " in out
+
+
+def test_a_log_of_powershell_is_read(run: Run) -> None:
+    Path("error.txt").write_bytes(f"start\r\n{EQUAL}\r\n".encode("utf-16"))
+    (shown,) = json.loads(run("doctor", "error.txt", "--json")[1])["results"]
+    assert (shown["name"], shown["line"]) == ("verl-equal-chunks", 2)
 
 
 def test_binary_input_is_no_crash(run: Run) -> None:

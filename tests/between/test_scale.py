@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,6 +93,48 @@ def test_a_choice_sets_no_key_that_the_recipe_does_not_have_unless_it_must() -> 
     ]
     needed = scale_with(TrlAdapter(), recipe(generation_batch_size=1024), 6)
     assert all("generation_batch_size" in choice.settings for choice in needed.choices[:2])
+
+
+FLAT = {
+    "rollout_batch_size": 1024,
+    "n_samples_per_prompt": 2,
+    "train_batch_size": 32,
+    "micro_train_batch_size": 2,
+    "micro_rollout_batch_size": 8,
+    "actor_num_nodes": 1,
+    "actor_num_gpus_per_node": 2,
+}
+"""A run of OpenRLHF before 0.10.2, whose readings know each option by a later name."""
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "values", "present", "wanted"),
+    [
+        ("trl", "1.16.0", {"per_device_train_batch_size": 2, "steps_per_generation": 8}, 16, 9),
+        ("trl", "1.16.0", {"gradient_accumulation_steps": 7, "steps_per_generation": 14}, 8, 4),
+        ("trl", "1.16.0", {"generation_batch_size": 128, "max_steps": 10}, 8, 6),
+        ("openrlhf", "0.9.0", FLAT, None, 1),
+        ("openrlhf", "0.9.0", FLAT, None, 3),
+        ("openrlhf", "0.8.5", {**FLAT, "zero_stage": 3, "seed": 1}, None, 6),
+    ],
+)
+def test_the_settings_of_a_choice_are_all_that_it_takes(
+    framework: str, version: str, values: dict[str, Any], present: int | None, wanted: int
+) -> None:
+    adapter = adapters()[framework]
+    context = Context(framework_version=version, world_size=present)
+    reading = adapter.read(Source(values=values), context)
+    found = scale_with(adapter, reading, wanted)
+    assert found.choices
+    for choice in found.choices:
+        assert {key: old for key, (old, _) in choice.settings.items()} == {
+            key: reading.native.get(key) for key in choice.settings
+        }
+        changed = {**values, **{key: new for key, (_, new) in choice.settings.items()}}
+        left = {key: value for key, value in changed.items() if value is not None}
+        devices = present and choice.spec.topology.world_size
+        again = adapter.read(Source(values=left), dataclasses.replace(context, world_size=devices))
+        assert (again.verdict, again.spec) == ("valid", choice.spec), choice.settings
 
 
 @pytest.mark.parametrize("world_size", [3, 5, 6, 7, 12, 33, 100])

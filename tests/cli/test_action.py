@@ -197,6 +197,18 @@ def test_compare_says_nothing_of_what_means_the_same(pull: Pull) -> None:
     assert job.summary() == ""
 
 
+def test_compare_passes_over_what_no_framework_recognises(pull: Pull) -> None:
+    job = pull(
+        {"pyproject.toml": "", "recipes/ddp.yaml": "num_processes: 8\n", "recipes/serve.sh": "python serve.py 1\n"}
+    )
+    for name, text in {"ddp.yaml": "num_processes: 4\n", "serve.sh": "python serve.py 2\n", "c.yaml": "x: 1\n"}.items():
+        (job.repository / "recipes" / name).write_text(text, encoding="utf-8")
+    git(job.repository, "commit", "-qam", "change")
+    job.inputs |= {"files": "recipes/*", "base": git(job.repository, "rev-parse", "HEAD~1")}
+    assert job.step("Compare")[0] == 0
+    assert [line for line in job.summary().splitlines() if line.startswith("**")] == ["**recipes/c.yaml**"]
+
+
 def test_the_base_has_the_settings_of_its_own_time(pull: Pull) -> None:
     job = pull({"pyproject.toml": SETTINGS.replace("= 2", "= 4"), "recipes/c.yaml": "# the same\n" + RECIPE})
     assert job.step("Compare")[0] == 0

@@ -87,6 +87,15 @@ def test_what_is_written_is_what_check_goes_by(run: Run) -> None:
     assert (code, "recipes/a.yaml  trl 0.18.0  8 devices  VALID" in out) == (0, True), out
 
 
+def test_lines_end_as_those_of_the_file_do(run: Run) -> None:
+    put(recipes__a_yaml=recipe())
+    Path("pyproject.toml").write_bytes(b"[project]\r\nname = 'a'\r\n")
+    assert run("init", "--write")[0] == 0
+    lines = Path("pyproject.toml").read_bytes().splitlines(keepends=True)
+    assert {line[-2:] for line in lines} == {b"\r\n"}
+    assert lines[:4] == [b"[project]\r\n", b"name = 'a'\r\n", b"\r\n", b"[tool.batchbridge]\r\n"]
+
+
 def test_settings_that_are_there_are_never_changed(run: Run) -> None:
     put(recipes__a_yaml=recipe())
     assert run("init", "--write")[0] == 0

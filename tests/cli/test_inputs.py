@@ -84,6 +84,12 @@ VERL = "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_r
 ANOTHERS = "data:\n  rollout_batch_size: 512\nworker:\n  actor:\n    global_batch_size: 128\n  rollout:\n    n: 5\n"
 
 
+def test_a_line_of_a_folder_says_what_is_missing(run: Run) -> None:
+    Path("r.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\nloss_type: grpo\n", encoding="utf-8")
+    code, out, _ = run("check", ".", "--framework-version", "0.18.0")
+    assert (code, "r.yaml  undecided  the world size is missing, " in out) == (4, True), out
+
+
 @pytest.mark.parametrize("said", ["option", "for all", "by glob", "batchbridge.toml"])
 def test_a_framework_named_for_a_folder_makes_no_run_of_what_is_none(run: Run, repository: Path, said: str) -> None:
     for name, text in {"accelerate/ddp.yaml": ACCELERATE, "launch/v.sh": VERL, "easyr1.yaml": ANOTHERS}.items():

@@ -76,6 +76,25 @@ def test_show_prints_each_step_on_a_line_of_valid_json(run: Run, tmp_path: Path)
     assert code == 0
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_step_that_is_not_there_is_an_error_of_usage(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    code, out, err = run("ledger", "show", write(tmp_path / "a", (3, 5)), "--step", "2", *words)
+    assert (code, out) == (64, "")
+    assert "--step 2: the ledger has the optimizer steps 0 to 2 (exclusive)" in err
+
+
+def test_show_names_the_code_of_the_last_start(run: Run, tmp_path: Path) -> None:
+    """Also where that had fewer ranks: their files end with headers of starts before it."""
+    for grade, world_size, at_step in (("measured", 2, 0), ("proven", 1, 1)):
+        for rank in range(world_size):
+            said = {"framework": "toy", "framework_version": "2.0", "mode": "verify", "spec": SPEC, "dataset_size": 9}
+            started = "resumed" if at_step else "fresh"
+            evidence = {"grade": grade, "labels": {}}
+            Writer(tmp_path / "a", Header(**said, world_size=world_size, rank=rank, started=started, at_step=at_step,
+                                          evidence=evidence)).close()  # type: ignore[arg-type]  # as written  # fmt: skip
+    assert run("ledger", "show", str(tmp_path / "a"))[1].startswith("code proven")
+
+
 def test_equal_runs_exit_with_0(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("ledger", "diff", write(tmp_path / "a", (3, 4)), write(tmp_path / "b", (3, 4)))
     assert (code, out.splitlines()[0]) == (0, "equal: 2 optimizer steps")

@@ -261,6 +261,19 @@ def test_the_page_of_a_ledger_has_every_figure_as_a_chart_and_in_numbers(
     assert "7" in next(drawn[0].all("tbody")).text
 
 
+@pytest.mark.parametrize("value", [0, 10**400])
+def test_the_page_of_a_ledger_with_a_spec_that_cannot_be_reckoned_with_has_no_lanes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = _load("test_ledger_commands").write(tmp_path / "a", (3, 4))
+    file = Path(folder, "rank-00000.jsonl")
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"tensor_parallel":1', f'"tensor_parallel":{value}', 1), encoding="utf-8")
+    assert run("ledger", "show", folder, "--html", "page.html")[0] == 0
+    assert seen.faults(Path("page.html").read_text(encoding="utf-8")) == []
+
+
 def test_a_chart_has_its_numbers(tmp_path: Path) -> None:
     from batchbridge.ledger.summary import Range
     from batchbridge.render import charts

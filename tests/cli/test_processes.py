@@ -45,6 +45,15 @@ def test_an_error_of_usage_is_one_where_standard_output_is_closed(toy_site: Path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [("doctor <&-", 4), ("check - <&-", 2), ("schema >&-", 0), ("adapters 2>&-", 0)]
+)
+def test_a_stream_that_is_closed_is_an_empty_one(toy_site: Path, words: str, code: int) -> None:
+    line = f'"{sys.executable}" -m batchbridge {words}'
+    done = subprocess.run(line, shell=True, env=environment(toy_site), capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+
+
 def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
     modules = imported(toy_site, "--help")
     costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}

@@ -101,6 +101,15 @@ def test_words_that_the_tables_know_are_shown_and_others_are_texts(run: Run) -> 
     assert leaks(out, "31415926") == []
 
 
+def test_settings_are_shown_that_have_another_name_in_later_versions(run: Run) -> None:
+    Path("run.sh").write_text(
+        "python3 -m openrlhf.cli.train_ppo_ray --train_batch_size 32 --rollout_batch_size 32 --pretrain quuxcorp/x\n",
+        encoding="utf-8",
+    )
+    out = run("report", "run.sh", "--framework-version", "0.9.0")[1]
+    assert "\ntrain_batch_size = 32    line 1\nrollout_batch_size = 32    line 1\npretrain = <text>    line 1\n" in out
+
+
 def test_settings_that_no_table_has_are_counted(run: Run) -> None:
     out = run("report", recipe({**VALID, "quux_key": "quux_value"}), *TRL)[1]
     assert "\n... and 1 settings that are left out: " in out

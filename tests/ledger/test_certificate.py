@@ -192,6 +192,18 @@ def test_the_records_digest_knows_neither_the_order_of_rows_nor_a_lines_spelling
     assert certificate(two) == before
 
 
+def test_the_records_digest_knows_no_spelling_of_a_number(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, path = certificate(two), two / "rank-00000.jsonl"
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace('"reward":[1.0,', '"reward":[1,').replace('"advantage":[0.7', '"advantage":[7e-1'))
+    assert path.read_text(encoding="utf-8") != whole
+    assert certificate(two) == before
+    path.write_text(whole.replace('"reward":[1.0,', '"reward":[100000000000000000000,'))
+    fast = certificate(two)
+    monkeypatch.setattr("batchbridge.ledger.speedups.orjson", None)
+    assert certificate(two) == fast
+
+
 def test_a_resumed_run_that_trained_the_same_has_the_same_records_and_another_start(
     ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -253,6 +265,13 @@ def test_every_claim_that_is_changed_is_named_also_where_the_document_is_sealed_
         again = {**again, "schema": wrong["schema"]}
         named = verify(again, two).differences
         assert any(line.startswith(said(place)) for line in named), (place, named)
+
+
+def test_records_in_another_order_are_named(two: Path) -> None:
+    document = certificate(two)
+    document["records"]["parts"].reverse()
+    again = sealed({name: value for name, value in document.items() if name not in ("schema", "digest")})
+    assert verify(again, two).differences == ("records.parts: the entries are in another order",)
 
 
 def test_a_claim_that_is_left_out_or_added_is_named(two: Path) -> None:
@@ -418,6 +437,15 @@ def test_a_model_card_says_it_in_markdown_and_no_text_of_a_ledger_is_markup(ledg
     assert "\\<b\\>1\\|2\\</b\\> \\# x" in text
     assert "\\[a\\]\\(b\\) \\`c\\`" in text
     assert all(line.count("|") - line.count("\\|") == 3 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_no_text_of_a_ledger_ends_a_line_of_a_card(ledger: Ledger, run: Run, tmp_path: Path) -> None:
+    """In a file, too, which nobody cleans for a terminal."""
+    evidence = {"grade": "a\rb", "labels": {"c\u2028d": "e\x0bf"}}
+    folder = ledger("run", spec=ORDERED, framework_version="1\r\r# x\x1b[1m", evidence=evidence)
+    assert run("certificate", str(folder), "--model-card", "-o", str(tmp_path / "card.md")) == (0, "")
+    (line,) = [line for line in (tmp_path / "card.md").read_bytes().decode().split("\n") if "| framework |" in line]
+    assert line == r"| framework | trl 1\\r\\r\# x\\x1b\[1m (code a\\rb: c\\u2028d e\\x0bf) |"
 
 
 def test_every_certificate_has_the_published_form(ledger: Ledger, two: Path) -> None:

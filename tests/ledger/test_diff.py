@@ -118,6 +118,19 @@ def test_weights_that_differ_on_a_completion_without_tokens_mean_nothing(ledger)
     assert diff(ledger("a"), ledger("b", edit=edit)).equal
 
 
+def test_a_completion_that_has_tokens_in_one_run_alone_differs_in_content_from_both_sides(ledger):
+    """Its weight is nothing of its own: no token has it in the other run."""
+
+    def edit(step, rows, scalars):
+        if step == 2:
+            rows[1] |= {"response_tokens": 1, "weights": 1.0}
+
+    a, b = ledger("a"), ledger("b", edit=edit)
+    for one, other in ((a, b), (b, a)):
+        result = diff(one, other)
+        assert (result.step, result.aspect, result.also) == (2, "content", {})
+
+
 def test_a_column_of_weights_equals_the_normaliser_that_gives_them(ledger):
     def edit(step, rows, scalars):
         scalars["weights"] = None
@@ -258,3 +271,65 @@ def test_the_dict_is_json(ledger):
 
 def test_reading_starts_anywhere(ledger):
     assert [step.step for step in Ledger(ledger("a", world_size=2)).steps(2)] == [2, 3]
+
+
+def rewritten(folder, number, **fields):
+    """The same ledger with other fields in a line (0 is the header) of rank 0; gives the folder."""
+    path = folder / "rank-00000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[number] |= fields
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+OTHER_NORMALISERS = [
+    {"a": 1},
+    {"aggregation": "token_mean"},
+    {"aggregation": "token_mean", "completions": 4, "tokens": "10"},
+    {"aggregation": "sequence_mean", "completions": 0, "tokens": 10},
+    {"aggregation": "sequence_sum_over_constant", "completions": 4, "tokens": 10},
+    {"aggregation": "prompt_mean", "completions": 4, "tokens": 10, "prompts": 0},
+    {"aggregation": "token_mean", "completions": 4, "tokens": 10**400},
+]
+
+
+@pytest.mark.parametrize("normaliser", OTHER_NORMALISERS)
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_normaliser_of_another_hand_says_no_weights_and_ends_no_comparison(ledger, normaliser, weights):
+    column = {} if weights else {"weights": None}
+    b = rewritten(ledger("b"), 2, normaliser=normaliser, **column)
+    for one, other in ((ledger("a"), b), (b, ledger("c"))):
+        result = diff(one, other)
+        assert (result.equal, "weights" in result.not_compared) == (True, not weights)
+    changed = rewritten(ledger("d"), 2, normaliser=normaliser, weights=[0.2] * 4)
+    assert "not recorded" in diff(changed, ledger("e")).detail
+
+
+@pytest.mark.parametrize("spec", [None, [1], {"rollout": None}, {"rollout": {"prompts_per_rollout": "x"}}])
+def test_a_header_with_a_spec_of_another_hand_ends_no_comparison(ledger, spec):
+    def edit(step, rows, scalars):
+        if step == 3:  # its rollout's last: the run ends inside of it, for all that anybody knows
+            rows[0]["prompt"] = 5
+
+    b = rewritten(ledger("b", edit=edit), 0, spec=spec)
+    assert {diff(ledger("a"), b).step, diff(b, ledger("c")).step} == {3}
+
+
+def test_the_largest_advantage_of_either_run_says_what_noise_is(ledger):
+    """Of the completion that has it, one run does not know it."""
+
+    def of(first, third):
+        def edit(step, rows, scalars):
+            rows[0]["advantage"], rows[2]["advantage"] = first, third
+
+        return edit
+
+    a, b = ledger("a", edit=of(None, 1e-6)), ledger("b", edit=of(1000.0, 2e-6))
+    assert [diff(a, b).equal, diff(b, a).equal] == [True, True]
+
+
+def test_runs_without_a_common_step_are_not_called_equal(ledger):
+    whole, later = ledger("a"), ledger("b", at_step=4, steps=4, started="resumed")
+    for one, other in ((whole, later), (later, whole), (later, later)):
+        with pytest.raises(LedgerError, match="there is nothing to compare"):
+            diff(one, other)

@@ -149,3 +149,28 @@ def test_a_normaliser_of_another_hand_is_no_figure_and_no_error(ledger: Write, n
         line["normaliser"] = normaliser
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8")
     assert not list(series(summarise(Ledger(folder)).bins, "denominator"))
+
+
+def test_a_step_behind_the_plans_end_is_drift(ledger: Write) -> None:
+    found = summarise(Ledger(ledger("a", spec=PLANNED.replace(**{"horizon.optimizer_steps": 3}))))
+    assert (found.drift, found.first_drift) == (1, 3)
+
+
+def test_of_a_long_run_first_and_last_are_the_first_and_the_last_step(ledger: Write) -> None:
+    def growing(step: int, rows: list[dict[str, Any]], scalars: dict[str, Any]) -> None:
+        rows[0]["response_tokens"] = step
+
+    found = summarise(Ledger(ledger("a", steps=1000, edit=growing)))
+    assert found.ends["response_tokens"] == (7, 1006)
+    (line,) = [line for line in text(found).splitlines() if line.startswith("response_tokens")]
+    assert line.split()[1:5] == ["7", "1,006", "7", "1,006"]
+
+
+def test_a_spec_with_a_number_beyond_floats_has_no_plan(ledger: Write) -> None:
+    folder = ledger("a")
+    file = folder / "rank-00000.jsonl"
+    first, *steps = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    told = json.loads(first)
+    told["spec"]["carried"]["learning_rate"] = 10**400
+    file.write_text("".join([json.dumps(told) + "\n", *steps]), encoding="utf-8")
+    assert summarise(Ledger(folder)).no_plan == "its specification cannot be read"

@@ -115,7 +115,7 @@ def test_seconds_that_are_no_number_are_refused_with_their_place(tmp_path: Path,
         list(read_steps(tmp_path / "a"))
 
 
-@pytest.mark.parametrize("unknown", [float("nan"), float("inf"), None])
+@pytest.mark.parametrize("unknown", [float("nan"), float("inf"), -1e-3, None])
 def test_what_no_clock_says_is_not_written(tmp_path: Path, unknown: float | None) -> None:
     with Writer(tmp_path / "a", header()) as writer:
         writer.append(record(0, rows_of(0), compute_seconds=unknown))

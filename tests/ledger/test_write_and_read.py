@@ -314,3 +314,45 @@ def test_importing_the_ledger_imports_neither_numpy_nor_torch():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epoch", [1]), ("epoch", 1.5), ("learning_rate", "fast"), ("gradient_norm", [0.5]), ("learning_rate", -(10**310)),
+     ("skipped", 0), ("skipped", "false"), ("lr_tick", None)],
+    ids=lambda value: str(value)[:12],
+)  # fmt: skip
+def test_a_scalar_of_another_kind_is_an_error_with_file_and_line(ledger, name, value):
+    path = ledger("run", steps=2) / "rank-00000.jsonl"
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), name: value})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(LedgerError, match=rf"rank-00000\.jsonl:3: {name} = "):
+        list(read_steps(path.parent))
+
+
+@pytest.mark.parametrize("column", ["reward", "advantage", "weights"])
+def test_a_whole_number_where_a_float_belongs_is_one(ledger, column):
+    path = ledger("run", steps=1) / "rank-00000.jsonl"
+    header_line, line = path.read_text().splitlines()
+    path.write_text(f"{header_line}\n{json.dumps({**json.loads(line), column: [1, 0, None, 10**20]})}\n")
+    (step,) = read_steps(path.parent)
+    assert (step[column], {type(value) for value in step[column]}) == ([1.0, 0.0, None, 1e20], {float, type(None)})
+    path.write_text(f"{header_line}\n{json.dumps({**json.loads(line), column: [1, 0, 0, 10**400]})}\n")
+    with pytest.raises(LedgerError, match=f"column {column}|not JSON"):
+        list(read_steps(path.parent))
+
+
+def test_a_file_that_is_none_is_an_error_that_names_it(ledger):
+    for name, made in (("a", lambda path: path.mkdir()), ("b", lambda path: path.symlink_to("nowhere"))):
+        path = ledger(name) / "rank-00000.jsonl"
+        path.unlink()
+        made(path)
+        with pytest.raises(LedgerError, match=r"rank-00000\.jsonl: it cannot be read"):
+            read_steps(path.parent)
+
+
+def test_a_rank_has_one_file(ledger):
+    path = ledger("run") / "rank-00000.jsonl"
+    (path.parent / "rank-000000.jsonl").write_text("a copy under a name that no writer gives")
+    assert [step["step"] for step in read_steps(path.parent)] == [0, 1, 2, 3]

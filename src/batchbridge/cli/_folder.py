@@ -73,14 +73,14 @@ class Line(NamedTuple):
 
 def line(found: Check) -> Line:
     """`word`: ok, error, undecided, or skipped for what is no run."""
-    errors = [one for one in found.counted.findings if one.severity == "error"]
+    wrong = [one for one in found.counted.findings if one.severity == "error" or one.undecided]
     if (reason := no_run(found.reading)) is not None:
         why = reason.message.partition(";")[0] if reason.code == "BB020" else reason.message
         return Line(found.name, "skipped", _cut(why))
     if found.verdict == "valid":
         return Line(found.name, "ok", _size(found.reading))
     certain = found.verdict == "invalid"
-    said = next((one for one in errors if one.undecided is not certain), None)
+    said = next((one for one in wrong if one.undecided is not certain), None)
     text = said.message if said is not None else "what it is depends on the version"
     return Line(found.name, "error" if certain else "undecided", _cut(text))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -32,9 +33,9 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     from batchbridge.diagnosis import doctor, known_texts, nearest, quoted_texts
 
     numbers = dict(_number(text) for text in given)
-    said = _said(text)
+    said, before = _said(text)
     readings, versioned = ([], True) if config is None else _readings(config, source)
-    found = doctor(said, numbers, readings=readings)
+    found = [replace(one, line=before + one.line) for one in doctor(said, numbers, readings=readings)]
     if as_json:
         from batchbridge.cli._json import print_json
 
@@ -54,26 +55,28 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     return FINE if found else UNDECIDED
 
 
-def _said(text: str | None) -> str:
-    """The end of the file that `text` names, or of standard input; or `text` itself, where it is more than a name."""
+def _said(text: str | None) -> tuple[str, int]:
+    """The end of the file that `text` names, or of standard input, and the lines before it; or `text` itself, where it
+    is more than a name."""
     from batchbridge.diagnosis import MAX_CHARACTERS
 
     if text is not None and text != "-" and not os.path.lexists(text):
         if len(text.split()) < _FEW:
             rule = f"; tip: a rule has a page: batchbridge rule {text}" if CODE.fullmatch(text) else ""
             raise click.UsageError(f"{text}: there is no such file; quote a text that is meant as one{rule}")
-        return text
+        return text, 0
     if text is None or text == "-":
         if sys.stdin.isatty():
             click.echo("paste the error text, then end the input (Ctrl-D)", err=True)
-        data = _end(sys.stdin.buffer, 4 * MAX_CHARACTERS)
+        data, before = _end(sys.stdin.buffer, 4 * MAX_CHARACTERS)
     else:
         try:
             with Path(text).open("rb") as file:
-                data = _end(file, 4 * MAX_CHARACTERS)
+                data, before = _end(file, 4 * MAX_CHARACTERS)
         except OSError as error:
             raise click.UsageError(f"{text}: {error.strerror}") from None
-    return data.decode("utf-8", errors="replace")
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"  # as PowerShell's > writes it
+    return data.decode(encoding, errors="replace"), before
 
 
 _FEW = 2
@@ -95,12 +98,15 @@ def _readings(config: str, source: dict[str, Any]) -> tuple[list[Reading], bool]
     return [first.reading, *(read(**{**asked, "version": version}) for version in reversed(releases))], False
 
 
-def _end(stream: BinaryIO, most: int) -> bytes:
-    """The last `most` bytes of a stream, in bounded memory."""
-    kept = b""
+def _end(stream: BinaryIO, most: int) -> tuple[bytes, int]:
+    """The last bytes of a stream, `most` or more, and the lines before them, in bounded memory."""
+    kept, before = b"", 0
     while chunk := stream.read(1 << 16):
-        kept = (kept + chunk)[-most:] if len(kept) + len(chunk) > 2 * most else kept + chunk
-    return kept[-most:]
+        kept += chunk
+        if len(kept) > 2 * most:
+            before += kept.count(b"\n", 0, -most)
+            kept = kept[-most:]
+    return kept, before
 
 
 def _number(text: str) -> tuple[str, int]:

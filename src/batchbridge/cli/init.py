@@ -85,9 +85,11 @@ def command(folder: str, write: bool) -> int:
 def _write(place: Path, text: str, shared: bool) -> None:
     """A new file, or a table behind what the file has."""
     try:
-        tomllib.loads(f"{place.read_text(encoding='utf-8')}\n{text}" if shared else text)
-        with place.open("a" if shared else "x", encoding="utf-8") as file:
-            file.write(f"\n{text}" if shared else text)
+        own = place.read_bytes().decode() if shared else ""
+        text = f"\n{text}" if shared else text
+        tomllib.loads(own + text)
+        with place.open("a" if shared else "x", encoding="utf-8", newline="\r\n" if "\r\n" in own else "") as file:
+            file.write(text)
     except OSError as error:
         raise click.UsageError(f"{place}: cannot be written: {error.strerror}") from None
     except ValueError:  # no TOML, or no UTF-8

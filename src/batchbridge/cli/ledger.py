@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from batchbridge.cli._output import html_option, keep, overwrite_option, say, wr
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
+
+if TYPE_CHECKING:
+    from batchbridge.ledger.reading import Ledger
 
 _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
@@ -50,8 +53,6 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     With --summary or --html the run as a whole: totals, what was skipped, resumed or not as planned, and the figures
     of the steps.
     """
-    from batchbridge.ledger import read_headers, read_steps
-
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
         raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
@@ -59,19 +60,27 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
         return _show_json(folder, first)
     if whole:
         return _whole(folder, html_file)
-    steps = read_steps(folder, start=first)
-    if told := _code(read_headers(folder)):
+    ledger, steps = _steps(folder, first)
+    if told := _code(ledger.headers):
         say(told)
-    for record in _up_to(first, steps):
+    for record in steps:
         say(_line(record))
-    if steps.incomplete:
-        say(f"incomplete: {steps.incomplete}")
+    if ledger.incomplete:
+        say(f"incomplete: {ledger.incomplete}")
     return FINE
 
 
-def _up_to(only: int | None, steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The steps; of those from `only` on, that one."""
-    return takewhile(lambda record: only is None or record["step"] == only, steps)
+def _steps(folder: str, only: int | None) -> tuple[Ledger, Iterator[dict[str, Any]]]:
+    """A ledger and its steps, or that one. Raises `click.UsageError` where it does not have it."""
+    from batchbridge.ledger.reading import Ledger
+
+    ledger = Ledger(folder)
+    if only is None:
+        return ledger, ledger.merged(ledger.first_step)
+    if not ledger.first_step <= only < ledger.stop_step:
+        known = f"{ledger.first_step} to {ledger.stop_step} (exclusive)"
+        raise click.UsageError(f"--step {only}: the ledger has the optimizer steps {known}")
+    return ledger, islice(ledger.merged(only), 1)
 
 
 def _whole(folder: str, html_file: str | None) -> int:
@@ -91,16 +100,18 @@ def _whole(folder: str, html_file: str | None) -> int:
 
 def _show_json(folder: str, only: int | None) -> int:
     """The records while they are read; what breaks them off stands behind them."""
-    from batchbridge.cli._json import print_lines
-    from batchbridge.ledger import read_steps
+    from batchbridge.cli._json import print_json, print_lines
 
+    try:
+        ledger, steps = _steps(folder, only)
+    except LedgerError as error:
+        return print_json([], refuse(error), error=str(error))
     ends: list[tuple[int, str | None]] = []
 
     def records() -> Iterator[dict[str, Any]]:
         try:
-            steps = read_steps(folder, start=only)
-            yield from ({"folder": folder, **record} for record in _up_to(only, steps))
-            ends.append((FINE, f"incomplete: {steps.incomplete}" if steps.incomplete else None))
+            yield from ({"folder": folder, **record} for record in steps)
+            ends.append((FINE, f"incomplete: {ledger.incomplete}" if ledger.incomplete else None))
         except LedgerError as error:
             ends.append((refuse(error), str(error)))
 

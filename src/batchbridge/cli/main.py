@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -65,7 +66,7 @@ EXAMPLES = {
     "diff": ("a.yaml b.yaml --world-size 8", "recipe.yaml --version-b 1.16.0"),
     "convert": ("recipe.yaml --world-size 8 --to verl -o run_verl.sh",),
     "scale": ("recipe.yaml --from 8 --world-size 6",),
-    "doctor": ("error.txt", "'AssertionError: only support equal chunk.' --config run.sh"),
+    "doctor": ("error.txt", "'only support equal chunk. Got size of DataProto 500 and chunk 96' --config run.sh"),
     "rule": ("BB-TRL-021",),
     "report": ("recipe.yaml --framework-version 1.16.0 --world-size 8",),
     "init": ("", ". --write"),
@@ -171,12 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = _run(None)
     # As mypy ends: taking apart first what goes with the process takes time and changes nothing.
     atexit._run_exitfuncs()
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed before the start
+    for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed before the start
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # it stays open
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a pipe in an ASCII locale must not crash on a user's text
             stream.reconfigure(errors="backslashreplace")

@@ -130,7 +130,7 @@ def report(found: Check, source: Source, said: Mapping[str, Any]) -> str:
     """
     reading = found.reading
     known = known_of(reading)
-    given = {key: _taken(where.value, reading.native.get(key, where.value)) for key, where in reading.given.items()}
+    given = {key: _taken(where.value, reading.native.get(key, where.value)) for key, where in reading.places.items()}
     shown = {key: known.value(key, value) for key, value in given.items() if key in known.keys}
     left_out = {*_texts(given.keys() - shown.keys()), *_texts(source.values), *_texts(source.argv), *_texts(source.env)}
     left_out |= {*_texts(value for key, value in given.items() if shown.get(key, "<").startswith("<"))}
@@ -305,7 +305,7 @@ def _settings(reading: Reading, shown: Mapping[str, str]) -> Iterator[str]:
     if not reading.given:
         yield "no settings"
     for key, value in shown.items():
-        line = reading.given[key].line
+        line = reading.places[key].line
         yield f"{key} = {value}{'' if line is None else f'    line {line}'}"
     if more := len(reading.given) - len(shown):
         yield f"... and {more} settings that are left out: no table of BatchBridge has them"

@@ -17,6 +17,7 @@ from batchbridge.comparing.scale import Choice, Scaling
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading
 from batchbridge.errors import CannotEdit
+from batchbridge.meaning.findings import Where
 from batchbridge.reading.files import SCRIPTS
 from batchbridge.reading.read import read_source
 
@@ -31,8 +32,8 @@ def applied(
     adapter = adapters[scaling.reading.framework]
     if path.suffix.lower() in SCRIPTS:
         return _in_script(scaling.reading, choice, path, adapter, **asked)
-    settings = {key: new for key, (_, new) in choice.settings.items()}
-    # What need not change is not asked for.
+    settings = {key: new for key, (_, new) in choice.settings.items() if new is not None}
+    # What need not change is not asked for; what contradicts the rest goes.
     written = dataclasses.replace(choice.written, values=settings)
     found = Conversion(
         source=choice.reading,
@@ -67,15 +68,18 @@ def _in_script(
     text, _, _ = decoded(path.read_bytes())
     lines = text.split("\n")  # only at line feeds, as lines are counted
     problems, changes = [], []
-    new = {key: (old, value) for key, (old, value) in choice.settings.items() if not _stands(reading, key, path)}
+    places = {key: place for key, place in reading.places.items() if _stands(place, path)}
+    new = {key: pair for key, pair in choice.settings.items() if key not in places}
     anchor: tuple[int, int, str] | None = None
     for key, (old, value) in choice.settings.items():
         if key in new:
             continue
-        place = reading.given[key]
-        at = (place.line or 1) - 1
+        at = (places[key].line or 1) - 1
         pattern = rf"(?<!\S)((?:\+{{0,2}}|--){re.escape(key)})(=|\s+)({_VALUE})(?=\s|$)"
         found = list(re.finditer(pattern, lines[at])) if at < len(lines) else []
+        if value is None:
+            problems.append(f"{key} contradicts the rest: take it out of line {at + 1}")
+            continue
         if len(found) != 1 or not _plain(value):
             problems.append(f"line {at + 1} does not say {key} as one plain word: set it to {value} there")
             continue
@@ -107,10 +111,9 @@ def _in_script(
     return edited, tuple(changes)
 
 
-def _stands(reading: Reading, key: str, path: Path) -> bool:
+def _stands(place: Where, path: Path) -> bool:
     """Whether a setting stands in the script itself, and not in a file that it names."""
-    place = reading.given.get(key)
-    return place is not None and place.line is not None and place.file is not None and Path(place.file) == path
+    return place.line is not None and place.file is not None and Path(place.file) == path
 
 
 def _plain(value: object) -> bool:

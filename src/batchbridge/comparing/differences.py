@@ -77,6 +77,7 @@ def outside_of(reading: Reading) -> dict[str, str]:
     """
     adapter = plugins.adapters().get(reading.framework)
     used = {key for origin in reading.provenance.values() for key in origin.keys}
+    used |= reading.places.keys() - reading.given.keys()  # what stands there under another name
     found = {}
     for key in {**reading.given, **reading.native}:
         if key in used:

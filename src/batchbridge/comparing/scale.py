@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import product
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
@@ -388,16 +389,20 @@ class _Judge:
     def plain(self, choice: Choice) -> Choice:
         """`choice` with the least settings: a key that the configuration does not have is set where it must be."""
         before = self.before
-        given = {key: before.native[key] for key in before.given if key in before.native}
+        given = {key: before.native[key] for key in before.places if key in before.native}
         told = None if before.spec is None else before.spec.topology.world_size
         # The devices may have been said beside the settings: by a launcher, or by whoever asks.
         wrong = [finding for finding in self._reading(given, told).findings if finding.severity == "error"]
         beside = {place.key for finding in wrong for place in finding.where}
         given = {key: value for key, value in given.items() if key not in beside}
         changes = {key: value for key, value in choice.written.values.items() if before.native.get(key, _NO) != value}
-        for world, devices in ((None, None), (told, choice.spec.topology.world_size)):
+        # What the choice says in other words (TRL's generation_batch_size for steps_per_generation) may have to go.
+        others = dict.fromkeys(given.keys() - dict(flat(choice.written.values)).keys(), _NO)
+        sizes = ((None, None), (told, choice.spec.topology.world_size))
+        for tried, (world, devices) in product((changes, {**changes, **others}), sizes):
             same = self._means(given, world) == before.spec
-            if same and self._means({**given, **changes}, devices) == choice.spec:
+            if same and self._means({**given, **tried}, devices) == choice.spec:
+                changes = tried
                 break
         else:
             return choice
@@ -407,12 +412,12 @@ class _Judge:
                 changes = fewer
         settings = {key: pair for key, pair in choice.settings.items() if key.split(".")[0] in changes}
         plain = {key: value for key, value in changes.items() if not isinstance(value, Mapping)}
-        settings |= {key: (before.native.get(key), value) for key, value in plain.items()}
+        settings |= {key: (before.native.get(key), None if value is _NO else value) for key, value in plain.items()}
         return dataclasses.replace(choice, settings=settings)
 
     def _means(self, values: Mapping[str, Any], world: int | None) -> Spec | None:
         """The specification of settings on `world` devices; None where they are not valid."""
-        reading = self._reading(values, world)
+        reading = self._reading({key: value for key, value in values.items() if value is not _NO}, world)
         return reading.spec if reading.verdict == "valid" else None
 
     def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:

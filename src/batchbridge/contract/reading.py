@@ -193,6 +193,14 @@ class Reading:
     """Native settings that nobody said, with the place that they were guessed from: an accelerate file beside a recipe.
     An error about one leaves the verdict open."""
 
+    @property
+    def places(self) -> dict[str, Where]:
+        """`given`, by the keys of `native`: an adapter may know a setting by its name in later versions."""
+        return {
+            place.key if place.key is not None and place.key in self.native else key: place
+            for key, place in self.given.items()
+        }
+
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of native `keys`, for a finding; one that was not given has its default and no file."""
         return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)

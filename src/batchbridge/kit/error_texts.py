@@ -11,9 +11,11 @@ from batchbridge.rules.nearest_numbers import nearest_numbers
 
 
 def pattern(text: str, *names: str) -> str:
-    """`text`, a regular expression, with its `#`s standing for whole numbers with these names, in order."""
+    """`text`, a regular expression, with its `#`s standing for whole numbers with these names, in order; no number is a
+    part of a larger one, which is no size."""
     first, *rest = text.split("#")
-    return first + "".join(rf"(?P<{name}>\d{{1,9}}){part}" for name, part in zip(names, rest, strict=True))
+    number = r"(?<!\d)(?P<{}>\d{{1,9}})(?!\d)"
+    return first + "".join(f"{number.format(name)}{part}" for name, part in zip(names, rest, strict=True))
 
 
 def setting(key: str, *values: int) -> Iterator[Fix]:
@@ -53,8 +55,9 @@ _QUOTED = re.compile(
 _REMARK = re.compile(r",? (?:after (?!\*)|from train|at the |once |on the |for the critic)|\.? \(|\. Also ")
 """The pattern where a `native` stops quoting and goes on in our words; a number in brackets ends no quotation."""
 _WORD = re.compile(r"\.{3}|\w+(?:[.'/-]\w+)*")
-_GAP = r"(?:\W|\([^()]{0,80}\)){1,12}?"
-"""The pattern between two words: punctuation, and values in brackets that the quotation leaves out."""
+_GAP = r"(?:\W|\([^()\w]{0,20}\w[^()]{0,80}\)){1,12}?"
+"""The pattern between two words: punctuation, and values in brackets that the quotation leaves out. Nothing is both:
+else there would be twice as many ways through each pair of brackets, and no end."""
 _FEW = 3
 """Words below which a message is looked for behind its exception alone."""
 

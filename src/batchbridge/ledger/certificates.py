@@ -358,6 +358,8 @@ def _parts(told: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
     theirs = {_span(part): part for part in found}
     if len(mine) != len(told):
         yield "records.parts: an entry is no part, or stands there twice"
+    if [span for span in mine if span in theirs] != [span for span in theirs if span in mine]:
+        yield "records.parts: the entries are in another order"
     for span, part in theirs.items():
         steps = f"step {span[0]}" if span[1] == span[0] + 1 else f"steps {span[0]} to {span[1] - 1}"
         if span not in mine:

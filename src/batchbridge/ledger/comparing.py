@@ -127,6 +127,8 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
             if differences:
                 break
         compared += 1
+    if not compared and not differences:
+        raise LedgerError(f"no optimizer step that {ledger_b.folder} has, too: there is nothing to compare", a.folder)
     aspect = min(differences, key=get_args(Aspect).index, default=None)
     return LedgerDiff(
         equal=aspect is None,
@@ -197,7 +199,7 @@ class _Comparison:
         return {aspect: detail for aspect, detail in found.items() if detail}
 
     def _unequal_rows(self, name: str, a: Sequence[Any], b: Sequence[Any]) -> list[int]:
-        finite = [abs(value) for value in a if value is not None and math.isfinite(value)]
+        finite = [abs(value) for value in (*a, *b) if value is not None and math.isfinite(value)]
         slack = 0.0 if name == "weights" else self.rtol * max(finite, default=0.0)
         rows = []
         for i, (x, y) in enumerate(zip(a, b, strict=True)):
@@ -219,16 +221,16 @@ class _Comparison:
             if applied_a is not applied_b:
                 self.not_compared.setdefault("weights", "one run did not record what it applied")
             return ""
-        rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if a["response_tokens"][i]]
+        said = list(map(all, zip(a["response_tokens"], b["response_tokens"], strict=True)))  # others weigh nothing
+        rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if said[i]]
         if rows:
             detail = _rows("weight", applied_a, applied_b, keys, rows)
             return f"{detail}; normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
-        one, other = a["normaliser"], b["normaliser"]
-        if one and other and not any(ranks) and one["aggregation"] == other["aggregation"] != "prompt_mean":
-            factors = _normaliser(a).step_factor(), _normaliser(b).step_factor()
-            if not self._close(*factors):
-                return f"normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
-        return ""
+        one, other = _normaliser(a), _normaliser(b)
+        if not one or not other or one.aggregation != other.aggregation or one.aggregation == "prompt_mean":
+            return ""
+        same = self._close(one.step_factor(), other.step_factor())
+        return "" if same else f"normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
 
     def _chosen(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str:
         name = "chosen_tokens"
@@ -257,9 +259,9 @@ def applied_weights(step: _Step) -> list[float] | None:
     step records neither, or ranks that record no weights disagree on the normaliser."""
     if step["weights"] is not None:
         return list(step["weights"])
-    if step["normaliser"] is None or "normaliser" in step["disagreeing"]:
-        return None
     normaliser, tokens = _normaliser(step), step["response_tokens"]
+    if normaliser is None:
+        return None
     if normaliser.aggregation == "prompt_mean":
         groups = list(zip(step["rollout"], step["prompt"], strict=True))
         group_tokens: Counter[tuple[int, int]] = Counter()
@@ -312,16 +314,24 @@ def _rows(name: str, a: Sequence[Any], b: Sequence[Any], keys: Sequence[tuple[in
     return f"{name} of {len(rows)} of {len(keys)} completions: {shown}" + (", ..." if len(rows) > _SHOWN else "")
 
 
-def _normaliser(step: _Step) -> Normaliser:
-    return Normaliser(**step["normaliser"])
+def _normaliser(step: _Step) -> Normaliser | None:
+    """The normaliser of a step; None where none is recorded, ranks disagree on it, or another hand wrote what none is
+    made of."""
+    if step["normaliser"] is None or "normaliser" in step["disagreeing"]:
+        return None
+    try:
+        found = Normaliser(**step["normaliser"])
+        by_prompt = found.aggregation == "prompt_mean" and found.prompts > 0
+        return found if by_prompt or found.step_factor() >= 0 else None
+    except (TypeError, ValueError, ArithmeticError):
+        return None
 
 
 def _normaliser_text(step: _Step) -> str:
-    ranks = step["disagreeing"].get("normaliser")
-    if ranks or step["normaliser"] is None:
-        return "not common to the ranks" if ranks else "not recorded"
-    n = step["normaliser"]
-    return f"{n['aggregation']} (B = {n['completions']}, T = {n['tokens']}, c = {n['constant']})"
+    if "normaliser" in step["disagreeing"]:
+        return "not common to the ranks"
+    n = _normaliser(step)
+    return "not recorded" if n is None else f"{n.aggregation} (B = {n.completions}, T = {n.tokens}, c = {n.constant})"
 
 
 def _rollouts_differ(ledger_a: Ledger, ledger_b: Ledger, a: _Step, b: _Step) -> str | None:
@@ -350,8 +360,10 @@ def _rollouts_differ(ledger_a: Ledger, ledger_b: Ledger, a: _Step, b: _Step) -> 
 
 
 def _whole(ledger: Ledger, prompts: set[int]) -> bool:
-    size = ledger.headers[-1].get("spec", {}).get("rollout", {}).get("prompts_per_rollout")
-    return size is not None and len(prompts) >= size
+    try:
+        return len(prompts) >= int(ledger.headers[-1]["spec"]["rollout"]["prompts_per_rollout"])
+    except (KeyError, TypeError, ValueError):  # none, or a specification of another hand
+        return False
 
 
 def _prompts(ledger: Ledger, start: int, rollouts: set[int]) -> tuple[dict[int, set[int]], bool]:

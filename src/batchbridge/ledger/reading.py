@@ -23,12 +23,16 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
     **{name: {str} for name in ("prompt_fingerprint", "completion_fingerprint")},
     "old_logprobs": {str, type(None)},
-    **{name: {float, int, type(None)} for name in ("reward", "advantage")},
-    "weights": {float, int, type(None)},
+    **{name: {float, type(None)} for name in FLOATS},
     **{name: {str} for name in OPTIONAL_COLUMNS},
 }
+_SCALARS: dict[str, set[type]] = {
+    "epoch": {int},
+    **{name: {float, type(None)} for name in ("learning_rate", "gradient_norm")},
+    **{name: {bool} for name in ("skipped", "lr_tick")},
+}
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
+_FILE_NAME = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,})\.jsonl")  # as it is written: a rank has one file
 _LISTED = 8  # ranks that a message names
 _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are closed in between, whatever the world size
 _LEAST_BYTES = 1 << 14
@@ -223,7 +227,7 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
         if not isinstance(values, list) or len(values) != rows:
             raise LedgerError(f"column {name} is no list of {rows} values", part.file, part.number)
         kinds = set(map(type, values))
-        if str in kinds and name in FLOATS:
+        if name in FLOATS and not kinds <= _ALLOWED[name]:
             values = record[name] = [_number(value) for value in values]
             kinds = set(map(type, values))
         if not kinds <= _ALLOWED[name]:
@@ -232,6 +236,9 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
             )
     for name in ("learning_rate", "gradient_norm"):
         record[name] = _number(record[name])
+    for name, kinds in _SCALARS.items():
+        if type(record[name]) not in kinds:
+            raise LedgerError(f"{name} = {record[name]!r:.60} is not: {SCALARS[name]}", part.file, part.number)
     if not (record["normaliser"] is None or isinstance(record["normaliser"], dict)):
         raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
     for name in TIMES.keys() & record.keys():
@@ -278,6 +285,10 @@ def merge(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
+    """A float for a whole number, and for the texts of what JSON lacks; all else as it is."""
+    if type(value) is int:
+        with contextlib.suppress(OverflowError):
+            return float(value)
     return _NONFINITE.get(value, value) if isinstance(value, str) else value
 
 

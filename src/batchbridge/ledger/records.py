@@ -162,7 +162,7 @@ class StepRecord:
         lengths = {name: len(record[name]) for name in columns if record[name] is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
-        if self.compute_seconds is not None and math.isfinite(self.compute_seconds):
+        if self.compute_seconds is not None and 0 <= self.compute_seconds < math.inf:
             record["compute_seconds"] = round(self.compute_seconds, 6)
         return record
 

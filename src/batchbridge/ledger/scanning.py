@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO, FileIO
@@ -78,7 +79,7 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
     torn, expected, number, offset = False, 0, 0, 0
     twins = iter(beside.stretches if beside else ())
     least, most = _bounds(0)
-    with local.open("rb", buffering=0) as file:
+    with _opened(local, path) as file:
         blocks = _blocks(file, 0, at_a_time=_HEADER_BYTES)
         while block := next(blocks, None):
             lines, end = block
@@ -188,6 +189,16 @@ def place_of(file: RankFile, stretch: Stretch, step: int) -> tuple[int, int]:
 
 
 # ---- helpers
+
+
+@contextmanager
+def _opened(local: Path, path: Path | str) -> Iterator[FileIO]:
+    """The file, open. path: its name in the `LedgerError` where it is none, or cannot be read."""
+    try:
+        with local.open("rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise LedgerError(f"it cannot be read: {error.strerror}", path) from None
 
 
 def _blocks(

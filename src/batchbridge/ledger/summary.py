@@ -102,18 +102,23 @@ class Bin:
     figures: dict[str, Range] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, step: _Step, planned: int | None) -> None:
-        """Counts a step in. planned: completions that the plan has in it; None: no plan."""
-        self.last = step["step"]
-        for name, figure in FIGURES.items():
-            if not (values := [value for value in figure.of(step, planned) if math.isfinite(value)]):
-                continue
-            here, count = Range(min(values), sum(values) / len(values), max(values)), self._counts[name]
+    def add(self, step: int, figures: Mapping[str, Range]) -> None:
+        """Counts a step in. figures: its own."""
+        self.last = step
+        for name, here in figures.items():
+            count = self._counts[name]
             if (was := self.figures.get(name)) is not None:
                 mean = (was.mean * count + here.mean) / (count + 1)
                 here = Range(min(was.least, here.least), mean, max(was.most, here.most))
             self.figures[name] = here
             self._counts[name] += 1
+
+
+def _figures_of(step: _Step, planned: int | None) -> Iterator[tuple[str, Range]]:
+    """The figures of one step. planned: completions that the plan has in it; None: no plan."""
+    for name, figure in FIGURES.items():
+        if values := [value for value in figure.of(step, planned) if math.isfinite(value)]:
+            yield name, Range(min(values), sum(values) / len(values), max(values))
 
 
 @dataclass(kw_only=True)
@@ -135,7 +140,8 @@ class Summary:
     steps in which the optimizer did not step. starts: rank 0's headers, in order. drift: steps whose completions are
     not those of the plan; None where there is none to hold them against, and `no_plan` says why. incomplete: what the
     ledger's end lacks. timed: steps in which every rank's seconds are known, and there are several; ratios:
-    the sum over them of the slowest rank's seconds over the mean's.
+    the sum over them of the slowest rank's seconds over the mean's. ends: each figure's mean in the first and in the
+    last step that recorded it.
     """
 
     folder: str
@@ -155,6 +161,7 @@ class Summary:
     no_plan: str | None = None
     ranks: defaultdict[int, Rank] = field(default_factory=lambda: defaultdict(Rank))
     bins: list[Bin] = field(default_factory=list)
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def straggler(self) -> tuple[int, Rank] | None:
@@ -204,12 +211,15 @@ def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
         found.ratios += straggler[1]
     planned = None
     if plan is not None and found.drift is not None:
-        members = plan.step(number).members
+        members = plan.step(number).members if number < plan.total_optimizer_steps else ()
         planned = len(members)
         if not as_planned([step], members):
             found.drift += 1
             found.first_drift = number if found.first_drift is None else found.first_drift
-    found.bins[-1].add(step, planned)
+    figures = dict(_figures_of(step, planned))
+    found.bins[-1].add(number, figures)
+    for name, one in figures.items():
+        found.ends[name] = found.ends.get(name, (one.mean, one.mean))[0], one.mean
 
 
 def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
@@ -220,7 +230,7 @@ def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
     try:
         plan = plan_of(Spec.from_dict(header["spec"]), header["dataset_size"])
         total = plan.total_optimizer_steps
-    except (KeyError, TypeError, ValueError) as error:  # PlanError, or a specification of another time
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # PlanError, or a specification of another time
         return None, error.reason if isinstance(error, PlanError) else "its specification cannot be read"
     if isinstance(plan, CandidatePlan):
         return None, "; ".join(plan.undecided.values())

@@ -308,7 +308,9 @@ def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterato
     yield from (f"  {one_line(one.message)}" for one in found.reading.findings if one.code == "BB024")
     if not versioned and found.findings:
         yield f"  no version of {framework} was named: one that says this is taken; --framework-version names yours"
-    if not found.findings:
+    if not found.reading.native:
+        yield from (f"  {name} is not read: {line}" for line in _problems(found.reading))
+    elif not found.findings:
         read_as = who(found.reading) if versioned else f"{framework} of every known version"
         yield f"  {name}, as {read_as}: breaks no rule with this text; is it the run's framework, version, devices?"
     for finding in found.findings:
@@ -384,7 +386,10 @@ _ROWS = (
 
 def _choice(index: int, choice: Choice) -> Iterator[str]:
     yield f"{index}  {choice.title}, {count(choice.spec.topology.world_size, 'device')}"
-    changed = [f"{key} = {one_line(new)} (was {one_line(old)})" for key, (old, new) in choice.settings.items()]
+    changed = [
+        f"{key} {'removed' if new is None else f'= {one_line(new)}'} (was {one_line(old)})"
+        for key, (old, new) in choice.settings.items()
+    ]
     yield f"   set: {', '.join(changed) or 'nothing'}"
     if not choice.lost:
         yield "   keeps everything"

@@ -114,8 +114,9 @@ def ledger(found: Summary) -> str:
     try:
         spec = Spec.from_dict(last.get("spec", {}))
         derived = derive(spec, last.get("dataset_size"))
-    except (TypeError, ValueError):  # of another time, or of another hand
-        spec, derived = None, {}
+        drawn = _lanes(spec, derived)
+    except (TypeError, ValueError, ArithmeticError):  # of another time, or of another hand
+        drawn, derived = None, {}
     titles, ranks = render.ranks(found)
     return _page(
         "ledger.html",
@@ -126,7 +127,7 @@ def ledger(found: Summary) -> str:
         charts=[_chart(one, points) for name, one in FIGURES.items() if (points := list(series(found.bins, name)))],
         each=max((one.last - one.first + 1 for one in found.bins), default=1),
         derived=derived,
-        lanes=None if spec is None else _lanes(spec, derived),
+        lanes=drawn,
         rank_titles=titles,
         ranks=ranks,
         starts=found.starts,

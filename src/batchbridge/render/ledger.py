@@ -25,9 +25,7 @@ def summary(found: Summary) -> str:
         ranges = [one.figures[name] for one in found.bins if name in one.figures]
         if ranges:
             least, most = min(one.least for one in ranges), max(one.most for one in ranges)
-            first, last = ranges[0], ranges[-1]
-            shown = (first.mean, last.mean, least, most)
-            rows.append((name, *(figure(value) for value in shown), about.unit))
+            rows.append((name, *(figure(value) for value in (*found.ends[name], least, most)), about.unit))
     if rows:
         lines += ["", *plain_table(("figure", "first", "last", "least", "most", "unit"), rows).splitlines()]
     if found.ranks:

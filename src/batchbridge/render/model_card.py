@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchbridge.meaning.briefs import printable
 from batchbridge.meaning.spec import Spec
 from batchbridge.render.text import one_line
 
@@ -98,8 +99,8 @@ def _code(code: Mapping[str, Any] | None) -> str:
 
 
 def _said(value: object) -> str:
-    """A text of the ledger's in one line, without markup."""
-    return _MARKUP.sub(r"\\\1", one_line(value)[:200])
+    """A text of the ledger's in one line, without markup and control characters: a carriage return ends lines, too."""
+    return _MARKUP.sub(r"\\\1", printable(one_line(value))[:200])
 
 
 def _plain(value: object) -> str:
