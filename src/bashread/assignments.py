@@ -70,6 +70,7 @@ def _as_array(shell: Shell, name: str, line: int) -> Array:
 def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None:
     before: Array = _as_array(shell, name, line) if append else {}
     array: Array = {}
+    shell.spend(len(before) // 4)
     place = max((key for key in before if isinstance(key, int)), default=-1) + 1
     for raw, at in shell.raw_words([child for child in node.children if child.type in WORDS]):
         if raw.startswith("[") and "]=" in raw:

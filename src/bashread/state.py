@@ -25,6 +25,8 @@ MAX_WORK = 3_000_000
 """Most characters looked at while expanding, and the bound of time: some 2 seconds of CPU."""
 MAX_DEPTH = 40
 """Deepest nesting of statements, function calls and nested scripts."""
+MAX_EXPANSIONS = 10_000
+"""Most `$` that a text of a script may have."""
 MAX_COMMANDS = 20_000
 """Most commands that a script may execute."""
 
@@ -276,6 +278,8 @@ class Shell:
     def run_text(self, text: str, base: int) -> Outcome:
         """Runs a script; `base` lines stand before its first."""
         self.spend(len(text) * 4)
+        if text.count("$") > MAX_EXPANSIONS:  # the grammar takes the square of their number in a here-document
+            raise TooMuch(f"more than {MAX_EXPANSIONS:,} expansions")
         before = self.source, self.base
         try:
             self.source, root = parse(text.encode("utf-8", "replace"))

@@ -454,7 +454,6 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | 
     if key is None:
         names = names_of(scope.unknowns.of(single(subscript, line, scope)))
         return scope.unknowns.mark(Unknown(f"${{{name}[{subscript}]}}", line, names))
-    scope.spend(len(array) // 4)
     before = (array[one] for one in array if isinstance(one, int) and isinstance(key, int) and one < key)
     if undecided := _undecided(before, line, scope):
         return undecided
@@ -480,6 +479,7 @@ def keys_of(array: Array) -> list[int | str]:
 
 def index(array: Array, subscript: str, line: int, scope: Scope) -> int | str | None:
     """The key that `subscript` names; None where it is not decided."""
+    scope.spend(len(array) // 4)
     if any(isinstance(key, str) for key in array):
         key = single(subscript, line, scope)
         return None if scope.unknowns.of(key) else key

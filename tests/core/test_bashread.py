@@ -306,6 +306,9 @@ HOSTILE = {
     "lines taken for one": "a=1 b=2\nx\n" * 4_000,
     "appended": "a=()\na+=" + "b" * 60_000 + "\n" + "a+=$a\n" * 30_000,
     "elements": "A=(" + "a " * 50_000 + ")\nfor i in {1..900}; do x ${A[i]}; done",
+    "expansions of a here-document": "cat <<E\n" + "$a " * 80_000 + "\nE\n",
+    "appended one by one": "A+=(x)\n" * 30_000,
+    "set one by one": "".join(f"A[{place}]=x\n" for place in range(20_000)) + "x ${A[@]}",
     "open loops": "while read a; do " * 12 + "x $a" + "; done" * 12,
     "blanks that are words": "x" + " \\ " * 60_000,
 }
