@@ -101,9 +101,10 @@ class _Parser:
         ahead = self.tokens[self.place + 1] if self.place + 1 < len(self.tokens) else ""
         if ahead in _ASSIGNMENTS and _is_name(self.peek()):
             name, operator = self.take(), self.take()
+            before = self.read(name) if operator != "=" else 0
             value = self.nested(self.assignment)
             if operator != "=":
-                value = self.binary(operator[:-1], self.read(name), value)
+                value = self.binary(operator[:-1], before, value)
             return self.store(name, value)
         return self.conditional()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bashread.state import Shell
-from bashread.syntax import WORDS
+from bashread.syntax import WORDS, assignments
 from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
 from bashread.words import fields, index, single
 
@@ -20,19 +20,22 @@ def assign_all(shell: Shell, node: Node) -> Outcome:
     return DONE
 
 
-def assign(shell: Shell, node: Node) -> Outcome:
+def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
+    """The assignment `node`, whose value may end only at `end`."""
     name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
     if name_node is None:
         raise NotBash("an assignment is not read")
     line, append = shell.at(node), any(child.type == "+=" for child in node.children)
+    if value is not None and b"\\" in shell.source[name_node.end_byte : value.start_byte]:
+        raise NotBash(f"{' '.join(shell.raw(node).split())[:40]}: where the value begins is not read")
     raw_name = shell.raw(name_node)
     name, bracketed, rest = raw_name.partition("[")
-    # The grammar ends a value early in rare cases; the whole text up to the node's end is the value.
-    raw_value = "" if value is None else shell.source[value.start_byte : node.end_byte].decode("utf-8", "replace")
+    start, end = node.end_byte if value is None else value.start_byte, max(end, node.end_byte)
+    raw_value = shell.source[start:end].decode("utf-8", "replace")
     if value is not None and value.type == "array" and not bracketed:
         _array(shell, name, value, line, append)
         return DONE
-    text = single(raw_value, line, shell)
+    text = single(f"{name}={raw_value}", line, shell).removeprefix(f"{name}=")  # x=a:~/b has two places for a ~
     if bracketed:
         array = _as_array(shell, name, line)
         key = index(array, rest.removesuffix("]"), line, shell)
@@ -65,8 +68,10 @@ def _as_array(shell: Shell, name: str, line: int) -> Array:
 
 
 def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None:
-    array: Array = _as_array(shell, name, line) if append else {}
-    place = max((key for key in array if isinstance(key, int)), default=-1) + 1
+    before: Array = _as_array(shell, name, line) if append else {}
+    array: Array = {}
+    shell.spend(len(before) // 4)
+    place = max((key for key in before if isinstance(key, int)), default=-1) + 1
     for raw, at in shell.raw_words([child for child in node.children if child.type in WORDS]):
         if raw.startswith("[") and "]=" in raw:
             subscript, _, value = raw[1:].partition("]=")
@@ -83,29 +88,42 @@ def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None
         for word in fields(raw, at, shell):
             array[place] = word
             place += 1
-    shell.variables[name] = array
+    before.update(array)
+    shell.variables[name] = before
 
 
 def declare(shell: Shell, node: Node) -> Outcome:
     local = shell.in_function and shell.raw(node).startswith(("local", "declare", "typeset"))
-    options = "".join(
-        shell.raw(child) for child in node.children if child.type == "word" and shell.raw(child).startswith("-")
-    )
-    associative, integer = "A" in options, "i" in options
-    for child in node.children:
-        if child.type == "variable_assignment":
-            name_node = child.child_by_field_name("name")
-            if local and name_node is not None:
-                _keep(shell, shell.raw(name_node))
-            assign(shell, child)
-            if integer and name_node is not None:
-                _as_number(shell, shell.raw(name_node), shell.at(child))
-        elif child.type == "variable_name":
+    made, rest = assignments(node.children)
+    words = shell.expanded([child for child in rest if child.type in WORDS and child.type != "variable_name"])
+    options = "".join(word.text for word in words if word.text.startswith("-"))
+    exports = shell.raw(node).startswith("export")
+    if not exports and set(options) & set("nlu"):
+        raise NotBash(f"{shell.raw(node)[:40]}: these options are not read")
+    if exports or "x" in options:
+        names = [shell.raw(child).partition("=")[0] for child in node.children] + [word.text for word in words]
+        shell.exported.update(name.partition("=")[0] for name in names)
+    local, associative, integer = local and "g" not in options, "A" in options, "i" in options
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if equals:
+            if local:
+                _keep(shell, name)
+            shell.variables[name] = value
+    for child, end in made:
+        name_node = child.child_by_field_name("name")
+        if local and name_node is not None:
+            _keep(shell, shell.raw(name_node))
+        assign(shell, child, end)
+        if integer and name_node is not None:
+            _as_number(shell, shell.raw(name_node), shell.at(child))
+    for child in rest:
+        if child.type == "variable_name":
             name = shell.raw(child)
             if local:
                 _keep(shell, name)
             if local or associative:
-                shell.variables[name] = {} if associative else ""
+                shell.variables[name] = {}
     return DONE
 
 
@@ -141,5 +159,5 @@ def unset(shell: Shell, node: Node) -> Outcome:
                 array.pop(key, None)
                 shell.variables[name] = array
         else:
-            shell.variables[name] = ""  # the environment's value is gone, too
+            shell.variables[name] = {}  # the environment's value is gone, too
     return DONE

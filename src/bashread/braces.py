@@ -7,7 +7,7 @@ import re
 from bashread.quotes import skipped
 from bashread.values import Scope
 
-_RANGE = r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])"
+_RANGE = r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d{1,9}))?"
 
 
 def braces(raw: str, scope: Scope) -> list[str]:
@@ -32,9 +32,10 @@ def _range(inner: str, scope: Scope) -> list[str] | None:
     if match is None:
         return None
     if match[4]:
-        first, last, step = ord(match[4]), ord(match[5]), 1
+        first, last = ord(match[4]), ord(match[5])
     else:
-        first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
+        first, last = int(match[1]), int(match[2])
+    step = abs(int(match[3] or match[6] or 1)) or 1
     scope.spend(abs(last - first) // step + 1)
     numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
     if match[4]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from bashread.conditions import plain
@@ -25,7 +26,7 @@ def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> O
         return DONE
     arguments = [word.text for word in words[1:]]
     end = "\n"
-    while arguments and arguments[0] in ("-n", "-e", "-ne", "-en"):
+    while arguments and re.fullmatch("-[neE]+", arguments[0]):
         option = arguments.pop(0)
         end = "" if "n" in option else end
         if "e" in option and any("\\" in text for text in arguments):
@@ -103,7 +104,9 @@ def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> 
 
 def _shift(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     count = words[1].text if len(words) > 1 else "1"
-    if count.isascii() and count.isdigit():
+    if shell.positional and (shell.unknowns.of(count) or any(word.open for word in shell.positional)):
+        shell.positional = [Word(shell.unknowns.mark(Unknown("$@", line)), line, open=True)]
+    elif count.isascii() and count.isdigit() and int(count[:6]) <= len(shell.positional):
         shell.positional = shell.positional[int(count[:6]) :]
     return DONE
 
@@ -112,13 +115,15 @@ def _set(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     texts = [word.text for word in words]
     if "--" in texts:
         shell.positional = words[texts.index("--") + 1 :]
+    elif len(words) > 1 and not texts[1].startswith(("-", "+")):
+        shell.positional = words[1:]
     return DONE
 
 
 def _read(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    for word in words[1:]:
-        if word.text.isidentifier():
-            shell.variables[word.text] = shell.unknowns.mark(Unknown(f"${word.text}", line))
+    for name in (*(word.text for word in words[1:]), "REPLY", "MAPFILE", "OPTARG", "OPTIND"):
+        if name.isidentifier():
+            shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
     return ASSUMED
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bashread.assignments import assign
 from bashread.builtins import BUILTINS, Builtin
 from bashread.state import Exit, Return, Shell
-from bashread.syntax import WORDS, beyond
-from bashread.values import ASSUMED, DONE, Outcome, Word
+from bashread.syntax import WORDS, assignments, beyond
+from bashread.values import ASSUMED, DONE, NotBash, Outcome, Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str | None = None) -> Outcome:
     """Runs a simple command; extra: words of it that the grammar put elsewhere. document: its here-document."""
     line = shell.at(node)
+    prefix, rest = assignments(node.children)
     nodes: list[Node] = []
-    for child in node.children:
+    for child in rest:
         if child.type == "command_name":
             nodes += child.children or [child]
         elif child.type == "file_redirect":
@@ -28,19 +29,19 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
             nodes.append(child)
     words = shell.expanded([*nodes, *extra])
     # FOO=1 program: for the program only; its value may set nothing here.
-    prefix = [child for child in node.children if child.type == "variable_assignment"]
     if not words:
-        for child in prefix:
-            assign(shell, child)
+        for child, end in prefix:
+            assign(shell, child, end)
         return DONE
     if prefix and words[0].text in (*shell.functions, "bash", "sh", "eval"):
-        saved = shell.copied()
-        for child in prefix:
-            assign(shell, child)
+        saved, exported = shell.copied(), shell.exported
+        for child, end in prefix:
+            assign(shell, child, end)
+        shell.exported = exported | {shell.raw(child).partition("=")[0] for child, _ in prefix}
         try:
             return execute(shell, words, line, document)
         finally:
-            shell.variables = saved
+            shell.variables, shell.exported = saved, exported
     return execute(shell, words, line, document)
 
 
@@ -49,6 +50,12 @@ def execute(shell: Shell, words: list[Word], line: int, document: str | None = N
     name, arguments = words[0].text, words[1:]
     if name in shell.functions:
         return _call(shell, name, arguments, line)
+    return _outside(shell, words, line, document)
+
+
+def _outside(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    """Runs what is no function of the script."""
+    name = words[0].text
     act = _RUNNERS.get(name) or BUILTINS.get(name)
     if act is not None:
         return act(shell, words, line, document)
@@ -76,9 +83,13 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
 
 def _nested(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     """The commands `bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
-    options = [word for word in words[1:] if word.text.startswith("-")]
-    rest = words[1 + len(options) :]
-    inline = any(option.text[1:2] != "-" and "c" in option.text for option in options)
+    inline, rest = False, words[1:]
+    while rest and rest[0].text[:1] in ("-", "+"):
+        option = rest[0].text
+        inline |= option[1:2] != "-" and "c" in option
+        rest = rest[2 if option in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else 1 :]
+        if option in ("-", "--"):
+            break
     code = rest[0] if inline and rest else Word(document, line) if document is not None and not rest else None
     if code is None or shell.unknowns.of(code.text):
         if not inline and rest:
@@ -95,6 +106,7 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
 
     zero = shell.zero
     with shell.subshell():
+        shell.variables = {name: value for name, value in shell.variables.items() if name in (*shell.exported, "IFS")}
         shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
         try:
             return shell.enclosed(run, Exit)
@@ -107,20 +119,29 @@ def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     if shell.unknowns.of(text):
         shell.remark("not_read", line, f"eval runs text that is not decided: {shell.unknowns.shown(text)[:60]}")
         return ASSUMED
-    shell.depth += 1
     return shell.run_text(text, line - 1)
 
 
 def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    if len(words) == 1:
+    rest = words[1:]
+    while rest and rest[0].text.startswith("-"):
+        rest = rest[2 if rest[0].text == "-a" else 1 :]
+    if not rest:
         return DONE
-    raise Exit(line, execute(shell, words[1:], line, document))
+    raise Exit(line, _outside(shell, rest, line, document))
 
 
 def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     if len(words) == 1 or words[1].text.startswith("-"):
         return ASSUMED
-    return execute(shell, words[1:], line, document)
+    return _outside(shell, words[1:], line, document)
+
+
+def _time(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    rest = words[2 if [word.text for word in words[1:2]] == ["-p"] else 1 :]
+    if rest and rest[0].text == "{":
+        raise NotBash("a group of commands after time is not read")
+    return execute(shell, rest, line, document) if rest else DONE
 
 
 _RUNNERS: Mapping[str, Builtin] = {
@@ -128,5 +149,6 @@ _RUNNERS: Mapping[str, Builtin] = {
     **dict.fromkeys(("command", "builtin"), _builtin),
     "eval": _eval,
     "exec": _exec,
+    "time": _time,
 }
 """Commands that run other commands."""

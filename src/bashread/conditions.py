@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bashread.patterns import matcher
 from bashread.quotes import skipped
 from bashread.values import NotBash, Outcome, Scope, Unknown
-from bashread.words import fields, pattern, single
+from bashread.words import element, fields, pattern, single
 
 
 class _Operand(NamedTuple):
@@ -129,8 +129,9 @@ class _Conditions:
             return self.open(text) if decided is None else Outcome(decided == empty)
         if self.peek() == "-v" and self.peek(1) is not None:
             self.take()
-            name = self.text(self.take())
-            return Outcome(self.scope.value(name, self.line) is not None)
+            name, bracketed, subscript = self.text(self.take()).partition("[")
+            value = element(name, subscript.removesuffix("]") if bracketed else None, self.line, self.scope)
+            return Outcome(value is not None and not self.scope.unknowns.plain(value))
         if self.peek() in _FILES and self.peek(1) is not None:
             shown = f"{self.take().raw} {self.scope.unknowns.shown(self.words[self.place].raw)}"
             self.take()

@@ -72,7 +72,7 @@ def matching(raw: str, start: int) -> int:
     raise NotBash(f"a {opened} is not closed")
 
 
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "r": "\r", "e": "\x1b"}
+_ESCAPES = dict(zip("nt\\'\"abreEvf?", "\n\t\\'\"\a\b\r\x1b\x1b\v\f?", strict=True))
 
 
 def ansi_c(raw: str) -> str:
@@ -84,8 +84,11 @@ def ansi_c(raw: str) -> str:
             return _ESCAPES[code]
         try:
             number = int(code[1:], 16) if code[0] in "xuU" else int(code, 8)
+            if code[0] not in "uU" and number > 0x7F:
+                return chr(0xDC00 + number % 256)  # a byte of UTF-8, see PEP 383
             return chr(number) if 0 < number < 0xD800 else ""
         except ValueError:
             return match[0]
 
-    return re.sub(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", one, raw, flags=re.DOTALL)
+    text = re.sub(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", one, raw, flags=re.DOTALL)
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from bashread.arithmetic import NotArithmetic, evaluate
 from bashread.script import Argument, Command, Remark
 from bashread.syntax import parse
-from bashread.values import ASSUMED, DONE, Array, NotBash, Outcome, TooMuch, Unknown, Unknowns, Word, names_of
+from bashread.values import ASSUMED, DONE, MARK, Array, NotBash, Outcome, TooMuch, Unknown, Unknowns, Word, names_of
 from bashread.words import element, fields, single
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ MAX_WORK = 3_000_000
 """Most characters looked at while expanding, and the bound of time: some 2 seconds of CPU."""
 MAX_DEPTH = 40
 """Deepest nesting of statements, function calls and nested scripts."""
+MAX_EXPANSIONS = 10_000
+"""Most `$` that a text of a script may have."""
 MAX_COMMANDS = 20_000
 """Most commands that a script may execute."""
 
@@ -31,6 +34,8 @@ _PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/nu
           | [^|&;()`$<>]* (?:\s1?|&)>\s*/dev/null (?:\s+2>&1)? )
     \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)"""
 """A program that prints nothing, and a word for either end of it."""
+
+_GAP = re.compile(rb"(?:[ \t]|\\[ \t\n])*")
 
 Variables = dict[str, "str | Array"]
 Functions = dict[str, tuple["Node", bytes]]
@@ -67,7 +72,8 @@ class Shell:
         self._statements = statements
         self.unknowns = Unknowns()
         self.env = env
-        self.variables: Variables = {}
+        self.variables: Variables = {"IFS": " \t\n"}
+        self.exported = set(env)
         self.functions: Functions = {}
         self.positional: list[Word] = []
         self.zero: str | None = None
@@ -78,7 +84,8 @@ class Shell:
         self.only_if: tuple[Unknown, ...] = ()
         self.captured: list[str] | None = None
         self.decided_output = True
-        self.ways_out: dict[type[Exit | Return], tuple[Unknown, ...]] = {Exit: (), Return: ()}  # see `enclosed`
+        self.ways_out: dict[object, tuple[Unknown, ...]] = dict.fromkeys((Exit, Return, "break", "continue"), ())
+        """What decides, for each way out, whether it is taken; see `enclosed`."""
         self.work = self.depth = 0
         self.source = b""
         self.base = self.line = 0
@@ -94,7 +101,7 @@ class Shell:
             place = int(name[:6]) - 1
             if place < len(self.positional):
                 return self.positional[place].text
-            return "" if self.in_function else None
+            return {} if self.in_function else None
         if name in self.variables:
             return self.variables[name]
         return self.env.get(name)
@@ -130,26 +137,29 @@ class Shell:
         def put(name: str, value: int) -> None:
             if "[" in name:
                 raise NotArithmetic(f"{name} is set")
-            self.assign(name, str(value), line)
+            unknown = Unknown(f"${name}", line, names_of(missing))
+            self.assign(name, self.unknowns.mark(unknown) if missing else str(value), line)
 
+        number = 1
         try:
-            number = 0 if missing else evaluate(expanded, get, put)
+            number = evaluate(MARK.sub("1", expanded), get, put)
         except NotArithmetic as error:
-            raise NotBash(f"$(({text.strip()})): {error}") from None
+            if not missing:
+                raise NotBash(f"$(({text.strip()})): {error}") from None
         return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names_of(missing))) if missing else str(number)
 
     def _number(self, name: str, line: int, missing: list[Unknown], depth: int) -> int:
         """A variable, or an element of an array, as a number; a name in it is looked up again, as bash does."""
         name, bracket, subscript = name.partition("[")
-        value = element(name, subscript.removesuffix("]"), line, self) if bracket else self.value(name, line)
+        value = element(name, subscript.removesuffix("]"), line, self) or "" if bracket else self.value(name, line)
         if isinstance(value, dict):
             value = value[0].text if 0 in value else ""
         if value is None:
             missing.append(Unknown(f"${name}", line, (name,), plain=True))
-            return 0
+            return 1
         if unknown := self.unknowns.of(value):
             missing.extend(unknown)
-            return 0
+            return 1
         if depth > 8:
             raise NotArithmetic(f"{name} refers to itself")
         return evaluate(value, lambda other: self._number(other, line, missing, depth + 1), lambda *_: None)
@@ -211,8 +221,10 @@ class Shell:
         start, outer = self.saved(), self.only_if
         self.only_if = (*outer, *(one for one in unknown if one not in outer))
         ends: list[Variables] = []
+        arguments: list[list[Word]] = []
         functions = dict(self.functions)
         leaving: Exit | Return | LoopLeft | None = None
+        printed = len(self.captured or ())
         for body in bodies:
             variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
             self.restore((variables, dict(start[1]), start[2]))
@@ -220,17 +232,22 @@ class Shell:
                 body()
             except (Exit, Return) as left:
                 leaving = left
-                self.ways_out[type(left)] = tuple(dict.fromkeys((*self.ways_out[type(left)], *unknown)))
+                self._way_out(type(left), unknown)
             except LoopLeft as left:
                 leaving = left
+                self._way_out(left.name, unknown)
             else:
                 ends.append(self.variables)
+                arguments.append(self.positional)
                 functions |= self.functions
         self.only_if = outer
+        self.decided_output &= leaving is None and len(self.captured or ()) == printed
         if not ends:
             assert leaving is not None
             raise leaving
         self.functions = functions
+        if any(words != arguments[0] for words in arguments):
+            self.positional = [Word(self.unknowns.mark(Unknown("$@", line, names_of(unknown))), line, open=True)]
         merged: Variables = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = [end.get(name) for end in ends]
@@ -241,6 +258,9 @@ class Shell:
                 merged[name] = self.unknowns.mark(Unknown(f"${name}", line, names_of(unknown)))
         self.variables = merged
         return Outcome(None, unknown)
+
+    def _way_out(self, way: object, unknown: tuple[Unknown, ...]) -> None:
+        self.ways_out[way] = tuple(dict.fromkeys((*self.ways_out[way], *unknown)))
 
     # ---- running
 
@@ -257,12 +277,13 @@ class Shell:
 
     def run_text(self, text: str, base: int) -> Outcome:
         """Runs a script; `base` lines stand before its first."""
-        source = text.encode("utf-8", "replace")
-        self.spend(len(source) * 4)
+        self.spend(len(text) * 4)
+        if text.count("$") > MAX_EXPANSIONS:  # the grammar takes the square of their number in a here-document
+            raise TooMuch(f"more than {MAX_EXPANSIONS:,} expansions")
         before = self.source, self.base
-        self.source, self.base = source, base
         try:
-            root = parse(source)
+            self.source, root = parse(text.encode("utf-8", "replace"))
+            self.base = base
             if root.has_error:
                 self._errors(root)
             return self.block(root.children)
@@ -294,8 +315,14 @@ class Shell:
     def block(self, nodes: Sequence[Node]) -> Outcome:
         """Runs statements in turn; the last one's outcome."""
         outcome = DONE
-        for node in nodes:
-            if node.is_named and node.type not in ("comment", "ERROR"):  # errors: see `_errors`
+        for node, after in zip_longest(nodes, nodes[1:]):
+            if not node.is_named or node.type in ("comment", "ERROR"):  # errors: see `_errors`
+                continue
+            if after is not None and after.type == "&":  # in the background
+                with self.subshell(), contextlib.suppress(Exit):
+                    self.run(node)
+                outcome = DONE
+            else:
                 outcome = self.run(node)
         return outcome
 
@@ -323,12 +350,21 @@ class Shell:
     def raw_words(self, nodes: Sequence[Node]) -> list[tuple[str, int]]:
         """The raw words of `nodes`; nodes that touch are one word."""
         found: list[tuple[int, int, int]] = []
-        for node in nodes:
-            if found and self.source[found[-1][1] : node.start_byte] in (b"", b"\\\n"):
-                found[-1] = (found[-1][0], node.end_byte, found[-1][2])
+        for start, end, line in self._pieces(nodes):
+            if found and self.source[found[-1][1] : start] in (b"", b"\\\n"):
+                found[-1] = (found[-1][0], end, found[-1][2])
             else:
-                found.append((node.start_byte, node.end_byte, self.at(node)))
+                found.append((start, end, line))
         return [(self.source[start:end].decode("utf-8", "replace"), line) for start, end, line in found]
+
+    def _pieces(self, nodes: Sequence[Node]) -> Iterator[tuple[int, int, int]]:
+        """Where words or parts of them begin and end, and their lines; the grammar takes `\\ ` for a blank."""
+        for node, after in zip_longest(nodes, nodes[1:]):
+            yield node.start_byte, node.end_byte, self.at(node)
+            gap = _GAP.match(self.source, node.end_byte, after.start_byte if after else len(self.source))
+            if gap and (after is None or gap.end() == after.start_byte):
+                for blank in re.finditer(rb"(?:\\[ \t])+", gap[0]):
+                    yield gap.start() + blank.start(), gap.start() + blank.end(), self.at(node)
 
     def expanded(self, nodes: Sequence[Node]) -> list[Word]:
         """The words that `nodes` become as arguments of a command."""

@@ -11,7 +11,7 @@ from bashread.commands import command
 from bashread.conditions import bracket
 from bashread.patterns import matcher
 from bashread.state import Exit, LoopLeft, Shell, Statements
-from bashread.syntax import WORDS, assigned, beyond, clauses
+from bashread.syntax import WORDS, beyond, clauses
 from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown, names_of
 from bashread.words import heredoc, pattern, single
 
@@ -50,10 +50,16 @@ def _list(shell: Shell, node: Node) -> Outcome:
 def _pipeline(shell: Shell, node: Node) -> Outcome:
     parts = [child for child in node.children if child.is_named and child.type != "comment"]
     shell.decided_output = False
+    outcome = ASSUMED
     for part in parts:
+        if (
+            part.child_by_field_name("body") or part
+        ).type == "list":  # the grammar's `(a && b) | c`: bash's a && (b | c)
+            outcome = shell.run(part)
+            continue
         with shell.subshell(), contextlib.suppress(Exit):
             shell.run(part)
-    return ASSUMED
+    return outcome
 
 
 def _negated(shell: Shell, node: Node) -> Outcome:
@@ -99,7 +105,7 @@ def _document(shell: Shell, node: Node) -> str:
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if start is None or body is None:
         return ""
-    text = shell.raw(body)
+    text = shell.source[body.start_byte - body.start_point[1] : body.end_byte].decode("utf-8", "replace")
     if "<<-" in shell.raw(node)[:4]:
         text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
     quoted = any(mark in shell.raw(start) for mark in "'\"\\")
@@ -135,7 +141,7 @@ def _otherwise(shell: Shell, rest: list[Node]) -> Outcome:
 def _for(shell: Shell, node: Node) -> Outcome:
     name_node = node.child_by_field_name("variable")
     body = node.child_by_field_name("body")
-    if name_node is None or body is None:
+    if name_node is None or body is None or shell.raw(node).startswith("select"):
         raise NotBash("a for loop is not read")
     name = shell.raw(name_node)
     listed = any(child.type == "in" for child in node.children)
@@ -143,10 +149,12 @@ def _for(shell: Shell, node: Node) -> Outcome:
     raws = [child for child in raws if child.end_byte <= body.start_byte]
     words = shell.expanded(raws) if listed else list(shell.positional)
     unknown = tuple(one for word in words for one in shell.unknowns.of(word.text))
-    if unknown:
-        return _unknown_turns(shell, name, unknown, body, shell.at(node))
+    line = shell.at(node)
 
     def going(turn: int) -> Outcome:
+        if unknown:
+            shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line, names_of(unknown)))
+            return Outcome(None, unknown)
         if turn < len(words):
             shell.variables[name] = words[turn].text
         return Outcome(turn < len(words))
@@ -156,51 +164,76 @@ def _for(shell: Shell, node: Node) -> Outcome:
 
 def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]) -> Outcome:
     """A loop that goes on while `going`, asked before each turn with the number of those before it, says so."""
+    line, leaves = shell.at(node), any(word in shell.raw(body) for word in ("break", "continue"))
+
+    def open_turn() -> Outcome:
+        with contextlib.suppress(LoopLeft):
+            shell.block(body.children)
+        return DONE
+
+    def and_again() -> Outcome:
+        open_turn()
+        recorded = len(shell.commands)
+        going(1)
+        del shell.commands[recorded:]
+        return DONE
+
     for turn in range(MAX_TURNS + 1):
         outcome = going(turn)
         if outcome.value is None:
-            unknown = outcome.unknown or (_exit_status(shell, node),)
-            return _unknown_turns(shell, None, unknown, body, shell.at(node))
+            return _unknown_turns(shell, and_again, outcome.unknown or (_exit_status(shell, node),), line)
         if not outcome.value:
             return DONE
         if turn == MAX_TURNS:
             break
+        before, recorded, broken = shell.saved() if leaves else None, len(shell.commands), False
+        outer, shell.ways_out = shell.ways_out, {**shell.ways_out, "break": (), "continue": ()}
         try:
             shell.block(body.children)
         except LoopLeft as left:
             if left.levels > 1:
                 raise LoopLeft(left.name, left.levels - 1) from None
-            if left.name == "break":
-                return DONE
+            broken = left.name == "break"
+        finally:
+            open_break, open_next = shell.ways_out["break"], shell.ways_out["continue"]
+            shell.ways_out |= {"break": outer["break"], "continue": outer["continue"]}
+        if before and (open_break or open_next):  # nothing decides whether all of this turn runs, or any after it
+            shell.restore(before)
+            del shell.commands[recorded:]
+            if open_break:
+                return _unknown_turns(shell, and_again, open_break, line)
+            shell.branches([open_turn, lambda: DONE], open_next, line)
+        elif broken:
+            return DONE
     raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
 
 
-def _unknown_turns(shell: Shell, name: str | None, unknown: tuple[Unknown, ...], body: Node, line: int) -> Outcome:
-    """A loop whose turns are not decided: one turn is read, in which every variable that it sets is unknown."""
-
-    def forget() -> None:
-        for changed in {*assigned(body, shell.raw), *([name] if name else [])}:
-            shell.variables[changed] = shell.unknowns.mark(Unknown(f"${changed}", line, names_of(unknown)))
-
-    def turn() -> Outcome:
-        forget()
-        with contextlib.suppress(LoopLeft):
-            shell.block(body.children)
-        forget()
-        return DONE
-
-    return shell.branches([turn, lambda: DONE], unknown, line)
+def _unknown_turns(shell: Shell, turn: Callable[[], Outcome], unknown: tuple[Unknown, ...], line: int) -> Outcome:
+    """A loop whose turns are not decided: one turn is read, in which every variable that a turn changes is unknown."""
+    changing: set[str] = set()
+    while True:
+        for name in changing:
+            shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line, names_of(unknown)))
+        before, recorded = shell.saved(), len(shell.commands)
+        shell.branches([turn, lambda: DONE], unknown, line)
+        changed = {name for name, value in shell.variables.items() if before[0].get(name) != value}
+        if shell.positional != before[2]:
+            before = (*before[:2], shell.positional)
+            changed.add("@")
+        if changed <= changing:
+            return Outcome(None, unknown)
+        changing |= changed
+        shell.restore(before)
+        del shell.commands[recorded:]
 
 
 def _c_for(shell: Shell, node: Node) -> Outcome:
     body, line = node.child_by_field_name("body"), shell.at(node)
-    head = shell.raw(node)
-    start, end = head.find("(("), head.find("))")
-    parts = head[start + 2 : end].split(";")
-    if body is None or len(parts) != 3 or start < 0:
+    head = "" if body is None else shell.raw(node)[: body.start_byte - node.start_byte]
+    parts = head[head.find("((") + 2 : head.rfind("))")].split(";")
+    if body is None or len(parts) != 3:
         raise NotBash("a for loop is not read")
-    if unknown := shell.unknowns.of(shell.arithmetic(parts[0], line)):
-        return _unknown_turns(shell, None, unknown, body, line)
+    shell.arithmetic(parts[0], line)
 
     def going(turn: int) -> Outcome:
         if turn:
@@ -231,6 +264,8 @@ def _case(shell: Shell, node: Node) -> Outcome:
     line = shell.at(node)
     subject = single(shell.raw(subject_node), line, shell)
     items = [child for child in node.children if child.type == "case_item"]
+    if any(child.type in (";&", ";;&") for item in items for child in item.children):
+        raise NotBash("a case whose items fall through is not read")
     unknown = shell.unknowns.of(subject)
     for item, shape in ((one, shape) for one in items for shape in _patterns(shell, one)):
         wanted = pattern(shape, line, shell) if not unknown else ""

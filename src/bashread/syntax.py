@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bashread.values import NotBash
@@ -24,12 +25,39 @@ WORDS = frozenset(
 """The kinds of nodes that are a word of a command, or a part of one."""
 
 
-def parse(source: bytes) -> Node:
-    """The root of the syntax tree of a script (UTF-8); parts that are no bash are ERROR nodes."""
+def parse(source: bytes) -> tuple[bytes, Node]:
+    """A script (UTF-8) and the root of its syntax tree; parts that are no bash are ERROR nodes.
+
+    The grammar takes some commands of two lines for one: `a=1 b=2` and what is below it, `a | b | c` and `d && e` below
+    it. The script comes back with a semicolon where such a line ends.
+    """
     import tree_sitter
 
-    language = tree_sitter.Language(_grammar())
-    return tree_sitter.Parser(language).parse(_OUTSIDE_ASCII.sub(_stand_in, source)).root_node
+    parser = tree_sitter.Parser(tree_sitter.Language(_grammar()))
+    for _ in range(_ROUNDS):
+        root = parser.parse(_OUTSIDE_ASCII.sub(_stand_in, source)).root_node
+        ends = [0, *sorted(_ends_inside(root, source)), len(source)]
+        if len(ends) == 2:
+            break
+        source = b";".join(source[start:end] for start, end in pairwise(ends))
+    return source, root
+
+
+_ROUNDS = 8
+_NO_PARTS = ("comment", "file_redirect")
+
+
+def _ends_inside(root: Node, source: bytes) -> Iterator[int]:
+    """The places inside commands where a line, and so the command, ends."""
+    left = [root]
+    while left:
+        node = left.pop()
+        if node.start_point[0] < node.end_point[0]:
+            left += node.children
+            parts = [one for one in node.children if node.type == "command" and one.type not in _NO_PARTS]
+            for part, after in pairwise(parts):
+                if b"\n" in source[part.end_byte : after.start_byte].replace(b"\\\n", b""):
+                    yield part.end_byte
 
 
 def _grammar() -> object:
@@ -60,6 +88,21 @@ def _stand_in(found: re.Match[bytes]) -> bytes:
     return "\N{SECTION SIGN}".encode() * signs + b"_" * odd
 
 
+def assignments(nodes: Sequence[Node]) -> tuple[list[tuple[Node, int]], list[Node]]:
+    """The assignments among `nodes`, each with the place where its value ends (the grammar ends some early, and takes
+    their rest for words), and the other nodes."""
+    found: list[tuple[Node, int]] = []
+    rest: list[Node] = []
+    for node in nodes:
+        if node.type == "variable_assignment":
+            found.append((node, node.end_byte))
+        elif found and node.start_byte == found[-1][1] and node.type in (*WORDS, "command_name"):
+            found[-1] = (found[-1][0], node.end_byte)
+        else:
+            rest.append(node)
+    return found, rest
+
+
 def beyond(redirect: Node) -> list[Node]:
     """The grammar counts every word after `> file` to the redirection; only the first is its destination."""
     words = [child for child in redirect.children if child.type in WORDS and child.type != "file_descriptor"]
@@ -78,14 +121,3 @@ def clauses(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
     condition = [child for child in node.children if child.end_byte <= then.start_byte]
     body = [child for child in node.children if child.start_byte >= then.end_byte and child not in rest]
     return condition, body, rest
-
-
-def assigned(node: Node, raw: Callable[[Node], str]) -> set[str]:
-    """Every variable that something inside `node` sets."""
-    found, left = set(), [node]
-    while left:
-        one = left.pop()
-        if one.type == "variable_assignment" and (name := one.child_by_field_name("name")) is not None:
-            found.add(raw(name).partition("[")[0])
-        left += one.children
-    return found

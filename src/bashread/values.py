@@ -13,10 +13,14 @@ Array = dict[int | str, "Word"]
 
 
 class Word(NamedTuple):
-    """One word and the line of the script that it stands in; marks of `Unknowns` stand for what is not decided."""
+    """One word and the line of the script that it stands in; marks of `Unknowns` stand for what is not decided.
+
+    open: what is not decided stands outside quotes, so that the word may be any number of words.
+    """
 
     text: str
     line: int
+    open: bool = False
 
 
 class TooMuch(Exception):
@@ -77,7 +81,7 @@ class Unknowns:
 
     def of(self, text: str) -> tuple[Unknown, ...]:
         """The unknowns that `text` depends on."""
-        return tuple(dict.fromkeys(self.known[int(number)] for number in _MARK.findall(text)))
+        return tuple(dict.fromkeys(self.known[int(number)] for number in MARK.findall(text)))
 
     def given_by(self, text: str, name: str) -> str:
         """`text` where `name` decides what nothing else would: `${DEVICE:-$(probe)}` is decided by `--env DEVICE`."""
@@ -86,21 +90,21 @@ class Unknowns:
             unknown = self.known[int(match[1])]
             return match[0] if unknown.given else self.mark(unknown._replace(given=(name,)))
 
-        return _MARK.sub(one, text)
+        return MARK.sub(one, text)
 
     def shown(self, text: str) -> str:
         """`text` with the user's own spelling in place of every mark."""
-        return _MARK.sub(lambda match: self.known[int(match[1])].shown, text)
+        return MARK.sub(lambda match: self.known[int(match[1])].shown, text)
 
     def plain(self, text: str) -> bool:
         """Whether `text` is nothing but variables that nothing has set."""
-        return bool(text) and not _MARK.sub("", text) and all(unknown.plain for unknown in self.of(text))
+        return bool(text) and not MARK.sub("", text) and all(unknown.plain for unknown in self.of(text))
 
     def empty(self, text: str) -> bool | None:
         """Whether `text` is empty; unset environment variables are. None: not decided."""
         if not text or self.plain(text):
             return True
-        return False if _MARK.sub("", text) else None
+        return False if MARK.sub("", text) else None
 
 
 class Scope(Protocol):
@@ -127,4 +131,4 @@ class Scope(Protocol):
         """Counts work; raises `TooMuch`."""
 
 
-_MARK = re.compile("\0(\\d+)\0")
+MARK = re.compile("\0(\\d+)\0")

@@ -7,8 +7,9 @@ Bash Reference Manual 5.2, "Shell Expansions".
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from bashread.braces import braces
@@ -24,17 +25,20 @@ class _Event(NamedTuple):
     kind: Literal["quoted", "literal", "split"]
     text: str = ""
     items: tuple[Word, ...] | None = None
+    by: str = " "
 
     def joined(self) -> str:
-        """The text, words with a blank between them."""
-        return self.text if self.items is None else " ".join(item.text for item in self.items)
+        """The text, words with `by` between them."""
+        return self.text if self.items is None else self.by.join(item.text for item in self.items)
 
 
 def fields(raw: str, line: int, scope: Scope) -> list[Word]:
     """The words that the raw word `raw` becomes as an argument of a command."""
     made: list[Word] = []
+    if raw.startswith(("<(", ">(")):  # the name of a pipe
+        return [Word(scope.unknowns.mark(Unknown(raw, line)), line)]
     for text in braces(raw, scope):
-        made += _split(_events(text, line, scope), line)
+        made += _split(_events(text, line, scope), line, _separators(scope))
     return made
 
 
@@ -53,8 +57,21 @@ def pattern(raw: str, line: int, scope: Scope) -> str:
     parts = []
     for event in _events(raw, line, scope):
         text = event.joined()
-        parts.append(re.sub(r"([*?\[])", r"[\1]", text) if event.kind == "quoted" else text)
+        if event.kind == "quoted":
+            parts.append(re.sub(r"([*?\[])", r"[\1]", text))
+        elif re.search(r"[?*+@!]\(", text):
+            raise NotBash(f"{raw}: a pattern of patterns is not read")
+        else:
+            parts.append(
+                re.sub(r"\[:(\w+):\]", lambda named: _CLASSES.get(named[1], named[0]), text.replace("[^", "[!"))
+            )
     return _bounded("".join(parts))
+
+
+_NAMED = "alpha digit alnum upper lower space blank xdigit punct"
+_HELD = ("A-Za-z", "0-9", "A-Za-z0-9", "A-Z", "a-z", " \t-\r", " \t", "0-9A-Fa-f", "!-/:-@[-`{-~")
+_CLASSES = dict(zip(_NAMED.split(), _HELD, strict=True))
+"""What `[[:alpha:]]` and its like hold."""
 
 
 def _joined(events: Iterator[_Event]) -> str:
@@ -67,36 +84,50 @@ def _bounded(text: str) -> str:
     return text
 
 
-def _split(events: Iterator[_Event], line: int) -> list[Word]:
-    """The words of one raw word; blanks split unquoted expansions only."""
+def _separators(scope: Scope) -> str:
+    """The characters of `$IFS`; bash's own where nothing decides them."""
+    value = scope.value("IFS", 0)
+    return value if isinstance(value, str) and not scope.unknowns.of(value) else " \t\n"
+
+
+@functools.cache
+def _cuts(separators: str) -> re.Pattern[str]:
+    """The pattern of what stands between words: blanks, or another separator (group 1) with the blanks around it."""
+    blank = "".join(char for char in separators if char in " \t\n")
+    other = "".join(char for char in separators if char not in blank)
+    blanks, others = (f"[{re.escape(chars)}]" if chars else r"[^\s\S]" for chars in (blank, other))
+    return re.compile(f"{blanks}*({others}){blanks}*|{blanks}+")
+
+
+def _split(events: Iterator[_Event], line: int, separators: str) -> list[Word]:
+    """The words of one raw word; separators split unquoted expansions only."""
     done: list[Word] = []
     current: list[str] | None = None
-    at = line
+    at, undecided = line, False
 
     def close() -> None:
-        nonlocal current
+        nonlocal current, undecided
         if current is not None:
-            done.append(Word(_bounded("".join(current)), at))
-        current = None
+            done.append(Word(_bounded("".join(current)), at, undecided))
+        current, undecided = None, False
 
     for event in events:
         for number, item in enumerate((Word(event.text, line),) if event.items is None else event.items):
             if number:
                 close()
-            pieces = re.split(_BLANKS, item.text) if event.kind == "split" else [item.text]
+            pieces = _cuts(separators).split(item.text) if event.kind == "split" else [item.text]
             for place, piece in enumerate(pieces):
-                if place:
+                if place % 2:  # a separator; two that are no blanks have an empty word between them
+                    current = [] if piece and current is None else current
                     close()
-                if piece or event.kind != "split":
+                elif piece or event.kind != "split":
                     if not current:  # a quote that opens the word says nothing yet about where its text stands
                         current, at = [], item.line
                     if piece:
                         current.append(piece)
+                        undecided |= item.open or (event.kind == "split" and "\0" in piece)
     close()
     return done
-
-
-_BLANKS = r"[ \t\n]+"
 
 
 # ---- the pieces of a word
@@ -137,7 +168,9 @@ def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator
             yield from inner
             place = end + 1
         elif char == "~":
-            home = place == 0 and following in ("", "/")
+            equals = raw.find("=", 0, place)
+            begins = place == 0 or place == equals + 1 or raw[place - 1] == ":"
+            home = begins and following in ("", "/", ":") and (place == 0 or raw[: max(equals, 0)].isidentifier())
             yield _Event("quoted", _variable("HOME", line, scope)) if home else _Event("literal", "~")
             place += 1
         elif char == "$" and following == "'" and mode == "word":
@@ -184,6 +217,8 @@ class _Expansion(NamedTuple):
                 return self.text(self.scope.arithmetic(inner, self.line)), end + 1
             if inner.startswith("(") and inner.endswith(")"):
                 return self.text(self.scope.arithmetic(inner[1:-1], self.line)), end + 1
+            if re.search(r"\bcase\b", inner) and not re.search(r"\besac\b", inner):
+                raise NotBash(f"$({' '.join(inner.split())[:40]}: a case in $( ) is not read")
             return self.text(self.scope.substitute(inner, self.line)), end + 1
         if match := re.compile(_NAME).match(raw, place + 1):
             return self.plain(match[0]), match.end()
@@ -191,6 +226,9 @@ class _Expansion(NamedTuple):
 
     def text(self, text: str) -> list[_Event]:
         return [_Event(self.kind, text)]
+
+    def apart(self, items: Iterable[Word], *, star: bool = False) -> list[_Event]:
+        return [_Event(self.kind, items=tuple(items), by=_separators(self.scope)[:1] if star else " ")]
 
     def mark(self, content: str, decided_by: str = "") -> str:
         """The mark of `${content}`, which nothing decides, or what decides the text `decided_by`."""
@@ -200,7 +238,7 @@ class _Expansion(NamedTuple):
     def plain(self, name: str) -> list[_Event]:
         """The expansion of `$name`."""
         if name == "@" or (name == "*" and self.kind == "split"):
-            return [_Event(self.kind, items=tuple(self.scope.words()))]
+            return self.apart(self.scope.words(), star=name == "*")
         return self.text(_variable(name, self.line, self.scope))
 
     def parameter(self, content: str) -> list[_Event]:
@@ -225,14 +263,15 @@ class _Expansion(NamedTuple):
             return self.listed(content, name, operator, argument, star=(subscript or name) == "*")
         return self.operated(content, name, element(name, subscript, self.line, self.scope), operator, argument)
 
-    def operated(self, content: str, name: str, text: str, operator: str, argument: str) -> list[_Event]:
-        """The expansion of `${name<operator><argument>}` where the value is `text`."""
-        unknowns = self.scope.unknowns
+    def operated(self, content: str, name: str, value: str | None, operator: str, argument: str) -> list[_Event]:
+        """The expansion of `${name<operator><argument>}` where the value is `value`; None: certainly unset."""
+        unknowns, text = self.scope.unknowns, value or ""
         if not operator:
             return self.text(text)
         if operator.lstrip(":") in _DEFAULTS:
             # An unset variable is a mark that is `plain`; a variable that is set to nothing counts only with the colon.
-            missing = unknowns.empty(text) if operator.startswith(":") else unknowns.plain(text)
+            unset = value is None or (unknowns.plain(text) and self.scope.value(name, self.line) is None)
+            missing = unknowns.empty(text) if operator.startswith(":") else unset
             act = operator[-1]
             if missing is None:
                 return self.text(self.mark(content, text))
@@ -248,6 +287,7 @@ class _Expansion(NamedTuple):
             ]
             if act == "=":
                 self.scope.assign(name, _joined(iter(made)), self.line)
+                return self.text(_joined(iter(made)))
             return made
         if unknowns.of(text):
             return self.text(self.mark(content, text))
@@ -276,8 +316,8 @@ class _Expansion(NamedTuple):
         if operator[0] == "/":
             old, _, new = at_slash(argument)
             wanted, instead = pattern(old, self.line, self.scope), single(new, self.line, self.scope)
-            if self.scope.unknowns.of(wanted) or set(wanted) & set("*?[") or not wanted:
-                return None  # patterns inside a text: not read
+            if self.scope.unknowns.of(wanted) or set(wanted) & set("*?[") or "&" in instead or not wanted:
+                return None  # patterns inside a text: not read; & is what was found from bash 5.2 on
             if operator == "/" and wanted[0] in "#%":
                 part_of, front = wanted[1:], wanted[0] == "#"
                 if not (text.startswith(part_of) if front else text.endswith(part_of)):
@@ -293,7 +333,9 @@ class _Expansion(NamedTuple):
         if any(self.scope.unknowns.of(number) for number in numbers):
             return None
         start = int(numbers[0])
-        start = max(start + length, 0) if start < 0 else min(start, length)
+        start = start + length if start < 0 else start
+        if not 0 <= start <= length:
+            return slice(0)
         if len(numbers) == 1:
             return slice(start, length)
         count = int(numbers[1])
@@ -307,13 +349,16 @@ class _Expansion(NamedTuple):
             value = self.scope.value(name, self.line)
             if value is None:
                 return self.operated(content, name, _unset(name, self.line, self.scope), operator, argument)
-            items = [Word(value, self.line)] if isinstance(value, str) else [*value.values()]
+            array = _array(value, self.line, self.scope)
+            items = [array[key] for key in keys_of(array)]
         if operator == ":":
             if name in ("@", "*"):
                 items = [Word("", self.line), *items]  # ${@:1}: $0 stands before the first
             part = self.part(argument, len(items))
             if part is None:
                 return self.text(self.mark(content))
+            if undecided := _undecided(items, self.line, self.scope):
+                return self.text(undecided)
             items = items[part]
         elif operator.lstrip(":") in _DEFAULTS:
             if bool(items) == (operator[-1] == "+"):
@@ -326,8 +371,8 @@ class _Expansion(NamedTuple):
             items = made
         self.scope.spend(8 * len(items))
         if star and self.kind == "quoted":
-            return self.text(" ".join(item.text for item in items))
-        return [_Event(self.kind, items=tuple(items))]
+            return self.text(_separators(self.scope)[:1].join(item.text for item in items))
+        return self.apart(items, star=star)
 
     def length(self, content: str) -> str:
         """The length `${#x}`, `${#x[@]}`, `${#}`."""
@@ -336,13 +381,14 @@ class _Expansion(NamedTuple):
             raise NotBash(f"${{#{content}}} is not read")
         name, subscript = match[1], match[2]
         if name in ("@", "*"):
-            return str(len(self.scope.words()))
+            return _variable("#", self.line, self.scope)
         value = self.scope.value(name, self.line)
         if subscript in ("@", "*"):
             if value is None:
                 return _unset(name, self.line, self.scope)
-            return str(len(value)) if isinstance(value, dict) else "1"
-        text = element(name, subscript, self.line, self.scope)
+            array = _array(value, self.line, self.scope)
+            return _undecided(array.values(), self.line, self.scope) or str(len(array))
+        text = element(name, subscript, self.line, self.scope) or ""
         return self.mark(f"#{content}", text) if self.scope.unknowns.of(text) else str(len(text))
 
     def indirect(self, content: str) -> list[_Event]:
@@ -351,8 +397,10 @@ class _Expansion(NamedTuple):
             value = self.scope.value(match[1], self.line)
             if value is None:
                 return self.text(_unset(match[1], self.line, self.scope))
-            keys = [*value] if isinstance(value, dict) else [0]
-            return [_Event(self.kind, items=tuple(Word(str(key), self.line) for key in keys))]
+            array = _array(value, self.line, self.scope)
+            if undecided := _undecided(array.values(), self.line, self.scope):
+                return self.text(undecided)
+            return self.apart(Word(str(key), self.line) for key in keys_of(array))
         named = ""
         if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", content):
             named = _variable(content, self.line, self.scope)
@@ -364,9 +412,11 @@ class _Expansion(NamedTuple):
 def _variable(name: str, line: int, scope: Scope) -> str:
     """The value of a variable or a special parameter; a mark where nothing has set it."""
     if name == "*":
-        return " ".join(word.text for word in scope.words())
+        return _separators(scope)[:1].join(word.text for word in scope.words())
     if name == "#":
-        return str(len(scope.words()))
+        return _undecided(scope.words(), line, scope) or str(len(scope.words()))
+    if name.isdigit() and (undecided := _undecided(scope.words()[: max(int(name[:6]) - 1, 0)], line, scope)):
+        return undecided
     value = scope.value(name, line)
     if value is None:
         return _unset(name, line, scope)
@@ -381,26 +431,55 @@ def _unset(name: str, line: int, scope: Scope) -> str:
     return scope.unknowns.mark(Unknown(f"${name}", line, given, plain=not special))
 
 
-_CHANGING = frozenset({"RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID"})
+_CHANGING = frozenset(
+    {
+        *("RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID", "BASH"),
+        *("BASH_SOURCE", "BASH_VERSION", "BASH_VERSINFO", "BASH_REMATCH", "BASH_COMMAND", "BASH_SUBSHELL", "BASHOPTS"),
+        *("UID", "EUID", "FUNCNAME", "GROUPS", "DIRSTACK", "HOSTNAME", "HOSTTYPE", "MACHTYPE", "OSTYPE", "PIPESTATUS"),
+        *("SHELLOPTS", "SHLVL", "PATH", "SHELL", "TERM", "_", "REPLY", "MAPFILE", "OPTARG", "OPTIND", "OPTERR", "0"),
+    }
+)
+"""Names that bash itself sets."""
 
 
-def element(name: str, subscript: str | None, line: int, scope: Scope) -> str:
-    """The value of `${name[subscript]}`, or `${name}` without a subscript."""
-    if subscript is None:
-        return _variable(name, line, scope)
+def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | None:
+    """The value of `${name[subscript]}`, or `${name}` without a subscript; None where it is certainly unset."""
     value = scope.value(name, line)
+    if subscript is None:
+        return None if isinstance(value, dict) and 0 not in value else _variable(name, line, scope)
     if value is None:
         return _unset(name, line, scope)
-    array: Array = {0: Word(value, line)} if isinstance(value, str) else value
+    array = _array(value, line, scope)
     key = index(array, subscript, line, scope)
     if key is None:
         names = names_of(scope.unknowns.of(single(subscript, line, scope)))
         return scope.unknowns.mark(Unknown(f"${{{name}[{subscript}]}}", line, names))
-    return array[key].text if key in array else ""
+    before = (array[one] for one in array if isinstance(one, int) and isinstance(key, int) and one < key)
+    if undecided := _undecided(before, line, scope):
+        return undecided
+    return array[key].text if key in array else None
+
+
+def _undecided(items: Iterable[Word], line: int, scope: Scope) -> str:
+    """The mark of what depends on how many words `items` are; nothing where that is certain."""
+    if not (found := [one for item in items if item.open for one in scope.unknowns.of(item.text)]):
+        return ""
+    return scope.unknowns.mark(Unknown(" ".join(one.shown for one in found), line, names_of(found)))
+
+
+def _array(value: str | Array, line: int, scope: Scope) -> Array:
+    """A variable's value as an array, which one that is not decided may be."""
+    return value if isinstance(value, dict) else {0: Word(value, line, open=bool(scope.unknowns.of(value)))}
+
+
+def keys_of(array: Array) -> list[int | str]:
+    """The keys of an array in bash's order; that of names, which differs between its versions, is the script's."""
+    return sorted(array, key=lambda key: key if isinstance(key, int) else 0)
 
 
 def index(array: Array, subscript: str, line: int, scope: Scope) -> int | str | None:
     """The key that `subscript` names; None where it is not decided."""
+    scope.spend(len(array) // 4)
     if any(isinstance(key, str) for key in array):
         key = single(subscript, line, scope)
         return None if scope.unknowns.of(key) else key

@@ -179,6 +179,47 @@ def test_ways_out_of_a_function_that_nothing_decides_leave_what_follows_open() -
     assert argvs(script, {"GPU": "a100"}) == []
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('x=$([ "$N" -gt 0 ] && echo 1 || echo 0)\npython $x', [True]),
+        ("f() { [ -f x ] && return; echo a; }\npython $(f)", [True]),
+        ("hosts=($(probe))\npython ${#hosts[@]} ${hosts[1]}", [True, True]),
+        ("if probe; then a=(1 2); else a=(3); fi\npython ${#a[@]} ${a[1]}", [True, True]),
+        ("set -- $X a\npython $# $2", [True, True]),
+        ("set -- a b\nif [ -f a ]; then shift; fi\npython $1", [True]),
+        ("set -- a b\nshift $N\npython $1", [True]),
+        ("x=1\n((x = N + 1))\npython $x", [True]),
+        ("x=1\n((x += $N))\npython $x", [True]),
+        ("X=$Y\npython ${X-8}", [True]),
+        ("read <<< a\npython ${REPLY:-8}", [True]),
+        ("python ${BASH_SOURCE[0]:-8} ${UID:-8}", [True, True]),
+        ("python <(probe)", [True]),
+        ("x=abc\npython ${x/b/[&]}", [True]),
+        ("python a=~/x b.c=~/x", [True, False]),
+        ("x=a:~/b\npython $x", [True]),
+        ("i=0\nwhile read l; do python $i; ((++i)); done\n", [True]),
+        ("for i in 1 2; do if probe; then break; fi; n=$i; done\npython ${n:-0} $i", [True, True]),
+        ("for i in 1 2; do probe || continue; n=$i; done\npython $n", [False]),
+        ("for i in 1 2; do [ -f x ] || continue; n=$i; done\npython $n $i", [True, False]),
+        ("while :; do if probe; then break; fi; done\npython done", [False]),
+    ],
+)
+def test_what_depends_on_the_unknown_is_unknown(script: str, words: list[bool]) -> None:
+    *_, command = read_script(script).commands
+    assert [bool(word.unknown) for word in command.words[1:]] == words
+
+
+def test_turns_that_nothing_decides_leave_their_commands_open() -> None:
+    script = "for i in 1 2; do [ -f $i ] || continue; show $i; done\nfor i in 1 2; do show $i; probe && break; done"
+    first, second, *_ = commands = read_script(script).commands
+    assert [(one.argv, one.only_if[0].shown) for one in (first, second)] == [
+        (("show", "1"), "[ -f 1 ]"),
+        (("show", "2"), "[ -f 2 ]"),
+    ]
+    assert all(not command.only_if for command in commands[2:]), "a program is expected to succeed"
+
+
 def test_a_script_without_arguments_passes_none_on() -> None:
     assert argvs('python a "$@" b $@') == [["python", "a", "b"]]
 
@@ -223,6 +264,13 @@ def test_a_loop_over_the_unknown_runs_once_and_undecided() -> None:
         ("x ${a[b}", "not_read"),
         ("exit 1\nx", "ends"),
         ("while true; do x; done", "not_read"),
+        ("case a in a) x ;& b) y ;; esac", "not_read"),
+        ("[[ abc == @(abc|d) ]] && x", "not_read"),
+        ("f() { local -n r=$1; }; f a", "not_read"),
+        ("select i in a b; do x; done", "not_read"),
+        ("time { x; }", "not_read"),
+        ('x "$(case a in a) echo A ;; esac)"', "not_read"),
+        ("x=\\ \ny", "not_read"),
     ],
 )
 def test_what_is_not_seen_is_said(script: str, kind: str) -> None:
@@ -255,6 +303,14 @@ HOSTILE = {
     "patterns": "X=" + "a" * 4000 + "\nx ${X%%*a*a*a*a*a*a*b}",
     "evals": 'X="eval \\"\\$X\\""; eval "$X"',
     "size": "x\n" * MAX_BYTES,
+    "lines taken for one": "a=1 b=2\nx\n" * 4_000,
+    "appended": "a=()\na+=" + "b" * 60_000 + "\n" + "a+=$a\n" * 30_000,
+    "elements": "A=(" + "a " * 50_000 + ")\nfor i in {1..900}; do x ${A[i]}; done",
+    "expansions of a here-document": "cat <<E\n" + "$a " * 80_000 + "\nE\n",
+    "appended one by one": "A+=(x)\n" * 30_000,
+    "set one by one": "".join(f"A[{place}]=x\n" for place in range(20_000)) + "x ${A[@]}",
+    "open loops": "while read a; do " * 12 + "x $a" + "; done" * 12,
+    "blanks that are words": "x" + " \\ " * 60_000,
 }
 
 

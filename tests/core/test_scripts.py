@@ -37,7 +37,15 @@ def codes(source: Source) -> list[str]:
         ("A=1 sudo -u me nice -n 5 python t.py", "python t.py", {}),
         ("timeout -k 5 60 python t.py", "python t.py", {}),
         ("uv run --active t.py --a 1", "python t.py --a 1", {}),
-        ("uv run --env-file job.env -m m a=1", "m a=1", {}),
+        ("uv run --env-file job.env -m m a=1", "python -m m a=1", {}),
+        ("srun bash -c 'python t.py \"$@\"' _ --lr 1", "python t.py --lr 1", {}),
+        ("srun /bin/bash -o pipefail -c 'python t.py $1' _ --lr", "python t.py --lr", {}),
+        ("srun bash run.sh -c 'python t.py'", "bash run.sh -c python t.py", {}),
+        (
+            "torchrun --nproc-per-node 8 --no_python bash -c 'python t.py'",
+            "python t.py",
+            {"launcher": "torchrun", "nproc_per_node": "8"},
+        ),
         ("uv run --with x python -m m --a 1", "python -m m --a 1", {}),
         ("ray job submit --address=http://h:1 --no-wait -- python3 -m m --a 1", "python3 -m m --a 1", {}),
         ("ray job submit --working-dir . -- env X=1 python3 -m m", "python3 -m m", {}),
@@ -67,6 +75,14 @@ def codes(source: Source) -> list[str]:
 def test_wrappers_are_taken_off(command: str, argv: str, launcher: dict[str, str]) -> None:
     (program,) = programs(read_script(command).commands[0].words)
     assert (" ".join(program.argv), program.launcher) == (argv, launcher)
+
+
+def test_an_argument_of_an_inner_shell_that_nothing_decides_stays_unknown() -> None:
+    (program,) = programs(read_script("srun bash -c 'python a $1 $B' _ $A").commands[0].words)
+    assert [(word.text, [one.given for one in word.unknown]) for word in program.words[2:]] == [
+        ("$A", [("A",)]),
+        ("$B", [("B",)]),
+    ]
 
 
 def test_a_job_given_as_words_is_several_programs() -> None:

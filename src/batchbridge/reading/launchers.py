@@ -8,6 +8,7 @@ which of its options take a value; an option with `=` is one word anyway.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,6 +68,7 @@ _SRUN_VALUES = frozenset(
         *("nodelist", "nodes", "ntasks", "ntasks_per_node", "output", "partition", "qos", "time"),
     }
 )
+_UV = ("uv", "run")
 WRAPPERS = (
     Wrapper(("nohup",), "coreutils 9.4"),
     Wrapper(("srun",), "slurm 23.11", _SRUN_VALUES),
@@ -79,7 +81,7 @@ WRAPPERS = (
     Wrapper(("timeout",), "coreutils 9.4", frozenset({"k", "s", "kill_after", "signal"}), skipped=1),
     Wrapper(("numactl",), "numactl 2.0", frozenset({"N", "m", "C", "cpunodebind", "membind", "physcpubind"})),
     Wrapper(
-        ("uv", "run"),
+        _UV,
         "uv 0.9",
         frozenset({"with", "python", "p", "extra", "group", "project", "directory", "env_file"}),
     ),
@@ -155,12 +157,9 @@ def _unwrapped(words: list[Argument], launcher: dict[str, str], depth: int) -> I
         # Open-Instruct's mason.py: everything after -- is a shell line that runs on the cluster.
         for part in _parts(job):
             yield from _unwrapped(part, dict(launcher), depth + 1)
-    elif (text := _shell_text(words)) is not None:
-        from bashread import read_script
-
-        for command in read_script(text.text).commands:
-            inner = [word._replace(line=text.line) for word in command.words]
-            yield from _unwrapped(inner, dict(launcher), depth + 1)
+    elif (inner := _inner(words)) is not None:
+        for part in inner:
+            yield from _unwrapped(part, dict(launcher), depth + 1)
     else:
         yield Program(tuple(words), launcher)
 
@@ -172,7 +171,7 @@ def _starts(words: list[Argument], wrapper: Wrapper) -> bool:
 
 def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -> tuple[list[Argument], dict[str, str]]:
     """The program inside a wrapper, and the facts with the wrapper's own."""
-    place, module, facts = len(wrapper.words), False, dict(launcher)
+    place, module, starts, facts = len(wrapper.words), False, wrapper.starts, dict(launcher)
     python = words[0]._replace(text="python", unknown=())
     while place < len(words) and words[place].text.startswith("-") and words[place].text != "-":
         text = words[place].text
@@ -184,7 +183,8 @@ def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -
         takes = name not in wrapper.flags if wrapper.flags is not None else name in wrapper.values
         if wrapper.flags is None and re.fullmatch(r"-[A-Za-z]\S+", dashed) and dashed[1] in wrapper.values:
             takes = False  # -n10
-        module = module or (wrapper.starts and name in ("m", "module"))
+        module = module or ((wrapper.starts or wrapper.words == _UV) and name in ("m", "module"))
+        starts = starts and name != "no_python"
         if not equals and takes and place < len(words):
             value = words[place].text
             place += 1
@@ -193,19 +193,36 @@ def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -
     rest = words[place + wrapper.skipped :]
     if wrapper.starts:
         facts["launcher"] = " ".join(wrapper.words)
-        rest = [python, *([python._replace(text="-m")] if module else []), *rest] if rest else []
-    elif wrapper.words == ("uv", "run") and rest and rest[0].text.endswith(".py"):
-        rest = [python, *rest]  # uv runs a script with its own Python
+        starts = starts and bool(rest)
+    elif wrapper.words == _UV and rest and (module or rest[0].text.endswith(".py")):
+        starts = True  # uv runs a script with its own Python
+    if starts:
+        rest = [python, *([python._replace(text="-m")] if module else []), *rest]
     return rest, facts
 
 
-def _shell_text(words: list[Argument]) -> Argument | None:
-    """TEXT of `bash -c TEXT`: what is unknown in it is spelt as the script spells it, and so unknown again."""
-    texts = [word.text for word in words]
-    if texts[0].rpartition("/")[2] not in ("bash", "sh"):
+def _inner(words: list[Argument]) -> list[list[Argument]] | None:
+    """The commands of `bash -c TEXT`: what is unknown in it is spelt as the script spells it, and so unknown again."""
+    texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
+    if texts[0] not in ("bash", "sh"):
         return None
-    place = next((at for at, text in enumerate(texts) if re.fullmatch("-[a-z]*c", text)), len(texts))
-    return words[place + 1] if place + 1 < len(words) else None
+    from bashread import read_script
+
+    commands = read_script(shlex.join(texts)).commands
+    if [list(command.argv) for command in commands] == [texts]:
+        return None  # a script, which is not opened
+    outside = {one.shown: one for word in words for one in word.unknown}
+    line = max(word.line for word in words[:3])
+    return [
+        [
+            word._replace(
+                line=line,
+                unknown=word.unknown or tuple(one for shown, one in outside.items() if shown in word.text),
+            )
+            for word in command.words
+        ]
+        for command in commands
+    ]
 
 
 def _mason(words: list[Argument]) -> list[Argument] | None:
