@@ -390,6 +390,14 @@ def test_128_devices_need_a_rollout_of_128_completions():
     }
 
 
+def test_replicas_that_do_not_share_out_the_devices_have_other_sizes_or_other_devices():
+    values = {f"{ACTOR}ulysses_sequence_parallel_size": 3}
+    (finding,) = [f for f in judge(values, world=8) if f.code == "BB-VERL-017"]
+    assert [fix.changes.get(f"{ACTOR}ulysses_sequence_parallel_size") for fix in finding.fixes] == [None, None, 2, 4]
+    for fix in finding.fixes[2:]:
+        assert "BB-VERL-017" not in codes({**values, **fix.changes}, world=8)
+
+
 def test_a_large_run_is_searched_for_in_no_time():
     values = {"data.train_batch_size": 1_000_003, f"{ACTOR}ppo_mini_batch_size": 7}
     assert "BB-VERL-004" in codes(values, world=4096)
