@@ -92,7 +92,8 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
             native = "hydra: Could not override 'hydra'. No match in the defaults list." if key == "hydra" else ""
             found.append(NATIVELY.wrong(place, value, "a group of settings", native))
             continue
-        if isinstance(known.get(key), list) and value == {}:
+        composed = result.entry_from_words or result.config is not None
+        if composed and isinstance(known.get(key), list) and value == {}:
             found.append(NATIVELY.wrong(place, value, "a list", "hydra: Cannot merge DictConfig with ListConfig"))
             continue
         appended = operation in ("add", "force")
