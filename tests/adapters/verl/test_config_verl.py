@@ -520,7 +520,7 @@ def configurations(draw):
                 [
                     {
                         f"{ACTOR}ppo_micro_batch_size_per_gpu": micro,
-                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": micro + 1,
+                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": draw(st.sampled_from([1, micro])),
                     },
                     {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 9000},
                 ]
