@@ -409,6 +409,14 @@ def test_log_probabilities_are_computed_in_whole_micro_batches_by_engine_workers
     assert [fix.changes for one in found for fix in one.fixes] == [{PER_GPU: 2}, {PER_GPU: 4}] * fires
 
 
+@pytest.mark.parametrize(("bound", "offered"), [(0.5, 0.5), (0.0, 1e9)])
+def test_a_bound_of_gradients_that_is_not_read_is_offered_where_it_is(bound, offered):
+    values = {f"{ACTOR}grad_clip": bound}
+    (finding,) = [one for one in judge(values) if one.code == "BB-VERL-043"]
+    assert [fix.changes for fix in finding.fixes] == [{f"{ACTOR}optim.clip_grad": offered}]
+    assert "BB-VERL-087" not in codes({**values, **finding.fixes[0].changes})
+
+
 def test_replicas_that_do_not_share_out_the_devices_have_other_sizes_or_other_devices():
     values = {f"{ACTOR}ulysses_sequence_parallel_size": 3}
     (finding,) = [f for f in judge(values, world=8) if f.code == "BB-VERL-017"]
