@@ -310,6 +310,10 @@ def configurations(draw):
     }
     values |= draw(st.fixed_dictionaries({}, optional=optional))
     values |= draw(st.sampled_from([{"max_steps": 5}, {"num_train_epochs": 2.5}, {"num_train_epochs": 1}]))
+    if values["loss_type"] == "cispo":
+        values["epsilon_high"] = draw(st.sampled_from([1.0, 5.0]))  # below 1: BB-TRL-093
+    if values.get("lr_scheduler_type") == "cosine_with_min_lr":
+        values["lr_scheduler_kwargs"] = {"min_lr_rate": 1e-06}  # without: BB-TRL-090
     if values.get("beta", 0.0):
         values |= draw(st.sampled_from([{}, {"sync_ref_model": True, "ref_model_sync_steps": 64}]))
     return values, world
