@@ -132,3 +132,9 @@ TYPES: Mapping[str, str] = {
 }
 """Names that take more than text, by what the parser takes for them: a number, a flag, or words; every checkout
 that has one of them takes the same."""
+ATTENTION: Mapping[str, str] = {
+    "<2026": "flash_attention_2",
+    ">=2026,<2026.6.10": "flash_attention_2|sdpa",
+    ">=2026.6.10": "torch|flash_2|flash_3|flash_4|te",
+}
+"""Words of `attn_implementation`. Source: model_utils.py, ModelConfig; AttentionBackendName of OLMo-core."""

@@ -15,7 +15,7 @@ from batchbridge.kit.key_table import Key, keys_of
 from batchbridge.kit.kinds import one_of, or_null
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.names import GRPO_NAMES, NAMES, PPO_NAMES, TYPES
+from batchbridge_open_instruct.names import ATTENTION, GRPO_NAMES, NAMES, PPO_NAMES, TYPES
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, TEXT
 
 CHECKOUTS: Mapping[str, str] = {
@@ -242,4 +242,6 @@ def other_rows(checkout: str) -> Mapping[str, Key]:
     named = {
         name: kinds.get(kind) or one_of(*kind.split("|")) for kind, names in TYPES.items() for name in names.split()
     }
+    words = next(words for versions, words in ATTENTION.items() if holds(versions, checkout))
+    named["attn_implementation"] = one_of(*words.split("|"))
     return {name: Key(name, or_null(named.get(name, GIVEN))) for name in other_names(checkout)}

@@ -17,7 +17,7 @@ from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import meaning
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import write_critic
-from batchbridge_openrlhf.settings import ABSENT, RELEASES, holds, names_of, options_of
+from batchbridge_openrlhf.settings import ABSENT, RELEASES, defaults_of, holds, names_of, options_of
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 _DEVICES_PER_NODE = 8
@@ -247,9 +247,13 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
         defaults = ((carried.beta1, 0.9), (carried.beta2, 0.95))
         values["actor.adam.betas"] = tuple(default if beta is None else beta for beta, default in defaults)
     _schedule(spec, version, values, problems)
-    prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens
-    if prompt is not None and holds(">=0.9.8", version):
-        values["data.max_len"] = prompt + (1 if completion is None else completion)
+    if holds(">=0.9.8", version):
+        prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens or 1
+        default = defaults_of(version)["data.max_len"]
+        if prompt is None and completion >= default:
+            prompt = default  # The default bounds prompt and completion together, and has no room for a prompt then.
+        if prompt is not None:
+            values["data.max_len"] = prompt + completion
 
 
 def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:

@@ -10,7 +10,6 @@ from batchbridge.kit.parser_kinds import (
     ANY,
     ANY_OR_ALONE,
     BOOL,
-    FLAG_TEXT,
     FLOAT,
     INT,
     MAPPING,
@@ -79,7 +78,7 @@ def _debugged(value: Any) -> Any:
 
 
 def _counted(value: Any) -> Any:
-    """The tokens that are counted: a flag, or a word of a constructed config's."""
+    """The tokens that are counted: a flag, or a word that only a constructed config takes (see `values.convert`)."""
     return value if value in ("all", "non_padding") else BOOL.convert(value)
 
 
@@ -93,8 +92,7 @@ CALLED = MAPPING._replace(name="dict?", convert=_no_text, schema={**MAPPING.sche
 """A mapping that no text stands for: argparse calls its class with it."""
 DEBUG_OPTIONS = ("underflow_overflow", "tpu_metrics_debug")
 DEBUG = TEXTS._replace(convert=_debugged, schema={"pattern": rf"^\s*(({'|'.join(DEBUG_OPTIONS)})(\s+|$))*$"})
-COUNTED_SCHEMA = {**BOOL.schema, "pattern": f"{FLAG_TEXT}|^(all|non_padding)$"}
-COUNTED_TOKENS = Kind(ANY_OR_ALONE.name, "true or false", _counted, COUNTED_SCHEMA)
+COUNTED_TOKENS = Kind(ANY_OR_ALONE.name, "true or false", _counted, BOOL.schema)
 FSDP = (
     *("full_shard", "shard_grad_op", "offload", "auto_wrap"),
     *("no_shard", "hybrid_shard", "hybrid_shard_zero2"),  # of FSDP 1 alone

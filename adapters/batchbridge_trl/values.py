@@ -13,9 +13,10 @@ from typing import Any
 from batchbridge.kit import LARGEST
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import WrongValue
-from batchbridge.kit.parser_kinds import any_case, passes_unchecked
+from batchbridge.kit.parser_kinds import BOOL, any_case, passes_unchecked
 from batchbridge.kit.parser_kinds import too_large as too_large
 from batchbridge.kit.versions import holds
+from batchbridge_trl.settings_transformers import COUNTED_TOKENS
 
 _NULL, _TAKES_NULL = ("none", "null"), ">=1.6"
 """Texts for no value, where the type is no text. Source: trl 1.6.0 scripts/_hf_argparser.py _accept_none; 1.5.1 has
@@ -39,7 +40,8 @@ def convert(row: Key, value: Any, version: str, *, parsed: bool) -> Any:
         return None
     if isinstance(value, str) and not parsed and row.kind.name.rstrip("?") in ("int", "bool"):
         raise WrongValue(row.kind.expected, passes_unchecked(value))
-    converted = row.kind.convert(value)
+    # The parser takes a field of text or flag for a flag.
+    converted = (BOOL if parsed and row.kind is COUNTED_TOKENS else row.kind).convert(value)
     if too_large(converted):
         raise TOO_LARGE
     return converted

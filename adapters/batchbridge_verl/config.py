@@ -217,10 +217,13 @@ def _engine(told: HydraSaid, version: str) -> str | None:
         engine, key = groups.pop() if len(groups) == 1 else "fsdp", ACTOR
     known = tables.engines_of(version)
     if isinstance(engine, str) and engine in known:
-        word = told.operations.get(ENGINE) if told.entry_from_words and ENGINE not in told.configured else None
+        listed = ENGINE in told.places and told.places[ENGINE].key != ENGINE  # in a file's defaults list
+        by_hydra = listed or (told.entry_from_words and ENGINE not in told.configured)
+        word = told.operations.get(ENGINE) if by_hydra else None
         # Hydra takes no + of a group, and no null; "force" is what was set on top of words.
         chosen = word in (None, "force") or (word == "set" and named not in (None, "fsdp"))
-        if chosen and (named is None or not told.entry_from_words or tables.chosen_by_key(engine, version)):
+        by_name = named is None or not (listed or told.entry_from_words)
+        if chosen and (by_name or tables.chosen_by_key(engine, version)):
             return engine
         told.findings.append(_other_strategy(engine, told, version))
         return None

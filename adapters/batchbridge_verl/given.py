@@ -66,7 +66,7 @@ PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 
 def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Defaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
-    known, groups = defaults.values, defaults.groups
+    known, groups = defaults.values, {*defaults.groups, "hydra"}
     found: list[Finding] = []
     unknown: dict[str, bool] = {}
     for key, place in result.places.items():
@@ -77,7 +77,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         free = ("hydra/", *(name for name in OPEN if name == "hydra." or (not word and name != "rollout.")))
         free += ("rollout.",) if apart and "rollout.nnodes" not in known else ()
         open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
-        if key in (ENGINE, "defaults", "hydra") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
+        if key in (ENGINE, "defaults") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
             continue
         operation = result.operations[key]
         if operation == "delete":
@@ -89,7 +89,12 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         if key in groups and value == {}:
             continue  # merged with what is there
         if (key in groups and not isinstance(value, Mapping)) or (known.get(key) == {} and isinstance(value, list)):
-            found.append(NATIVELY.wrong(place, value, "a group of settings"))
+            native = "hydra: Could not override 'hydra'. No match in the defaults list." if key == "hydra" else ""
+            found.append(NATIVELY.wrong(place, value, "a group of settings", native))
+            continue
+        composed = result.entry_from_words or result.config is not None
+        if composed and isinstance(known.get(key), list) and value == {}:
+            found.append(NATIVELY.wrong(place, value, "a list", "hydra: Cannot merge DictConfig with ListConfig"))
             continue
         appended = operation in ("add", "force")
         read = key in BY_KEY and reads(key, version, engine, known) and (appended or not word)

@@ -45,6 +45,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB109": {"order.last_rollout": "error"},
     "BB110": {"order.last_rollout": "wrap", "optimizer_step.step_may_span": "epoch"},
     "BB111": {"advantage.minimum": 2.0, "advantage.maximum": 1.0},
+    "BB112": {"carried.temperature": 0.0},
     "BB120": {"optimizer_step.passes_per_rollout": 0},
     "BB121": {"optimizer_step.completions_per_step": 2},
     "BB122": {"micro_batch.completions_per_device": 3},

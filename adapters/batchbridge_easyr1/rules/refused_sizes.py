@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from batchbridge import Fix
+from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING, Rules, says, setting_fixes
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.rules.fixes import near, setting, step_fixes
@@ -110,8 +112,14 @@ def _ulysses(run: Run) -> str | None:
     return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices" if broken else None
 
 
+def _divisor_fixes(key: str, run: Run) -> tuple[Fix, ...]:
+    """The nearest sizes that share out the devices."""
+    sizes = nearest_numbers(max(run[key], 1), divides=run.world)
+    return tuple(way for size in sizes for way in setting_fixes({key: size}))
+
+
 def _ulysses_fixes(run: Run) -> tuple[Fix, ...]:
-    return setting_fixes({run.ulysses_key: 1})
+    return _divisor_fixes(run.ulysses_key, run)
 
 
 @RULES.add(STARTING, "BB-EZR1-017", "worker.actor.ulysses_size", names.NODES, names.GPUS, fixes=_ulysses_fixes)
@@ -130,7 +138,7 @@ def _devices_left_over(run: Run) -> str | None:
     return _ulysses(run) if run.replicas else None
 
 
-@RULES.add(STARTING, "BB-EZR1-018", _TENSOR, names.NODES, names.GPUS, fixes=setting(_TENSOR, 1))
+@RULES.add(STARTING, "BB-EZR1-018", _TENSOR, names.NODES, names.GPUS, fixes=partial(_divisor_fixes, _TENSOR))
 @says(
     "ValueError (AssertionError in 0.3.0): rollout world size is not divisible by tp size", "EasyR1 fsdp_workers.py:383"
 )

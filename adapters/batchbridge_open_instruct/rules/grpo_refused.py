@@ -9,7 +9,7 @@ from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, WRONG
 from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, RHO_KEYS, learners
-from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNTRAINED, About, Facts, no_steps, ways
+from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, OLD, UNTRAINED, About, Facts, no_steps, ways
 from batchbridge_open_instruct.settings import (
     BEFORE_1,
     BEFORE_3,
@@ -25,6 +25,9 @@ from batchbridge_open_instruct.settings import (
 )
 
 OLMO_SCHEDULES = ("cosine", "constant", "linear")
+SCHEDULES = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup")
+"""transformers' schedules that need neither arguments nor a metric; one came with a checkout that takes any text."""
+LATER_SCHEDULES = (*SCHEDULES, "inverse_sqrt")
 OLMO_MODELS = frozenset(
     {
         *("allenai/OLMo-2-0425-1B", "allenai/OLMo-2-1124-7B", "allenai/OLMo-2-1124-13B", "allenai/OLMo-2-0325-32B"),
@@ -350,5 +353,24 @@ GRPO_REFUSED = (
         "max_grad_norm 0 multiplies every gradient by 0 in grpo.py: nothing is trained; it does not mean off",
         "torch's clip_grads_with_norm_ multiplies by bound / norm",
         ways(max_grad_norm=UNREACHED),
+    ),
+    About("BB-OI-079", IN_CONFIG, ALL, "lr_scheduler_type: Literal", BEFORE_3).when(
+        {"lr_scheduler_type": {"not": SCHEDULES}},
+        f"lr_scheduler_type {{lr_scheduler_type:.40}} is none of {', '.join(SCHEDULES)}",
+        "argparse: invalid choice",
+        ways(lr_scheduler_type=SCHEDULES[:2]),
+    ),
+    About("BB-OI-077", STARTING, FAST, "grpo_fast.py, get_scheduler; transformers optimization.py", FROM_3).when(
+        {"lr_scheduler_type": {"not": LATER_SCHEDULES}},
+        "lr_scheduler_type {lr_scheduler_type:.40} is none that grpo_fast.py can use, which hands it no arguments and "
+        f"no metric: {', '.join(LATER_SCHEDULES)}",
+        "ValueError or TypeError of get_scheduler; DeepSpeed takes its train batch size for a metric",
+        ways(lr_scheduler_type=SCHEDULES[:2]),
+    ),
+    About("BB-OI-078", STARTING, (*FAST, *OLD), "utils.py, get_train_ds_config; DeepSpeedZeroConfig.stage").when(
+        {"deepspeed_stage": {"not": [0, 1, 2, 3]}},
+        "deepspeed_stage {deepspeed_stage} is none of 0, 1, 2 and 3",
+        "ValidationError of DeepSpeedZeroConfig",
+        ways(deepspeed_stage=(2, 3)),
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
-from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Make, Rules, says
+from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, WRONG, Make, Rules, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, fix_of, fixed, fixes_of, gradients_of
 from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES
@@ -56,6 +56,18 @@ def _decay_steps(facts: Facts) -> str | None:
     broken = [key for key in _schedules(facts) if facts[key] == "warmup_stable_decay"]
     said = " and ".join(map(facts.said, broken))
     return f"{said} needs a number of steps for its decay, which openrlhf does not give it" if said else None
+
+
+@RULES.add(WRONG, "BB-ORL-070", names.SCHEDULE, _CRITICS, fixes=_schedule_fixes)
+@says(
+    "the learning rate falls again and again, or ValueError: 'greedy' is not a valid SchedulerType",
+    "openrlhf 0.8.5 to 0.11.2 strategy.prepare; deepspeed 0.19.6 DeepSpeedEngine._take_model_step; transformers 5.15.0",
+    ">=0.8.5",
+)
+def _needs_metric(facts: Facts) -> str | None:
+    broken = [key for key in _schedules(facts) if facts[key] in ("reduce_lr_on_plateau", "greedy")]
+    said = " and ".join(map(facts.said, broken))
+    return f"{said} follows a metric, and DeepSpeed hands it the constant train batch size for one" if said else None
 
 
 @RULES.add(STARTING, "BB-ORL-037", names.SCHEDULE, _CRITICS, fixes=_schedule_fixes)

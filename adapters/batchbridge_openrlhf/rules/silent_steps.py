@@ -6,7 +6,7 @@ import math
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
-from batchbridge.kit.rule_table import SILENT, Rules, says
+from batchbridge.kit.rule_table import SILENT, WRONG, Rules, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
@@ -220,17 +220,29 @@ def _uneven_dynamic(facts: Facts) -> str | None:
 
 def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
     total, completion = facts["data.max_len"], facts[_MAX_NEW]
+    if completion is None:
+        return fixes_of(facts, "data.max_len", 2048)
     fixes = fixes_of(facts, "data.max_len", 2 * completion) if 2 * completion <= LARGEST else ()
     return fixes + (fixes_of(facts, _MAX_NEW, total // 2) if total > 1 else ())
 
 
-@RULES.add(SILENT, "BB-ORL-051", _MAX_NEW, "data.max_len", fixes=_room_fixes)
-@says("sequences are cut at data.max_len", "openrlhf 0.9.8 to 0.11.2 SamplesGenerator", ">=0.9.8")
+@RULES.add(WRONG, "BB-ORL-051", _MAX_NEW, "data.max_len", fixes=_room_fixes)
+@says(
+    "prompts are cut at a bound below 1, and sequences at data.max_len",
+    "openrlhf 0.9.8 to 0.11.2 utils/agent.py execute, SamplesGenerator",
+    ">=0.9.8",
+)
 def _no_room(facts: Facts) -> str | None:
     total, completion = facts["data.max_len"], facts[_MAX_NEW]
+    if total <= 1:
+        return f"{facts.said('data.max_len')} leaves no room for a completion: nothing is trained"
     if completion is None or completion < total:
         return None
-    return f"{facts.said(_MAX_NEW)} leaves no room for a prompt in {facts.said('data.max_len')}"
+    message = f"{facts.said(_MAX_NEW)} leaves no room for a prompt in {facts.said('data.max_len')}"
+    # Python's ids[-0:] is all of them, and ids[--3:] all but the first three.
+    if completion > total:
+        return f"{message}: every prompt loses its first {completion - total} tokens"
+    return f"{message}: prompts stay whole, and completions end earlier for it"
 
 
 def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:

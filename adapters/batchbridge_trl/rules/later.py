@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, UPDATING, Rules, says
 from batchbridge.kit.schedules import WITHOUT_ARGUMENTS
-from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
+from batchbridge_trl.meaning import MODE, RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_MICRO, INIT, LOSS, POST_INIT, SCORES, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.rules.validated import whole_evaluation_groups
@@ -20,6 +21,7 @@ def _unknown(facts: Facts, key: str, known: Collection[object], names: str = "")
     return None if value in known else f"{key} = {value}: must be one of {names or ', '.join(map(str, known))}"
 
 
+_MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
 _NOT_IN_LIGER = (
     ("top_entropy_quantile", 1.0, ">=0.20"),
@@ -82,6 +84,16 @@ def _engine_ranks(facts: Facts) -> str | None:
     return f"vllm_tensor_parallel_size = {ranks} must divide {WORLD} = {world}"
 
 
+@RULES.add(BUILDING, "BB-TRL-091", "vllm_mode", "use_vllm", fixes=setting("vllm_mode", "colocate"))
+@says(
+    "ValueError: vllm_mode must be either 'server' or 'colocate'",
+    "trl 1.16.0 generation/vllm_generation.py VLLMGeneration; the trainer itself before",
+    ">=0.18",
+)
+def _unknown_vllm(facts: Facts) -> str | None:
+    return _unknown(facts, "vllm_mode", ("server", "colocate")) if facts.native["use_vllm"] else None
+
+
 @RULES.add(BUILDING, "BB-TRL-033", "accelerator_config", ACCUMULATION, fixes=setting("accelerator_config", None))
 @says(
     "ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is greater than 1",
@@ -126,6 +138,34 @@ def _arguments_of_the_schedule(facts: Facts) -> str | None:
     return f"lr_scheduler_kwargs = {given!r} is no mapping of arguments for the schedule {name}"
 
 
+_FLOOR = ("min_lr", "min_lr_rate")
+_NEEDED = {
+    **dict.fromkeys(("cosine_with_min_lr", "cosine_warmup_with_min_lr"), _FLOOR),
+    "warmup_stable_decay": ("num_decay_steps",),
+}
+"""Schedules that need exactly one of these arguments."""
+
+
+def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+    floor = _NEEDED[facts.native["lr_scheduler_type"]] == _FLOOR
+    floors = setting("lr_scheduler_kwargs", {"min_lr_rate": 0.1})(facts) if floor else ()
+    return (*floors, *setting("lr_scheduler_type", "linear")(facts))
+
+
+@RULES.add(GENERATING, "BB-TRL-090", "lr_scheduler_type", "lr_scheduler_kwargs", fixes=_schedule_fixes)
+@says(
+    "ValueError: One of min_lr or min_lr_rate should be set; TypeError: missing 1 required positional argument: "
+    "'num_decay_steps'; from train(), after the model has been loaded",
+    "transformers 4.57.6 to 5.23.0 optimization.get_scheduler",
+)
+def _schedule_without_arguments(facts: Facts) -> str | None:
+    name, given = facts.native["lr_scheduler_type"], facts.native["lr_scheduler_kwargs"] or {}
+    needed = _NEEDED.get(name)
+    if needed is None or not isinstance(given, dict) or sum(given.get(key) is not None for key in needed) == 1:
+        return None
+    return f"lr_scheduler_type = {name} needs {' or '.join(needed)}, and one alone, in lr_scheduler_kwargs"
+
+
 @RULES.add(GENERATING, "BB-TRL-035", "scale_rewards", fixes=setting("scale_rewards", "group"))
 @says(
     "ValueError: Invalid value for scale_rewards, after the first rollout was generated",
@@ -146,6 +186,17 @@ def _unknown_scale(facts: Facts) -> str | None:
 )
 def _unknown_objective(facts: Facts) -> str | None:
     return _unknown(facts, "multi_objective_aggregation", OBJECTIVES)
+
+
+@RULES.add(GENERATING, "BB-TRL-092", MODE, "use_vllm", fixes=setting(MODE, _MODES[0]))
+@says(
+    "ValueError: Unknown vLLM importance sampling level, after the first rollout was generated",
+    f"trl 0.26.0 to 1.16.0 {SCORES}",
+    ">=0.26",
+)
+def _unknown_correction(facts: Facts) -> str | None:
+    corrects = facts.native["use_vllm"] and facts.native["vllm_importance_sampling_correction"]
+    return _unknown(facts, MODE, _MODES) if corrects else None
 
 
 @RULES.add(GENERATING, "BB-TRL-037", "accelerator_config", fixes=setting("accelerator_config", None))

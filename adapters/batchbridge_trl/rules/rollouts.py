@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from batchbridge.kit.rule_table import SILENT, WRONG, Rules, says
 from batchbridge_trl.meaning import scales
-from batchbridge_trl.rules.facts import ALL, ARGUMENTS, POST_INIT, SCORES, SIZES, Facts
+from batchbridge_trl.rules.facts import ALL, ARGUMENTS, LOSS, POST_INIT, SCORES, SIZES, Facts
 from batchbridge_trl.rules.fixes import setting, size_fixes
 from batchbridge_trl.sizes import BATCH, MICRO, PASSES, STEPS, accelerator_config
 from batchbridge_trl.world import KEY as WORLD
@@ -40,6 +40,16 @@ def _no_pass(facts: Facts) -> str | None:
 def _no_horizon(facts: Facts) -> str | None:
     epochs = facts.native["num_train_epochs"]
     return f"num_train_epochs = {epochs}: no optimizer step" if facts.native["max_steps"] <= 0 and epochs <= 0 else None
+
+
+@RULES.add(WRONG, "BB-TRL-093", "loss_type", "epsilon_high", "epsilon", fixes=setting("epsilon_high", 5.0))
+@says("every ratio is cut to the bound", f"trl 0.26.0 to 1.16.0 {LOSS}", ">=0.26")
+def _ratio_cut_below_one(facts: Facts) -> str | None:
+    key = "epsilon" if facts.native["epsilon_high"] is None else "epsilon_high"
+    bound = facts.native[key]
+    if facts.native["loss_type"] != "cispo" or bound >= 1:
+        return None
+    return f"loss_type = cispo bounds the ratio itself, not how far it is above 1, and {key} = {bound} is below 1"
 
 
 @RULES.add(WRONG, "BB-TRL-053", "accelerator_config", MICRO, WORLD, fixes=setting("accelerator_config", None))

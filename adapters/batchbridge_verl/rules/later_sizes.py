@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 
 from batchbridge import Fix
+from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Rules, says
-from batchbridge_verl.rules.row import BALANCE, DEVICES, ENGINE_WORKERS, product
+from batchbridge_verl.rules.row import BALANCE, BYPASS, DEVICES, ENGINE_WORKERS, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
-from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, FULLY_ASYNC, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, ROLLOUT
 
-_CRITIC_MINI = f"{CRITIC}ppo_mini_batch_size"
+_CRITIC_MINI, FORWARD_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 _BUDGETS = (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length")
 _ITERATOR = "AssertionError in tensordict_utils.make_iterator at the first update"
 _ITERATOR_SOURCE = "verl 0.9.1 utils/tensordict_utils.py:559"
@@ -108,6 +109,42 @@ def _no_whole_micros(run: Run) -> str | None:
         f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
         f"({MICRO})"
     )
+
+
+def _scored(run: Run) -> int | None:
+    """Completions of a rollout on each replica, as their log-probabilities are computed; None where that is open."""
+    if run.legacy or not run.plain or not run.replicas or run.entry == FULLY_ASYNC or run[BYPASS] or run[DYNAMIC]:
+        return None
+    multiple = math.lcm(run.replicas, *_steps_of(run)) if run.v1 else run.replicas
+    total = run.completions_per_rollout + (-run.completions_per_rollout % multiple if run.v1 else 0)
+    return None if total % run.replicas else total // run.replicas
+
+
+def _forward_fixes(run: Run) -> tuple[Fix, ...]:
+    sizes = nearest_numbers(max(run[FORWARD_MICRO], 1), divides=_scored(run) or 1)
+    return tuple(fix({FORWARD_MICRO: size}) for size in sizes)
+
+
+@RULES.add(GENERATING, "BB-VERL-096", FORWARD_MICRO, PROMPTS, GROUP, *DEVICES, fixes=_forward_fixes)
+@says(
+    "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
+    "verl 0.9.1 engine_workers.py compute_log_prob, workers/engine/utils.py prepare_micro_batches",
+    ENGINE_WORKERS,
+)
+def _forward_fits(run: Run) -> str | None:
+    rows, size = _scored(run), run[FORWARD_MICRO]
+    if not rows or size is None or (size > 0 and rows % size == 0):
+        return None
+    return (
+        f"{rows} completions of a rollout on each of {run.replicas} replicas are no multiple of {FORWARD_MICRO} = "
+        f"{size}, in which their log-probabilities are computed"
+    )
+
+
+def _steps_of(run: Run) -> tuple[int, ...]:
+    """Completions of an optimizer step, of the actor and of a critic."""
+    critic = run[_CRITIC_MINI] * run[GROUP] if run.critic else 0
+    return (run.asked_per_step, *([critic] if critic > 0 else []))
 
 
 @RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps)

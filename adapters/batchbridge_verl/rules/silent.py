@@ -161,7 +161,13 @@ def _other_norm(run: Run) -> str:
     return f"{ACTOR}grad_clip" if clip_grad_key(run).endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
 
 
-@RULES.add(SILENT, "BB-VERL-043", *_NORMS, fixes=lambda run: (fix({clip_grad_key(run): run[_other_norm(run)]}),))
+def _norm_fixes(run: Run) -> tuple[Fix, ...]:
+    bound = run[_other_norm(run)]
+    off = run.engine != "megatron" and bound is not None and bound <= 0  # see BB-VERL-087
+    return (fix({clip_grad_key(run): UNREACHED if off else bound}),)
+
+
+@RULES.add(SILENT, "BB-VERL-043", *_NORMS, fixes=_norm_fixes)
 @says("the setting is not read", "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396")
 def _norm_unused(run: Run) -> str | None:
     used, other = clip_grad_key(run), _other_norm(run)

@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping
 
 from batchbridge import Fix
+from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
 from batchbridge_verl.rules.row import AGGREGATION, BYPASS, DEVICES, one_of, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds, megatron_sizes
+from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, REFERENCE, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
 
 _SINCE_060 = IN_CONFIG._replace(versions=">=0.6.0")
@@ -76,10 +77,14 @@ def _division_by_zero(run: Run) -> str | None:
 
 
 def replica_fixes(run: Run) -> tuple[Fix, ...]:
-    """The nearest numbers of devices that make whole replicas."""
+    """The nearest numbers of devices that make whole replicas, and the nearest sizes of theirs that share these out."""
     per_replica = shared(run)
     below = run.world // per_replica * per_replica
-    return tuple(fix({WORLD: size}) for size in (below, below + per_replica) if size > 0)
+    worlds = [fix({WORLD: size}) for size in (below, below + per_replica) if size > 0]
+    for key, size in zip((*PARALLEL[run.engine][:2], run.context_key), run.parallel, strict=True):
+        if key is not None and size > 1 and run.world % (others := per_replica // size) == 0:
+            worlds += [fix({key: near}) for near in nearest_numbers(size, divides=run.world // others)]
+    return tuple(worlds)
 
 
 @RULES.add(IN_CONFIG, "BB-VERL-017", *DEVICES, *_MEGATRON, fixes=replica_fixes)

@@ -68,7 +68,8 @@ def as_given(value: Any) -> Any:
     if value is None:
         return "null"
     text = shown(value)
-    return f'"{text}"' if isinstance(value, str) and (not value or primitive(value) != value) else text
+    bare = isinstance(value, str) and value and value[0] not in "[{" and primitive(value) == value
+    return f'"{text}"' if isinstance(value, str) and not bare else text
 
 
 def place_of(key: str, value: Any, line: int | None, path: Path | None) -> Where:

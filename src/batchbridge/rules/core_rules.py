@@ -331,6 +331,16 @@ def _words_agree(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
         yield Violation("open terms are named once each, sorted", ("open_terms",), (Fix(right),))
 
 
+def _not_sampled(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for name in ("temperature", "top_p"):
+        if getattr(spec.carried, name) == 0:
+            yield Violation(
+                f"{name} is 0: a prompt's completions are all the same, and no policy gradient comes of them",
+                (f"carried.{name}",),
+                (Fix("1"),),
+            )
+
+
 def _group_of_one(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     baseline = spec.advantage.baseline
     ddof = 1 if spec.advantage.ddof is None else spec.advantage.ddof
@@ -439,6 +449,7 @@ RULES = (
     Rule("BB109", "remainders of prompts are not refused", "error", "construction", remainders.refused_prompts),
     Rule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
     Rule("BB111", "words do not contradict each other", "error", "config", _words_agree),
+    Rule("BB112", "completions are sampled", "error", "first_rollout", _not_sampled),
     Rule("BB120", "the run trains something", "warning", "never", _trains_something),
     Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", remainders.odd_shares, True),
     Rule("BB122", "micro-batches are whole", "warning", "never", remainders.uneven_micro_batches, True),

@@ -295,6 +295,15 @@ def test_a_rule_speaks_where_it_is_broken(values, code):
     assert code in codes(values)
 
 
+@pytest.mark.parametrize(
+    ("key", "code"), [(f"{ACTOR}ulysses_size", "BB-EZR1-017"), (f"{ROLLOUT}tensor_parallel_size", "BB-EZR1-018")]
+)
+def test_the_nearest_sizes_that_share_out_the_devices_are_offered(key, code):
+    found = read({key: 3, "trainer.n_gpus_per_node": 8})
+    (finding,) = [one for one in EasyR1Adapter().check(found) if one.code == code]
+    assert [fix.changes for fix in finding.fixes] == [{key: 2}, {key: 4}]
+
+
 @pytest.mark.parametrize(("values", "prompts", "code"), WITH_A_DATASET)
 def test_a_rule_speaks_where_the_dataset_breaks_it(values, prompts, code):
     assert code in codes(values, prompts=prompts)

@@ -322,6 +322,8 @@ def test_an_error_of_one_checkout_is_found_in_it(flags: str, version: str, code:
         ("--save_traces 2", "BB-OI-004"),
         ("--verification_reward no", "BB-OI-004"),
         ("--cp_strategy ring", "BB-OI-004"),
+        ("--attn_implementation flash_attention_2", "BB-OI-004"),  # as it was before 2026.6.10
+        ("--attn_implementation flash_2", None),
         ("--output_dir", "BB-OI-004"),
         ("--tools", "BB-OI-004"),
         ("--save_traces", None),

@@ -314,11 +314,15 @@ class TestGrpo(AdapterContract):
                 ("evaluation", "BB-OI-073", {"eval_on_step_0": True, "local_eval_every": 0}),
                 ("evaluation's top-p", "BB-OI-074", {"eval_top_p": 2.0}),
                 ("no reward", "BB-OI-075", {"apply_verifiable_reward": False}),
+                ("a schedule of a metric", "BB-OI-077", {"lr_scheduler_type": "reduce_lr_on_plateau"}),
+                ("a schedule with arguments", "BB-OI-077", {"lr_scheduler_type": "warmup_stable_decay"}),
+                ("a stage of ZeRO", "BB-OI-078", {"deepspeed_stage": 5}),
             )
         ),
         *(
             InvalidCase(name=name, source=grpo(**values), context=FIRST, codes=(code,))
             for name, code, values in (
+                ("a later schedule", "BB-OI-079", {"lr_scheduler_type": "inverse_sqrt"}),
                 ("cap", "BB-OI-065", {"use_vllm_logprobs": True, "truncated_importance_sampling_ratio_cap": 2.0}),
                 ("masked mean", "BB-OI-066", {"masked_mean_denominator": 0.0}),
                 ("one sample before", "BB-OI-068", {"num_samples_per_prompt_rollout": 1}),

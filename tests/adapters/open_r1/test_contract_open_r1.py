@@ -144,8 +144,17 @@ class TestOpenR1(AdapterContract):
         ({"use_vllm": None}, {"objective.old_logprobs": "detached", "objective.sampler_correction": None}),
         ({"loss_type": "grpo"}, {"loss.policy.aggregation": "sequence_mean"}),
         (
-            {"loss_type": "cispo"},
-            {"objective.surrogate": "cispo", "objective.clip_low": None, "objective.clip_high": -0.8},
+            {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_mask"},
+            {
+                "objective.surrogate": "vespo",
+                "objective.clip_low": None,
+                "objective.clip_high": None,
+                "objective.sampler_correction": "token_mask [-, 3.0]",
+            },
+        ),
+        (
+            {"loss_type": "cispo", "epsilon_high": 5.0},
+            {"objective.surrogate": "cispo", "objective.clip_low": None, "objective.clip_high": 4.0},
         ),
     )
     refused = REFUSED_CASES

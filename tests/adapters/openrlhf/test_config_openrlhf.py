@@ -565,7 +565,7 @@ def configurations(draw):
         "reward.clip_range": st.sampled_from([(-5.0, 5.0)]),
         "rollout.temperature": st.sampled_from([0.6]),
         "rollout.top_p": st.sampled_from([0.95]),
-        "rollout.max_new_tokens": st.sampled_from([512, 1024, 4096]),
+        "rollout.max_new_tokens": st.sampled_from([512, 1024]),
         "data.max_len": st.sampled_from([2048, 8192]),
         "ds.param_dtype": st.just("bf16"),
         "algo.advantage.is_correction_level": st.sampled_from(["token", "seq"]),
@@ -636,6 +636,14 @@ def test_the_shell_snippet_is_a_command():
     text = OpenRlhfAdapter().write(read(SIZES).spec).text["shell"]
     assert "python3 -m openrlhf.cli.train_ppo_ray \\\n  --" in text
     assert "  --ref.num_nodes 1 \\\n" in text
+
+
+@pytest.mark.parametrize(("completion", "length"), [(1024, None), (2048, 4096), (9000, 11048)])
+def test_a_completion_that_fills_the_default_length_gets_as_much_again_for_an_open_prompt(completion, length):
+    spec = read(SIZES).spec.replace(**{"carried.max_prompt_tokens": None, "carried.max_completion_tokens": completion})
+    written = OpenRlhfAdapter().write(spec).values
+    assert written.get("data.max_len") == length
+    assert "BB-ORL-051" not in codes(read(written))
 
 
 def test_a_token_budget_is_written_with_zero_3():

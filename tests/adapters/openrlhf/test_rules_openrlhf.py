@@ -126,6 +126,7 @@ BROKEN = {
     "BB-ORL-065": {"eval.steps": 10},
     "BB-ORL-066": {"algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"},
     "BB-ORL-067": {"train.agent_func_path": "agent.py"},
+    "BB-ORL-070": {"actor.lr_scheduler": "greedy"},
 }
 
 
@@ -287,6 +288,24 @@ def test_what_changes_training_without_a_field_is_noted_where_it_does(values, sa
 
 def test_an_interval_below_minus_one_counts_like_its_absolute_value():
     assert "BB-ORL-065" in codes({**LEGAL, "ckpt.save_steps": -2})
+
+
+@pytest.mark.parametrize(
+    ("total", "completion", "said"),
+    [
+        (1, None, "no room for a completion"),
+        (2, None, None),
+        (64, 63, None),
+        (64, 64, "prompts stay whole"),
+        (64, 70, "every prompt loses its first 6 tokens"),
+    ],
+)
+def test_a_length_without_room_for_prompt_and_completion_is_an_error(total, completion, said):
+    # As openrlhf cuts a prompt: ids[-(max_len - max_new_tokens):].
+    found = findings({**LEGAL, "data.max_len": total, "rollout.max_new_tokens": completion})
+    messages = [each.message for each in found if each.code == "BB-ORL-051" and each.severity == "error"]
+    assert len(messages) == (said is not None)
+    assert all(said in message for message in messages)
 
 
 def test_a_mapping_may_leave_the_models_to_be_added():

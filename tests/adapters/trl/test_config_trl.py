@@ -123,6 +123,7 @@ def test_yaml_reads_1e_minus_6_as_text_and_trl_as_a_number(tmp_path):
         "reward_weights: auto",
         "pad_to_multiple_of: '1.5'",
         "include_num_input_tokens_seen: some",
+        "include_num_input_tokens_seen: all",
     ],
 )
 def test_a_value_of_the_wrong_kind_is_a_finding_with_its_line(tmp_path, setting):
@@ -143,6 +144,11 @@ def test_a_text_for_no_value_is_null_in_a_recipe_since_1_6(tmp_path, setting):
 def test_a_bound_of_gradients_that_is_not_above_0_is_off(native, bound):
     reading = read({**ARTICLE, "max_grad_norm": native})
     assert (reading.verdict, reading.spec.carried.max_gradient_norm) == ("valid", bound)
+
+
+def test_the_tokens_that_are_counted_are_a_word_in_a_constructed_config_alone():
+    assert codes(read({**ARTICLE, "include_num_input_tokens_seen": "all"})) == []
+    assert codes(read(["trl", "grpo", "--include_num_input_tokens_seen", "all"])) == ["BB-TRL-004"]
 
 
 def test_an_integer_in_quotes_is_refused_in_a_dict_because_GRPOConfig_does_not_convert():
@@ -304,6 +310,10 @@ def configurations(draw):
     }
     values |= draw(st.fixed_dictionaries({}, optional=optional))
     values |= draw(st.sampled_from([{"max_steps": 5}, {"num_train_epochs": 2.5}, {"num_train_epochs": 1}]))
+    if values["loss_type"] == "cispo":
+        values["epsilon_high"] = draw(st.sampled_from([1.0, 5.0]))  # below 1: BB-TRL-093
+    if values.get("lr_scheduler_type") == "cosine_with_min_lr":
+        values["lr_scheduler_kwargs"] = {"min_lr_rate": 1e-06}  # without: BB-TRL-090
     if values.get("beta", 0.0):
         values |= draw(st.sampled_from([{}, {"sync_ref_model": True, "ref_model_sync_steps": 64}]))
     return values, world

@@ -520,7 +520,7 @@ def configurations(draw):
                 [
                     {
                         f"{ACTOR}ppo_micro_batch_size_per_gpu": micro,
-                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": micro + 1,
+                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": draw(st.sampled_from([1, micro])),
                     },
                     {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 9000},
                 ]
@@ -731,6 +731,23 @@ def test_a_command_composes_the_engine_that_it_names(words, version, ways):
     assert all(finding.severity == "error" and not finding.undecided for finding in found)
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "ways"),
+    [
+        ("dp", "0.9.1", []),
+        ("megatron", "0.9.1", []),
+        ("fsdp", "0.9.1", ["model_engine=dp"]),  # of the group's options none is called so
+        ("megatron", "0.7.1", ["--config-name=ppo_megatron_trainer.yaml"]),
+    ],
+)
+def test_a_defaults_list_chooses_an_engine_as_a_command_does(engine, version, ways, tmp_path):
+    file = tmp_path / "mine.yaml"
+    run = "\n".join(f"{key}: {json.dumps(value)}" for key, value in RUN.items())
+    file.write_text(f"defaults: [ppo_trainer, {{override model_engine: {engine}}}, _self_]\n{run}\n")
+    found = [finding for finding in read(file, version=version).findings if finding.code == "BB-VERL-007"]
+    assert [fix.text for finding in found for fix in finding.fixes] == ways
+
+
 @pytest.mark.parametrize(("version", "by_name"), [("0.7.1", True), ("0.8.0", False)])
 def test_a_written_command_chooses_megatron_as_its_version_does(version, by_name):
     values = {**RUN, "model_engine": "megatron", f"{ACTOR}megatron.tensor_model_parallel_size": 2}
@@ -874,6 +891,9 @@ def test_whole_epochs_as_a_float_end_the_v0_trainer_alone(words, wrong):
         ("actor_rollout_ref.actor.ppo_mini_batch_size=64.0", "= 64.0: expected an integer"),
         ("actor_rollout_ref.actor.ppo_mini_batch_size=sixty", "= sixty: expected an integer"),
         ("actor_rollout_ref.actor.ppo_epochs=null", "= null: expected an integer, not null"),
+        ("actor_rollout_ref.actor.optim.betas='[0.9,0.99]'", '= "[0.9,0.99]": expected a list'),
+        ("trainer.logger={}", "= {}: expected a list"),
+        ("hydra=default", "= default: expected a group of settings"),
         ("actor_rollout_ref.actor.ppo_epochs=${oc.env:X}", "is left open: ${oc.env:X} asks for the environment"),
     ],
 )

@@ -179,6 +179,8 @@ CASES = [
     ({**BYPASS, "algorithm.rollout_correction.rollout_is": "token"}, "0.9.1", "BB-VERL-095"),
     ({**BYPASS, "algorithm.rollout_correction.loss_type": "reinforce"}, "0.9.1", "BB-VERL-095"),
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
+    ({PER_GPU: 3}, "0.9.1", "BB-VERL-096"),
+    ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-096"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, f"{ACTOR}use_dynamic_bsz": True}, "0.7.1", "BB-VERL-091"),
@@ -388,6 +390,39 @@ def test_128_devices_need_a_rollout_of_128_completions():
         "data.train_batch_size = 128",
         "trainer.nnodes x n_gpus_per_node = 32",
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        ({}, "0.9.1", True),
+        ({}, "0.7.1", False),  # whose workers split into what they get
+        (BYPASS, "0.9.1", False),  # the sampler's are taken
+        ({f"{ACTOR}use_dynamic_bsz": True}, "0.9.1", False),
+        # 66 x 4 = 264 completions are padded to 288 by the V1 trainer, and to nothing else by the other.
+        ({"data.train_batch_size": 66, f"{ACTOR}ppo_mini_batch_size": 24, PER_GPU: 12}, "0.9.1", False),
+    ],
+)
+def test_log_probabilities_are_computed_in_whole_micro_batches_by_engine_workers(values, version, fires):
+    found = [one for one in judge({PER_GPU: 3, **values}, version=version, world=8) if one.code == "BB-VERL-096"]
+    assert bool(found) is fires
+    assert [fix.changes for one in found for fix in one.fixes] == [{PER_GPU: 2}, {PER_GPU: 4}] * fires
+
+
+@pytest.mark.parametrize(("bound", "offered"), [(0.5, 0.5), (0.0, 1e9)])
+def test_a_bound_of_gradients_that_is_not_read_is_offered_where_it_is(bound, offered):
+    values = {f"{ACTOR}grad_clip": bound}
+    (finding,) = [one for one in judge(values) if one.code == "BB-VERL-043"]
+    assert [fix.changes for fix in finding.fixes] == [{f"{ACTOR}optim.clip_grad": offered}]
+    assert "BB-VERL-087" not in codes({**values, **finding.fixes[0].changes})
+
+
+def test_replicas_that_do_not_share_out_the_devices_have_other_sizes_or_other_devices():
+    values = {f"{ACTOR}ulysses_sequence_parallel_size": 3}
+    (finding,) = [f for f in judge(values, world=8) if f.code == "BB-VERL-017"]
+    assert [fix.changes.get(f"{ACTOR}ulysses_sequence_parallel_size") for fix in finding.fixes] == [None, None, 2, 4]
+    for fix in finding.fixes[2:]:
+        assert "BB-VERL-017" not in codes({**values, **fix.changes}, world=8)
 
 
 def test_a_large_run_is_searched_for_in_no_time():
