@@ -125,7 +125,7 @@ def _forward_fixes(run: Run) -> tuple[Fix, ...]:
     return tuple(fix({FORWARD_MICRO: size}) for size in sizes)
 
 
-@RULES.add(GENERATING, "BB-VERL-096", FORWARD_MICRO, PROMPTS, GROUP, *DEVICES, fixes=_forward_fixes)
+@RULES.add(GENERATING, "BB-VERL-098", FORWARD_MICRO, PROMPTS, GROUP, *DEVICES, fixes=_forward_fixes)
 @says(
     "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
     "verl 0.9.1 engine_workers.py compute_log_prob, workers/engine/utils.py prepare_micro_batches",

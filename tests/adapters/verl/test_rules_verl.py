@@ -179,8 +179,8 @@ CASES = [
     ({**BYPASS, "algorithm.rollout_correction.rollout_is": "token"}, "0.9.1", "BB-VERL-095"),
     ({**BYPASS, "algorithm.rollout_correction.loss_type": "reinforce"}, "0.9.1", "BB-VERL-095"),
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
-    ({PER_GPU: 3}, "0.9.1", "BB-VERL-096"),
-    ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-096"),
+    ({PER_GPU: 3}, "0.9.1", "BB-VERL-098"),
+    ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-098"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, f"{ACTOR}use_dynamic_bsz": True}, "0.7.1", "BB-VERL-091"),
@@ -404,7 +404,7 @@ def test_128_devices_need_a_rollout_of_128_completions():
     ],
 )
 def test_log_probabilities_are_computed_in_whole_micro_batches_by_engine_workers(values, version, fires):
-    found = [one for one in judge({PER_GPU: 3, **values}, version=version, world=8) if one.code == "BB-VERL-096"]
+    found = [one for one in judge({PER_GPU: 3, **values}, version=version, world=8) if one.code == "BB-VERL-098"]
     assert bool(found) is fires
     assert [fix.changes for one in found for fix in one.fixes] == [{PER_GPU: 2}, {PER_GPU: 4}] * fires
 
