@@ -35,11 +35,14 @@ def behaviour(run: Run) -> Behaviour:
     parts = run.world // max(run.replicas, 1)
     own = "its part" if parts == 1 else f"its {parts} parts, one after another,"
     shuffled = f"torch.randperm of a generator seeded with {run[f'{DATA}seed']}, every second draw being an epoch"
+    rest = "an epoch's incomplete batch is dropped"
+    if run.prompts_at_once != run[PROMPTS]:  # Source: EasyR1 0.3.1 to b44b311 ray_trainer.py _make_batch_data
+        rest += f", of {run.prompts_at_once} prompts, and a rollout that an epoch leaves unfilled goes on in the next"
     return Behaviour(
-        order=f"{shuffled if run[f'{DATA}shuffle'] else 'as in the dataset'}; an epoch's incomplete batch is dropped",
+        order=f"{shuffled if run[f'{DATA}shuffle'] else 'as in the dataset'}; {rest}",
         membership=(
-            f"a rollout is balanced by length into {run.world} parts, which keep their order; each of {run.replicas} "
-            f"replicas cuts {own} into steps of {run.share}; all passes alike"
+            f"a rollout is balanced by length into parts for the devices ({run.world}), which keep their order; each "
+            f"replica ({run.replicas} in all) cuts {own} into steps of {run.share}; all passes alike"
         ),
         denominator_scope="micro_batch" if run.depends_on_split else "optimizer_step",
         denominator_formula=FORMULAS[run.token_weighted, run[MODE]],

@@ -49,6 +49,9 @@ RENAMED = {
 STARTS_AT_ZERO = "<0.3.3.dev0"
 """Versions whose schedule is min(1, tick / max(1, warm-up)): no warm-up is one of a tick. Source: EasyR1
 torch_functional.get_constant_schedule_with_warmup; the learning rates in tests/adapters/easyr1/recorded."""
+ENDS_WITH_EPOCHS = "<0.3.1"
+"""Versions whose loop ends with its epochs, of which each has a rollout at least, whatever max_steps says. Source:
+EasyR1 0.3.0 trainer/ray_trainer.py fit; 0.3.1 on begins another epoch."""
 KL_CLAMP = 10.0
 """Bound of k3. Source: EasyR1 core_algos.compute_kl."""
 
@@ -79,7 +82,8 @@ def meaning(run: Run) -> dict[str, Told] | None:
         formula = f"filter_low {low:g} to filter_high {high:g} of the mean of {run[names.GROUP]} scores, each 0 or 1"
         keys = (names.FILTER, names.FILTER_LOW, names.FILTER_HIGH, names.GROUP)
         told["rollout.group_filter"] = Told(group_filter(low, high, run[names.GROUP]), None, formula, keys)
-    if run["trainer.max_steps"] is None:
+    steps = run["trainer.max_steps"]
+    if steps is None or (holds(ENDS_WITH_EPOCHS, run.version) and run[run.epochs_key] < steps):
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
     told["objective.surrogate"] = (
         Told(surrogate, names.LOSS_TYPE) if names.LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")

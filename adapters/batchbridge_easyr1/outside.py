@@ -57,7 +57,10 @@ SHARED: Mapping[str, SharedSetting] = {
 """Settings that other frameworks have, too."""
 
 MODEL = ("worker.actor.model.*",)
-PROMPTS = ("data.*_key", "data.image_dir", "data.video_fps", "data.*_pixels", "data.format_prompt")
+PROMPTS = (
+    *("data.*_key", "data.image_dir", "data.video_fps", "data.*_pixels", "data.format_prompt"),
+    "data.filter_overlong_prompts",
+)
 REWARDS = ("worker.reward.*", "algorithm.filter_key")
 NOTHING = (
     *("trainer.val_*", "trainer.save_*"),

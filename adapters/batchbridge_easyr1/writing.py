@@ -9,7 +9,7 @@ from batchbridge.kit.key_table import written_by
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_easyr1 import settings as names
-from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
+from batchbridge_easyr1.meaning import ENDS_WITH_EPOCHS, ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
 from batchbridge_easyr1.settings import KL_ESTIMATORS, NEWEST, holds, settings_of
 
@@ -23,6 +23,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
         problems.need(warms_up, f"{none}rate of 0, as 1 says", "carried.warmup_steps")
         if spec.carried.warmup_steps == 1.0:
             values.pop(f"{names.ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
+    if holds(ENDS_WITH_EPOCHS, version) and spec.horizon.epochs is None:
+        values["trainer.total_epochs"] = spec.horizon.rollouts
     rows, written = settings_of(version), dict(values)
     for newest, older in RENAMED.items():
         if newest in values and newest not in rows:

@@ -84,7 +84,7 @@ def behaviour(facts: Facts) -> Behaviour | None:
             f"{last}; inside a rollout groups stand in the order in which the engines finish them"
         ),
         membership=(
-            f"each of {s.replicas} replicas takes {share} of the rollout's completions, {mixed}{cut}; "
+            f"each replica ({s.replicas} in all) takes {share} of the rollout's completions, {mixed}{cut}; "
             f"passes over it: {s.passes}"
         ),
         denominator_scope=row.scope,

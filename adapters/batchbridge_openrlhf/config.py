@@ -154,7 +154,10 @@ class OpenRlhfAdapter(PackagedAdapter):
             reading = dataclasses.replace(reading, spec=spec, provenance=origins)
         from batchbridge_openrlhf.behaviour import behaviour
 
-        return dataclasses.replace(reading, run=facts, behaviour=behaviour(facts) if decided else None)
+        prompts = facts.trained_prompts or context.dataset_size
+        return dataclasses.replace(
+            reading, run=facts, dataset_size=prompts, behaviour=behaviour(facts) if decided else None
+        )
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """Options that say `spec`: models, data, rewards and generation engines are the user's to add."""

@@ -56,6 +56,10 @@ SHARED: Mapping[str, SharedSetting] = {
 MODEL = ("ds.lora.*", "ds.load_in_4bit", "actor.freeze_visual_encoder")
 PROMPTS = ("data.*",)
 REWARDS = ("reward.*", "train.agent_func_path")
+UPDATES = (
+    *("algo.kl.target", "kl_target", "train.enable_ema", "enable_ema", "critic.freezing_steps", "freezing_actor_steps"),
+    *("train.partial_rollout_enable", "partial_rollout", "*.muon.[mn]*"),
+)
 NOTHING = (
     *("logger.*", "eval.*", "local_rank", "ckpt.save_*", "ckpt.path", "ckpt.max_*"),
     *("reward.num_*", "reward.offload", "data.dataloader_num_workers", "*.gradient_checkpointing_*"),
@@ -67,6 +71,7 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),
     **dict.fromkeys(REWARDS, "the rewards"),
+    **dict.fromkeys(UPDATES, "what each update does"),
     "*": "",  # every option is in the tables by its newest name, and what the others mean is read
 }
 """Pattern of options to what they decide; the first that fits counts. Source: the help of OpenRLHF 0.8.0 to 0.11.2

@@ -89,23 +89,23 @@ LAYOUTS = (
         True,
         False,
         "micro-batch by micro-batch, each device takes the next {micro} completions of the rollout, which are "
-        "generated then, in the first of {passes} passes",
+        "generated then, in the first of its passes ({passes})",
         "trl 0.15.0 GRPOTrainer._prepare_inputs; trl 0.16.0 the same, with _buffered_inputs for further passes",
     ),
     Layout(
         ">=0.17,<0.18",
         False,
         False,
-        "each device takes a contiguous block of {share} completions of the rollout and cuts it, in its order, into "
-        "{steps} micro-batches, the same ones in each of {passes} passes",
+        "each device takes a contiguous block of the rollout, {share}, and cuts it, in its order, into {steps}, the "
+        "same in every pass ({passes})",
         "trl 0.17.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
     ),
     Layout(
         ">=0.18",
         False,
         True,
-        "each device takes a contiguous block of {share} completions of the rollout, permutes it once by its own "
-        "global random numbers, and cuts it into {steps} micro-batches, the same ones in each of {passes} passes",
+        "each device takes a contiguous block of the rollout, {share}, permutes it once by its own global random "
+        "numbers, and cuts it into {steps}, the same in every pass ({passes})",
         "trl 0.18.0 to 1.16.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
     ),
 )
@@ -152,12 +152,14 @@ def behaviour(facts: Facts) -> Behaviour | None:
         order = f"torch.randperm of a generator seeded with {facts.native['seed']} whose state continues over epochs"
     rest = "dropped" if sampler_of(facts.version).drops else "a shorter one"
     micro = facts.sizes.micro
-    members = layout.text.format(micro=micro, share=micro * steps, steps=steps, passes=facts.sizes.iterations)
-    members += f"; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
+    share = f"{micro * steps} completion{'s' if micro * steps != 1 else ''}"
+    members = layout.text.format(micro=micro, share=share, steps=_batches(steps), passes=facts.sizes.iterations)
+    fewer = ", fewer at an epoch's end" if window > 1 else ""
+    members += f"; an optimizer step takes {_batches(window)}{fewer}"
     if not micro_steps or micro_steps % window:
         members += "; it draws from several rollouts"
     return Behaviour(
-        order=f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest {rest}",
+        order=f"{order}; each epoch in rollouts of prompts, {facts.rollout.prompts} in each, the rest {rest}",
         membership=members,
         denominator_scope=scope,
         denominator_formula=row.formula,
@@ -167,6 +169,10 @@ def behaviour(facts: Facts) -> Behaviour | None:
         undecided=tuple(undecided),
         source=f"{row.source}; {layout.source}",
     )
+
+
+def _batches(number: int) -> str:
+    return f"{number} micro-batch{'' if number == 1 else 'es'}"
 
 
 def native_steps(

@@ -97,7 +97,10 @@ SHARED: Mapping[str, SharedSetting] = {
 }
 """Settings that other frameworks have, too."""
 
-MODEL = ("model_revision", "use_peft", "lora_*", "use_rslora", "use_dora", "load_in_*bit", "peft_*")
+MODEL = (
+    *("dtype", "torch_dtype", "model_init_kwargs*", "cast_lm_head_to_fp32", "model_revision", "use_peft"),
+    *("lora_*", "use_rslora", "use_dora", "load_in_*bit", "peft_*"),
+)
 PROMPTS = ("dataset_*", "datasets*", "streaming", "system_prompt", "chat_template*", "tools", "num_prompts")
 REWARDS = (
     "reward_*",

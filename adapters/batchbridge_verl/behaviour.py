@@ -70,10 +70,10 @@ def behaviour(run: Run) -> Behaviour:
 def _order(run: Run) -> str:
     if not run["data.shuffle"]:
         return "as in the dataset; an epoch's incomplete batch is dropped"
-    workers = run["data.dataloader_num_workers"]
+    draw, workers = ("every second", "above 0") if run["data.dataloader_num_workers"] else ("every", "0")
     return (
-        f"torch.randperm of a generator seeded with {_seed(run)}, {'every second' if workers else 'every'} draw being "
-        f"an epoch (data.dataloader_num_workers {workers}); an epoch's incomplete batch is dropped"
+        f"torch.randperm of a generator seeded with {_seed(run)}, {draw} draw being an epoch "
+        f"(data.dataloader_num_workers {workers}); an epoch's incomplete batch is dropped"
     )
 
 
@@ -84,7 +84,7 @@ def _seed(run: Run) -> int:
 def _membership(run: Run) -> str:
     share = run.share if run.share is not None else "?"
     cut = (
-        f"each of {run.replicas} replicas takes a contiguous block of the rollout, and step j takes its j-th "
+        f"each replica ({run.replicas} in all) takes a contiguous block of the rollout, and step j takes its j-th "
         f"{share} rows from every block"
     )
     if run.v1:

@@ -18,7 +18,7 @@ from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
 from batchbridge_verl.given import CODES, CONFIGS, ENTRIES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
-from batchbridge_verl.run import FULLY_ASYNC, GPUS, NODES, TOTAL_EPOCHS, Run
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
@@ -120,8 +120,9 @@ class VerlAdapter(PackagedAdapter):
             own_program=told_by_user.own_program,
             world=world,
             given=frozenset(told_by_user.places),
-            prompts_in_dataset=context.dataset_size,
+            prompts_in_dataset=_at_most(native[MOST_PROMPTS], context.dataset_size),
         )
+        reading = dataclasses.replace(reading, dataset_size=run.prompts_in_dataset)
         if isinstance(epochs := told_by_user.values.get(TOTAL_EPOCHS), float) and not run.v1:
             found.append(NATIVELY.wrong(told_by_user.places[TOTAL_EPOCHS], epochs, "an integer"))
             return dataclasses.replace(reading, findings=tuple(found))
@@ -187,6 +188,11 @@ class VerlAdapter(PackagedAdapter):
             return queued.source_of(trainer)
         source, context = source_of(trainer)
         return as_started(trainer, source), context
+
+
+def _at_most(limit: int, prompts: int | None) -> int | None:
+    """The prompts of a dataset that are taken; a limit below 1 is none. Source: verl 0.6.1 to 0.9.1 RLHFDataset."""
+    return prompts if prompts is None or limit <= 0 else min(limit, prompts)
 
 
 def _keys(source: Source) -> set[str]:

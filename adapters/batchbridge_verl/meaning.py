@@ -12,7 +12,20 @@ from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.critic import critic
 from batchbridge_verl.distillation import estimator_of
-from batchbridge_verl.run import BUDGET, DYNAMIC, EPOCHS, FORWARD_BUDGET, GPUS, GROUP, MICRO, MINI, NODES, Run
+from batchbridge_verl.run import (
+    BUDGET,
+    DYNAMIC,
+    EPOCHS,
+    FORWARD_BUDGET,
+    GPUS,
+    GROUP,
+    MICRO,
+    MINI,
+    NODES,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    Run,
+)
 from batchbridge_verl.settings import ACTOR, ALONE, PARALLEL, ROLLOUT, holds
 
 _OPTIM = f"{ACTOR}optim."
@@ -50,9 +63,9 @@ def meaning(run: Run) -> dict[str, Told] | None:
         told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
         told["rollout.group_filter"] = Told("replace_zero_variance", "algorithm.filter_groups.enable")
-    if run["trainer.total_training_steps"] is None:
-        epochs = "trainer.total_epochs"
-        told["horizon.epochs"] = by(float(run[epochs]), epochs, epochs)
+    steps = run[TOTAL_STEPS]
+    if steps is None or run[TOTAL_EPOCHS] < steps:  # the loop ends with its epochs, and each has a rollout at least
+        told["horizon.epochs"] = by(float(run[TOTAL_EPOCHS]), TOTAL_EPOCHS, TOTAL_EPOCHS)
     parts: dict[str, Told] = {
         **staleness(run),
         **_micro_batch(run),

@@ -37,7 +37,10 @@ MODEL = (
     "*.model.exclude_modules",
     "*.model.override_config.*",
 )
-PROMPTS = ("data.*_key", "data.custom_cls.*", "data.truncation", "data.apply_chat_template_kwargs*")
+PROMPTS = (
+    *("data.*_key", "data.custom_cls.*", "data.truncation", "data.apply_chat_template_kwargs*"),
+    *("data.train_max_samples", "data.filter_overlong_prompts"),
+)
 REWARDS = ("custom_reward_function.*", "reward_model.*", "reward.*", "distillation.*", "*.multi_turn.*")
 NOTHING = (
     *("trainer.test_freq", "trainer.val_*", "trainer.log_*", "trainer.max_*_ckpt_to_keep", "trainer.device"),

@@ -12,6 +12,7 @@ from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, m
 
 NODES, GPUS, TOTAL_EPOCHS = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
+TOTAL_STEPS, MOST_PROMPTS = "trainer.total_training_steps", "data.train_max_samples"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
 DYNAMIC, BUDGET = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"

@@ -14,7 +14,18 @@ from batchbridge_verl import distillation, terms
 from batchbridge_verl import settings as tables
 from batchbridge_verl.critic import write_critic
 from batchbridge_verl.meaning import KL_KEYS
-from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GPUS, MICRO, MINI, NODES, THRESHOLD, TRAINER_MODE
+from batchbridge_verl.run import (
+    BUDGET,
+    DYNAMIC,
+    FORWARD_BUDGET,
+    GPUS,
+    MICRO,
+    MINI,
+    NODES,
+    THRESHOLD,
+    TOTAL_EPOCHS,
+    TRAINER_MODE,
+)
 from batchbridge_verl.settings import ACTOR, PARALLEL, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.writing_carried import Target, write_carried
 
@@ -117,7 +128,9 @@ def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     counts = "horizon.optimizer_steps: verl counts rollouts or epochs"
     problems.need(horizon.optimizer_steps is None, counts, "horizon.optimizer_steps")
     if horizon.epochs is not None:
-        values["trainer.total_epochs"] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
+        values[TOTAL_EPOCHS] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
+    elif horizon.rollouts is not None:
+        values[TOTAL_EPOCHS] = horizon.rollouts  # each has a rollout at least: they never end first
 
 
 def budget_settings(micro: MicroBatch) -> dict[str, Any]:

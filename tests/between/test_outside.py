@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from real import DATASET, VERSIONS, text_of
 
-from batchbridge import Reading, read
+from batchbridge import Reading, convert, read
 from batchbridge.comparing.differences import compare, outside_of
 from batchbridge.render.between import comparison
 
@@ -58,6 +58,35 @@ def test_runs_of_another_model_data_or_reward_are_not_equivalent(framework: str)
 def test_names_and_logs_of_a_run_are_no_difference(framework: str) -> None:
     idle = RUNS[framework][-1]
     assert compare(*(reading(framework, {idle: value}) for value in ("1", "2"))).verdict == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("framework", "key", "values"),
+    [
+        ("trl", "dtype", ("float32", "bfloat16")),
+        ("trl", "model_init_kwargs", ({"dtype": "float32"}, {"dtype": "bfloat16"})),
+        ("trl", "cast_lm_head_to_fp32", (False, True)),
+        ("verl", "data.train_max_samples", ("64", "128")),
+        ("verl", "data.filter_overlong_prompts", ("True", "False")),
+        ("easyr1", "data.filter_overlong_prompts", ("true", "false")),
+        ("openrlhf", "algo.kl.target", ("1", "2")),
+        ("openrlhf", "critic.freezing_steps", ("1", "2")),
+        ("openrlhf", "actor.muon.momentum", ("0.9", "0.5")),
+    ],
+)
+def test_what_an_adapter_reads_and_no_field_says_is_no_agreement(framework: str, key: str, values: Any) -> None:
+    found = compare(*(reading(framework, {key: value}) for value in values))
+    assert f"outside.{key}" in [each.field for each in found.differences]
+    left = convert(
+        reading(framework, {key: values[1]}), "verl" if framework == "trl" else "trl", given={key: values[1]}
+    )
+    assert [report.matters for report in left.outside if report.keys and report.keys[0].startswith(key)] == [True]
+
+
+@pytest.mark.parametrize(("workers", "differs"), [(("0", "8"), ["native.order"]), (("4", "8"), [])])
+def test_workers_that_draw_another_order_of_the_prompts_are_a_difference(workers: Any, differs: list[str]) -> None:
+    found = compare(*(reading("verl", {"data.dataloader_num_workers": number}) for number in workers))
+    assert [each.field for each in found.differences] == differs
 
 
 def test_a_default_that_is_given_is_no_difference() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +190,17 @@ def test_scaling_without_a_version_asks_for_one_and_not_for_devices(run: Run) ->
     assert out.endswith("name it with --framework-version; batchbridge check judges them all\n")
     out = run("scale", "recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "6")[1]
     assert out.endswith("--from DEVICES says what FILE is written for\n")
+
+
+def test_one_of_a_thing_is_said_in_the_singular(run: Run) -> None:
+    recipe = "per_device_train_batch_size: 8\nnum_generations: 8\nnum_train_epochs: 1\n"
+    Path("recipe.yaml").write_text(recipe, encoding="utf-8")
+    sizes = ("--framework-version", "1.16.0", "--gpus", "1", "--dataset-size", "1")
+    _, out, _ = run("explain", "recipe.yaml", *sizes)
+    assert "  An optimizer step trains on 8 completions, the size of 1 prompt: 8 on the one device.\n" in out
+    assert re.search(r"gradient_accumulation_steps +1 micro-batch\n", out)
+    assert "into 1 micro-batch, the same in every pass (1); an optimizer step takes 1 micro-batch\n" in out
+    assert re.findall(r"(?<![\d.,])1 (?:completions|prompts|devices|passes|micro-batches|optimizer steps)\b", out) == []
+    _, out, _ = run("plan", "recipe.yaml", *sizes)
+    assert "dataset: 1 prompt\n" in out
+    assert "  1 prompt x 8: 0\n" in out

@@ -13,6 +13,7 @@ from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import SET_BY_EASYR1
 
 RULES = Rules[Run]()
+WARMUP = "trainer.critic_warmup"
 
 
 @RULES.add(SILENT, "BB-EZR1-022", names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=step_fixes)
@@ -164,6 +165,17 @@ def _adaptive(run: Run) -> str | None:
     if not run.has_kl or run["algorithm.kl_type"] != "adaptive" or run["algorithm.use_kl_loss"]:
         return None
     return "algorithm.kl_type = adaptive: the KL coefficient moves during the run, and the canonical one does not"
+
+
+@RULES.add(OPEN, "BB-EZR1-052", WARMUP, fixes=setting(WARMUP, 0))
+@says("update_actor is left out while critic_warmup > global_step", "EasyR1 trainer/ray_trainer.py fit")
+def _idle_warmup(run: Run) -> str | None:
+    if run[WARMUP] <= 1:
+        return None
+    return (
+        f"{run.said(WARMUP)}: the policy does not train on the first {run[WARMUP] - 1} rollouts, and no specification "
+        "without a critic says so"
+    )
 
 
 @RULES.add(NOTE, "BB-EZR1-044", names.FILTER)

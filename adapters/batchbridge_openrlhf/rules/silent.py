@@ -40,7 +40,7 @@ def _uncarried(facts: Facts) -> str | None:
         said.append("advantages are centred once more, over the rollout's tokens, and scaled there")
     if facts[names.ESTIMATOR] == "reinforce" and facts["algo.advantage.gamma"] != 1:
         said.append(f"{facts.said('algo.advantage.gamma')} (a completion's earlier tokens get less of its reward)")
-    if facts.has_critic and facts[names.FREEZING] >= 0:
+    if facts[names.FREEZING] >= 0:  # with a critic or without one
         said.append(f"{facts.said(names.FREEZING)} (the policy trains later on the rollouts of the warm-up)")
     low, high = facts[names.CLIP_RANGE]
     if row is None or row.baseline in ("group_mean", "leave_one_out"):

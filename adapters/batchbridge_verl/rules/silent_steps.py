@@ -9,7 +9,18 @@ from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, Rules, says
 from batchbridge_verl.rules.later_sizes import remainder
 from batchbridge_verl.rules.row import BALANCE, DEVICES, FILTERED, OF_V1, V1, product
 from batchbridge_verl.rules.ways_out import fix, setting, whole_shares, whole_steps
-from batchbridge_verl.run import EPOCHS, GROUP, MINI, PROMPTS, TRAINER_MODE, Run
+from batchbridge_verl.run import (
+    CRITIC_WARMUP,
+    EPOCHS,
+    FULLY_ASYNC,
+    GROUP,
+    MINI,
+    PROMPTS,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    TRAINER_MODE,
+    Run,
+)
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
 
 _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
@@ -176,6 +187,38 @@ def _asynchronous(run: Run) -> str | None:
     return (
         f"{TRAINER_MODE} = separate_async: weights are sent after parameter_sync_step local updates, each with its own "
         "passes over a part of the rollout; this is not read"
+    )
+
+
+@RULES.add(OPEN, "BB-VERL-097", CRITIC_WARMUP, fixes=setting(CRITIC_WARMUP, 0))
+@says("the actor is left out while critic_warmup > global_steps", "verl 0.4.0 to 0.9.1 fit, V1 _step_once")
+def _idle_warmup(run: Run) -> str | None:
+    if run[CRITIC_WARMUP] <= 1 or run.critic:
+        return None
+    return (
+        f"{CRITIC_WARMUP} = {run[CRITIC_WARMUP]} without a critic: nothing trains on the first "
+        f"{run[CRITIC_WARMUP] - 1} rollouts, and no specification says so"
+    )
+
+
+def _reached(run: Run) -> tuple[Fix, ...]:
+    per_epoch = (run.prompts_in_dataset or 0) // run[PROMPTS]
+    epochs = math.ceil(run[TOTAL_STEPS] / per_epoch)
+    return fix({TOTAL_STEPS: run[TOTAL_EPOCHS] * per_epoch}), fix({TOTAL_EPOCHS: epochs})
+
+
+@RULES.add(SILENT, "BB-VERL-096", TOTAL_STEPS, TOTAL_EPOCHS, PROMPTS, fixes=_reached)
+@says("the loop ends with its epochs", "verl 0.9.1 ray_trainer.py fit, trainer/ppo/v1/trainer_base.py fit")
+def _ends_before(run: Run) -> str | None:
+    steps, prompts = run[TOTAL_STEPS], run.prompts_in_dataset
+    if steps is None or prompts is None or not run.plain or run.entry == FULLY_ASYNC:
+        return None
+    rollouts = run[TOTAL_EPOCHS] * (prompts // run[PROMPTS])
+    if not 0 < rollouts < steps:
+        return None
+    return (
+        f"{TOTAL_EPOCHS} = {run[TOTAL_EPOCHS]} ends the run after {rollouts} rollouts, before {TOTAL_STEPS} = {steps}: "
+        f"the learning rate's schedule is made for {steps}"
     )
 
 

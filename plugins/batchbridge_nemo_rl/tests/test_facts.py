@@ -10,6 +10,7 @@ digests of their code.
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from batchbridge import Source
 from batchbridge.kit import Context, Row, group_advantages, token_weights
 from batchbridge_nemo_rl.config import NemoAdapter
+from batchbridge_nemo_rl.outside import OUTSIDE
 
 RECIPES: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_text(encoding="utf-8"))
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
@@ -99,3 +101,20 @@ def test_gradients_of_kl_are_those_of_the_words(vector: list[Any]) -> None:
     assert ours.kl_log_ratio_clamp is not None
     bound = abs(ratio) > ours.kl_log_ratio_clamp or abs(value) >= ours.kl_clamp
     assert gradient == pytest.approx(0.0 if bound else exact, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("data.train.env_name", "the rewards"),
+        ("grpo.penalize_malformed_thinking", "the rewards"),
+        ("grpo.stop_at_validation_threshold", "the length of the run"),
+    ],
+)
+def test_what_no_field_says_and_yet_changes_what_is_trained_is_told(key: str, what: str) -> None:
+    assert NemoAdapter().decides(key) == what
+
+
+def test_every_pattern_of_what_lies_outside_the_schema_names_a_setting() -> None:
+    known = NemoAdapter().read(Source(), Context(framework_version="0.7.0", world_size=1)).native
+    assert [one for one in OUTSIDE if not any(fnmatch(key, one) for key in known)] == []

@@ -9,6 +9,7 @@ that are made up at launch or are whole tables here, each with its reason.
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from batchbridge import Source
 from batchbridge.kit import Context
 from batchbridge_prime_rl.config import PrimeRLAdapter
+from batchbridge_prime_rl.outside import OUTSIDE
 from batchbridge_prime_rl.settings import KEYS, NAMES, SHARED
 
 HERE = Path(__file__).parent
@@ -69,3 +71,20 @@ def test_most_are_decided() -> None:
 def test_only_settings_are_left_out_and_each_has_a_reason() -> None:
     assert set(LEFT) <= NAMES
     assert all(LEFT.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("model.name", "the model"),
+        ("trainer.model.lora", "the model"),
+        ("orchestrator.tokenizer.chat_template", "the prompts"),
+    ],
+)
+def test_what_no_field_says_and_yet_changes_what_is_trained_is_told(key: str, what: str) -> None:
+    assert PrimeRLAdapter().decides(key) == what
+
+
+def test_every_pattern_of_what_lies_outside_the_schema_names_a_setting() -> None:
+    known = PrimeRLAdapter().read(Source(), Context(framework_version="0.8.0", world_size=1)).native
+    assert [one for one in OUTSIDE if not any(fnmatch(key, one) for key in known)] == []

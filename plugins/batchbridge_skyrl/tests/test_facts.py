@@ -9,6 +9,7 @@ functions on a CPU, with the digests of their code.
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from batchbridge import Source
 from batchbridge.kit import Advantage, Context, LossTerm, Row, group_advantages, parse_arguments, token_weights
 from batchbridge_skyrl.config import SkyRLAdapter
+from batchbridge_skyrl.outside import OUTSIDE
 
 SCRIPTS: dict[str, Any] = json.loads(Path(__file__).with_name("launch_scripts.json").read_text(encoding="utf-8"))
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
@@ -115,3 +117,23 @@ def test_kl_has_the_clamps_that_skyrl_has(vector: dict[str, Any]) -> None:
 
 def test_a_replaced_group_ends_the_run() -> None:
     assert [outcome for _, outcome in VECTORS["replace"]] == ["AssertionError", "AssertionError", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("trainer.policy.model.path", "the model"),
+        ("trainer.policy.model.lora.rank", "the model"),
+        ("data.train_data", "the prompts"),
+        ("environment.env_class", "the rewards"),
+        ("generator.sampling_params.stop", "what is sampled"),
+        ("generator.sampling_params.logprobs", ""),
+    ],
+)
+def test_what_no_field_says_and_yet_changes_what_is_trained_is_told(key: str, what: str) -> None:
+    assert SkyRLAdapter().decides(key) == what
+
+
+def test_every_pattern_of_what_lies_outside_the_schema_names_a_setting() -> None:
+    known = SkyRLAdapter().read(Source(), Context(framework_version="0.3.0", world_size=1)).native
+    assert [one for one in OUTSIDE if not any(fnmatch(key, one) for key in known)] == []

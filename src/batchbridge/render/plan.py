@@ -72,7 +72,7 @@ def _totals(plan: Plan, dataset_size: int | None) -> dict[str, int | float | Non
 
 def _totals_lines(plan: Plan, dataset_size: int | None) -> Iterator[str]:
     open_ = "open: which prompts, and how many rollouts and optimizer steps there are (say --dataset-size PROMPTS)"
-    yield f"dataset: {open_ if dataset_size is None else f'{number(dataset_size)} prompts'}"
+    yield f"dataset: {open_ if dataset_size is None else count(dataset_size, 'prompt')}"
     for name, value, unit in numbers(_totals(plan, dataset_size)):
         yield f"{name}: {quantity(name, value, unit)}"
 
@@ -98,7 +98,7 @@ def _share(plan: Plan) -> Iterator[str]:
         world = plan.spec.topology.world_size
         devices = "the device trains" if world == 1 else f"each of {number(world)} devices trains"
         parts = "" if cuts is None else f", in {count(cuts, 'micro-batch', 'micro-batches')} of {number(micro)}"
-        yield f"of a step {devices} {number(each)} completions{parts} (which ones depends on their lengths)"
+        yield f"of a step {devices} {count(each, 'completion')}{parts} (which ones depends on their lengths)"
 
 
 def _open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _rollout_dict(rollout: RolloutPlan) -> dict[str, Any]:
 def _rollout_line(rollout: RolloutPlan) -> str:
     return (
         f"rollout {rollout.index}  epoch {rollout.epoch}  generated with the weights before step "
-        f"{rollout.generated_at_step}  {number(len(rollout.prompts))} prompts x {rollout.completions_per_prompt}: "
+        f"{rollout.generated_at_step}  {count(len(rollout.prompts), 'prompt')} x {rollout.completions_per_prompt}: "
         f"{_listed([str(prompt) for prompt in rollout.prompts])}"
     )
 
@@ -149,7 +149,7 @@ def _step_lines(step: StepPlan, members: str) -> Iterator[str]:
     members: what `Completion.prompt` counts, prompts of the dataset or places of a rollout.
     """
     tick = "" if step.lr_tick else "  (the learning rate stays)"
-    yield f"step {step.index}  epoch {step.epoch}  {number(len(step.members))} completions{tick}"
+    yield f"step {step.index}  epoch {step.epoch}  {count(len(step.members), 'completion')}{tick}"
     stretches: dict[tuple[int, int], dict[int, list[int]]] = {}
     for member in step.members:
         prompts = stretches.setdefault((member.rollout, member.pass_index), {})

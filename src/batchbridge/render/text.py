@@ -224,11 +224,12 @@ def meaning(reading: Reading) -> Iterator[str]:
     if step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
         shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
-        sharers = "replica of the model" if shared else f"of {count(t.world_size, 'device')}"
+        several = "each replica of the model" if shared else f"each of {number(t.world_size)} devices"
+        place = several if t.world_size > 1 else "the one device"
         yield (
             f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
             f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
-            f"{number(derived.get('completions_per_device_per_step'))} on each {sharers}."
+            f"{number(derived.get('completions_per_device_per_step'))} on {place}."
         )
     else:
         sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
@@ -386,7 +387,8 @@ def numbers(derived: Mapping[str, Any]) -> list[tuple[str, int | float, str]]:
 def quantity(name: str, value: int | float | None, unit: str) -> str:
     """A derived number with its unit, where its name does not say that: `optimizer_steps_per_rollout: 1`."""
     said = all(word in name.split("_") for word in unit.split())
-    return number(value) if said or unit in NO_UNITS else f"{number(value)} {unit}"
+    one = unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
+    return number(value) if said or unit in NO_UNITS else count(value, one, unit)
 
 
 def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:

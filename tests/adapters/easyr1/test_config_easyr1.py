@@ -272,6 +272,7 @@ CASES = [
     ({"algorithm.kl_type": "adaptive"}, "BB-EZR1-041"),
     ({f"{ACTOR}optim.strategy": "sgd"}, "BB-EZR1-042"),
     ({f"{ACTOR}max_grad_norm": 0.0}, "BB-EZR1-050"),
+    ({"trainer.critic_warmup": 2}, "BB-EZR1-052"),
     ({f"{ACTOR}optim.lr_scheduler_type": "linear"}, "BB-EZR1-043"),
     ({"algorithm.online_filtering": True}, "BB-EZR1-044"),
     ({"algorithm.adv_estimator": "grpo_passk", f"{ROLLOUT}n": 1}, "BB-EZR1-048"),
@@ -286,6 +287,28 @@ WITH_A_DATASET = [
     ({"data.rollout_batch_size": 32, "data.mini_rollout_batch_size": 250}, 999, "BB-EZR1-049"),
     ({"data.mini_rollout_batch_size": 128}, 127, "BB-EZR1-034"),
 ]
+
+
+def test_rollouts_of_several_batches_go_on_in_the_next_epoch():
+    one, several = (read({**RUN, MINI_ROLLOUT: size}).behaviour.order for size in (None, 16))
+    assert one.endswith("; an epoch's incomplete batch is dropped")
+    assert several == f"{one}, of 16 prompts, and a rollout that an epoch leaves unfilled goes on in the next"
+
+
+EPOCHS = {"0.3.0": "trainer.total_episodes", "0.3.1": "trainer.total_epochs", "0.3.3.dev0": "trainer.total_epochs"}
+
+
+@pytest.mark.parametrize(("version", "key"), EPOCHS.items())
+def test_only_the_loop_of_0_3_0_ends_with_its_epochs(version, key):
+    reading = read({**RUN, "trainer.max_steps": 50, key: 2}, version=version, prompts=200)
+    first = version == "0.3.0"
+    assert reading.spec.horizon.lengths == ({"rollouts": 50, "epochs": 2} if first else {"rollouts": 50})
+    spec = reading.spec.replace(**{"horizon.epochs": None})
+    written = EasyR1Adapter().write(spec, version).values
+    assert written.get(key) == (50 if first else None)
+    assert read(written, version=version).spec == spec
+
+
 BEFORE_0_3_3 = [({}, "BB-EZR1-051"), ({f"{ACTOR}optim.lr_warmup_steps": 0}, "BB-EZR1-051")]
 EXPLAINED = [({}, "BB-EZR1-045"), ({}, "BB-EZR1-046")]
 

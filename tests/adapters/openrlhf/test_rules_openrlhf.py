@@ -279,11 +279,19 @@ def test_the_critics_schedule_is_checked_where_there_is_a_critic(code, version, 
         ({"reward.stop_properly_penalty_coef": 0.0}, "reward.stop_properly_penalty_coef = 0.0"),
         ({"reward.stop_properly_penalty_coef": 1.0}, None),
         ({"algo.kl.target": 0.0}, None),
+        ({"critic.freezing_steps": 5}, "critic.freezing_steps = 5"),
     ],
 )
 def test_what_changes_training_without_a_field_is_noted_where_it_does(values, said):
     (note,) = [finding.message for finding in findings({**LEGAL, **values}) if finding.code == "BB-ORL-060"]
     assert said in note if said else not any(name in note for name in values)
+
+
+@pytest.mark.parametrize(("limit", "taken"), [(128, 128), (512, 256)])
+def test_no_more_prompts_are_counted_than_are_taken(limit, taken):
+    context = Context(framework_version="0.11.2", dataset_size=256)
+    reading = OpenRlhfAdapter().read(load_source({**LEGAL, "data.max_samples": limit}), context)
+    assert reading.dataset_size == taken
 
 
 def test_an_interval_below_minus_one_counts_like_its_absolute_value():

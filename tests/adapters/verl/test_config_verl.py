@@ -497,6 +497,37 @@ def test_every_problem_of_an_unwritable_spec_is_named():
     ]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "lengths", "rollouts"),
+    [
+        (2, {"epochs": 2, "rollouts": 100}, 6),  # 200 prompts are 3 rollouts of 64
+        (50, {"epochs": 50, "rollouts": 100}, 100),
+        (100, {"rollouts": 100}, 100),  # an epoch has a rollout at least
+    ],
+)
+@pytest.mark.parametrize("version", ["0.4.0", "0.9.1"])
+def test_a_run_ends_with_its_epochs_where_they_end_first(version, epochs, lengths, rollouts):
+    said = {**RUN, "trainer.total_training_steps": 100, "trainer.total_epochs": epochs}
+    reading = read(said, version=version, prompts=200)
+    assert reading.spec.horizon.lengths == lengths
+    assert reading.derived["total_rollouts"] == rollouts
+    assert VerlAdapter().write(reading.spec, version).values["trainer.total_epochs"] == epochs
+
+
+def test_epochs_do_not_end_a_number_of_rollouts_that_is_written():
+    spec = read(RUN).spec.replace(**{"horizon.epochs": None, "horizon.rollouts": 500})
+    values = VerlAdapter().write(spec, "0.9.1").values
+    assert (values["trainer.total_training_steps"], values["trainer.total_epochs"]) == (500, 500)
+    assert read(values).spec == spec
+
+
+@pytest.mark.parametrize(("limit", "taken"), [(-1, 1000), (0, 1000), (64, 64), (2000, 1000)])
+def test_no_more_prompts_are_counted_than_are_taken(limit, taken):
+    reading = read({**RUN, "data.train_max_samples": limit}, prompts=1000)
+    assert reading.dataset_size == taken
+    assert reading.derived["rollouts_per_epoch"] == taken // 64
+
+
 @st.composite
 def configurations(draw):
     world, context = draw(st.sampled_from([(1, 1), (2, 1), (8, 1), (8, 2), (24, 1)]))

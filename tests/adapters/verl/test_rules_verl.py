@@ -118,6 +118,8 @@ CASES = [
     ),
     ({"trainer.v1.trainer_mode": "separate_async"}, "0.9.1", "BB-VERL-052"),
     ({"trainer.use_legacy_worker_impl": "disable"}, "0.6.1", "BB-VERL-053"),
+    ({"trainer.critic_warmup": 2}, "0.9.1", "BB-VERL-097"),
+    ({"trainer.critic_warmup": 2}, "0.4.0", "BB-VERL-097"),
     ({f"{ACTOR}clip_ratio_c": 1.0}, "0.9.1", "BB-VERL-054"),
     (
         {f"{ACTOR}use_dynamic_bsz": True, "data.train_batch_size": 32, "trainer.use_v1": False},
@@ -351,6 +353,20 @@ def test_the_default_estimator_trains_a_critic():
     values = {key: value for key, value in RUN.items() if key != "algorithm.adv_estimator"}
     found = read_source(load_source(values), VerlAdapter(), Context(framework_version="0.9.1")).findings
     assert "BB-VERL-034" in [finding.code for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "fires"), [(2, 7, True), (2, 6, False), (3, 7, False), (2, None, False), (0, 7, False)]
+)
+def test_steps_that_the_epochs_do_not_reach_are_said_where_the_prompts_are_known(epochs, steps, fires):
+    values = {"trainer.total_epochs": epochs, "trainer.total_training_steps": steps}
+    assert ("BB-VERL-096" in codes(values, prompts=200)) is fires  # 3 rollouts of 64
+    assert "BB-VERL-096" not in codes(values)
+
+
+def test_a_warm_up_of_no_rollout_and_one_of_a_critic_are_read():
+    assert "BB-VERL-097" not in codes({"trainer.critic_warmup": 1})
+    assert "BB-VERL-097" not in codes({**CRITIC, "trainer.critic_warmup": 9})
 
 
 def test_a_dataset_that_fills_no_rollout_trains_nothing():

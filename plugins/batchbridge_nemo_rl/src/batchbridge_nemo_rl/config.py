@@ -43,6 +43,7 @@ class NemoAdapter(TableAdapter):
     constants = settings.FACTS["constants"]
     follows = settings.FACTS["follows"]
     codes = Codes.of("BB-NEMO")
+    outside = "batchbridge_nemo_rl.outside:OUTSIDE"
     rules = RULES
     strict = settings.STRICT
     interpolates = True

@@ -33,6 +33,7 @@ class PrimeRLAdapter(TableAdapter):
         "orchestrator.pad_to_multiple_of": ("trainer.model.cp",),
     }
     codes = Codes.of("BB-PRIME")
+    outside = "batchbridge_prime_rl.outside:OUTSIDE"
     rules = RULES
     alone, derive, restate = staticmethod(devices), staticmethod(derive), staticmethod(restate)
 
