@@ -146,8 +146,8 @@ class StepLog:
         """Forgets the current step."""
         self.parts, self.silent, self._watch.idle = [], [], False
 
-    def open(self) -> None:
-        """Starts (or continues) the ledger. Collective."""
+    def open(self, step: int) -> None:
+        """Starts (or continues) the ledger at a step. Collective. Raises `LedgerError` where it cannot."""
         self.close()
         accelerator = self._trainer.accelerator
         self._recorder = Recorder(
@@ -158,6 +158,7 @@ class StepLog:
             gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
         )
         self._recorder.padding = self.padding
+        self._recorder.begin(step)
 
     def close(self) -> None:
         """Ends the ledger file."""
@@ -254,7 +255,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 raise CannotAttach({"lone_head": LONE_HEAD})
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
-        self._log.open()
+        self._log.open(state.global_step)
         self._state, self._optimizer = state, kwargs["optimizer"]
         self._early = not self._watch.begin(self._optimizer, self._look)
 
