@@ -104,6 +104,15 @@ def another_trainer(reading: Reading) -> bool | None:
     return None if others or not start.trainers else False
 
 
+def streamed(reading: Reading) -> bool | None:
+    """Whether the dataset has no length: by the settings, or by the script, where that may mean another one."""
+    start = start_in(reading)
+    said = {is_on(setting(reading, name)) for name in ("dataset_streaming", "streaming")}
+    if True in said:
+        return True
+    return None if None in said or (start is not None and start.streams) else False
+
+
 def assumed(reading: Reading) -> Sequence[str]:
     """Assumptions about what a recipe alone leaves to the command, and one without a model's name to the script."""
     start = start_in(reading)

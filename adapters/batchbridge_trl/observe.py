@@ -30,11 +30,9 @@ class _RecordedBatches:
     def __init__(self, native: Any) -> None:
         self._native = native
         self.handed_out: deque[list[int]] = deque()
-        self.epochs_started = 0
 
     def __iter__(self) -> Iterator[list[int]]:
         self.handed_out.clear()
-        self.epochs_started += 1
         for batch in self._native:
             self.handed_out.append([int(index) for index in batch])
             yield batch
@@ -52,7 +50,7 @@ class Observer:
     def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: Watch) -> None:
         self._trainer, self._log, self._watch = trainer, log, watch
         self._batches: _RecordedBatches | None = None
-        self._epochs_seen = 0
+        """The batches of the training run that goes on."""
         self._prompts: list[int] = []
         self._rollout = -1
         self._micro_step = 0
@@ -78,23 +76,28 @@ class Observer:
 
     def _loader(self) -> Any:
         loader = self._native_loader()
-        # Accelerate's loader delegates to a torch one inside (accelerate 1.15.0, DataLoaderAdapter); torch forbids
-        # reassigning the batch sampler, but its iterator reads this entry.
-        inner = getattr(loader, "base_dataloader", loader)
-        self._batches, self._epochs_seen = _RecordedBatches(inner.batch_sampler), 0
-        vars(inner)["batch_sampler"] = self._batches
+        inner = _inner(loader)
+        # torch forbids reassigning the batch sampler, but its iterator reads this entry.
+        vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler)
         return loader
 
+    def _begin(self, batches: _RecordedBatches) -> None:
+        """The beginning of a training run, whose loader makes these batches. What is left of an earlier one that was
+        interrupted, and TRL still trains on, is nothing of this run's plan or ledger."""
+        trainer = self._trainer
+        self._batches, self._rollout, self._row_prompts = batches, -1, []
+        if trainer.state.global_step:
+            # A resumed epoch: the loader skips, the sampler underneath does not.
+            window = trainer.args.gradient_accumulation_steps
+            for _ in range(trainer.state.global_step * window % len(batches)):
+                batches.handed_out.popleft()
+
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        batches, trainer = self._batches, self._trainer
-        assert batches is not None, "training_step runs inside train(), after the loader was made"
-        if batches.epochs_started != self._epochs_seen:
-            if self._epochs_seen == 0 and trainer.state.global_step:
-                # A resumed epoch: the loader skips, the sampler underneath does not.
-                window = trainer.args.gradient_accumulation_steps
-                for _ in range(trainer.state.global_step * window % len(batches)):
-                    batches.handed_out.popleft()
-            self._epochs_seen = batches.epochs_started
+        trainer = self._trainer
+        # Others may have asked for a loader, too: what trains is the loop's own.
+        batches = _inner(trainer.callback_handler.train_dataloader).batch_sampler
+        if batches is not self._batches:
+            self._begin(batches)
         self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
         self._micro_step = trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
         return self._native_step(model, inputs, num_items_in_batch)
@@ -120,7 +123,7 @@ class Observer:
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer
-        if not trainer.model.training or _ROW not in inputs:
+        if not trainer.model.training or _ROW not in inputs or not self._row_prompts:
             return self._native_loss(model, inputs, *args, **kwargs)
         tokens = rows_module.loss_mask(inputs).sum(1).tolist()
         pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
@@ -142,3 +145,8 @@ class Observer:
         )
         with self._watch.expecting(rows_of(trainer, inputs)):
             return self._native_loss(model, inputs, *args, **kwargs)
+
+
+def _inner(loader: Any) -> Any:
+    """torch's own loader, to which Accelerate's delegates. Source: accelerate 1.15.0 DataLoaderAdapter."""
+    return getattr(loader, "base_dataloader", loader)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,8 @@ class StepLog:
         """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
         self.padding: Callable[[], Padding | None] = lambda: None
         """The padding of the step, as in `Recorder.padding`."""
+        self._due: dict[int, int] = {}
+        """The optimizer step before which the plan generates each rollout of the current step."""
         self.failed: Callable[[int], None] = lambda step: None
         """The function called with a step that departs from the plan, before `BatchDrift` ends the run."""
 
@@ -144,8 +146,8 @@ class StepLog:
         """Forgets the current step."""
         self.parts, self.silent, self._watch.idle = [], [], False
 
-    def open(self) -> None:
-        """Starts (or continues) the ledger. Collective."""
+    def open(self, step: int) -> None:
+        """Starts (or continues) the ledger at a step. Collective. Raises `LedgerError` where it cannot."""
         self.close()
         accelerator = self._trainer.accelerator
         self._recorder = Recorder(
@@ -156,6 +158,7 @@ class StepLog:
             gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
         )
         self._recorder.padding = self.padding
+        self._recorder.begin(step)
 
     def close(self) -> None:
         """Ends the ledger file."""
@@ -180,10 +183,26 @@ class StepLog:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
         assert self._recorder is not None, "a step is looked at inside of train(), which opened the log"
         try:
-            self._recorder.compare(step, self.rows, objections)
+            self._recorder.compare(step, self.rows, [*self._generated_otherwise(step), *objections])
         except BatchDrift:
             self.failed(step)
             raise
+
+    def _generated_otherwise(self, step: int) -> Iterator[str]:
+        """Objections to rollouts of this rank that other weights generated than the plan's: completions of the same
+        prompts, but not those that steps before have trained on."""
+        plan = None if self._recorder is None else self._recorder.plan
+        if plan is None:
+            return
+        due = self._due  # looking a rollout up takes as long as it is large
+        rollouts = plan.step(step).rollouts
+        self._due = {index: due[index] if index in due else plan.rollout(index).generated_at_step for index in rollouts}
+        for rollout, at in sorted({(row.rollout, row.generated_at_step) for row in self.rows}):
+            if at != (wanted := self._due.get(rollout, at)):
+                yield (
+                    f"the completions of rollout {rollout} were generated before optimizer step {at}, and by the plan "
+                    f"they are those that were generated before step {wanted}"
+                )
 
     def taken(self) -> list[StepNumbers]:
         """The numbers of the steps since the last call, where they are kept; see `Recorder.numbers`."""
@@ -221,6 +240,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         self._optimizer: Any = None
         self._early = False
         """Whether the step is looked at before the other callbacks are through: an engine of its own updates."""
+        self._looked = False
+        """Whether the current step was looked at."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._check and self._planned_steps is not None and state.max_steps != self._planned_steps:
@@ -234,7 +255,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 raise CannotAttach({"lone_head": LONE_HEAD})
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
-        self._log.open()
+        self._log.open(state.global_step)
         self._state, self._optimizer = state, kwargs["optimizer"]
         self._early = not self._watch.begin(self._optimizer, self._look)
 
@@ -245,6 +266,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
 
     def _look(self) -> None:
         """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
+        self._looked = True
         self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
         objections = self._log.measure()
         if self._check:
@@ -252,8 +274,17 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
+        if self._check and not self._looked and not skipped:
+            self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
+        self._looked = False
         self._log.write(state.global_step - 1, skipped=skipped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch.end()
         self._log.close()
+
+
+_OTHER_OPTIMIZER = (
+    "another optimizer than the one that training began with has updated the weights, and nothing was measured before "
+    "it: give the trainer its optimizer before train()"
+)

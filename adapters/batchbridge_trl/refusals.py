@@ -28,6 +28,7 @@ from batchbridge_trl.configured import (
     scales_gradients,
     sharded,
     sharded_in_vain,
+    streamed,
     told_by_deepspeed,
 )
 from batchbridge_trl.forks import FORKS, Fork, fork_of
@@ -54,6 +55,13 @@ def _images(trainer: Any, request: Request) -> bool:
 def _release(request: Request) -> str:
     """The release of TRL that the trainer is of."""
     return str(request.reading.framework_version)
+
+
+def _updates_in_backward(optim: Any) -> bool:
+    """Whether an optimizer of this name has no update of its own. Source: transformers 4.51.3 to 5.23.0 Trainer
+    (LayerWiseDummyOptimizer; lomo_backward of accelerate)."""
+    name = str(getattr(optim, "value", optim))
+    return name.endswith(("lomo", "layerwise"))
 
 
 def _liger_in(release: str) -> tuple[str, ...]:
@@ -135,8 +143,23 @@ REFUSALS: tuple[Refusal, ...] = (
         "iterable_dataset",
         "a dataset without a length has no numbers for its prompts; load it as a map-style dataset",
         only_asked,
-        configured=lambda reading: any(is_on(setting(reading, name)) for name in ("dataset_streaming", "streaming")),
+        configured=lambda reading: streamed(reading),
         remedy="set dataset_streaming=false",
+    ),
+    Refusal(
+        "data_collator",
+        "the trainer has a data collator of its own, which a wrapped run leaves out: TRL's is none, and hands a row of "
+        "the dataset on as it is; change the rows in the dataset (map, with_transform)",
+        lambda trainer, request: not trainer.data_collator.__module__.startswith("trl."),
+        configured=never,  # TRL takes none
+    ),
+    Refusal(
+        "updates_in_backward",
+        "this optimizer (optim) updates weights inside of backward, micro-batch by micro-batch: there is no update of "
+        "a whole step, and nothing can be held against the plan before it; choose one that is not lomo, adalomo or "
+        "layerwise",
+        lambda trainer, request: _updates_in_backward(trainer.args.optim),
+        configured=lambda reading: _updates_in_backward(setting(reading, "optim", "")),
     ),
     Refusal(
         "entropy_bonus",

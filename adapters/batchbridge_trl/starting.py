@@ -17,7 +17,9 @@ from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
 COPIES = frozenset({"Qwen2VLGRPOTrainer", "Qwen2VLGRPOVLLMTrainer", "Qwen2VLGRPOVLLMTrainerModified", "VLMGRPOTrainer"})
-"""Trainers that are copies of TRL's on transformers' own: R1-V, VLM-R1 and what was made of them."""
+COPIES |= {"AsyncGRPOTrainer"}
+"""Trainers that are copies of TRL's on transformers' own: R1-V, VLM-R1 and what was made of them, TRL's experimental
+one."""
 
 
 class Start(NamedTuple):
@@ -27,7 +29,7 @@ class Start(NamedTuple):
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
     configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes
     of Accelerate's device mesh by dimension. trainers: the classes that the script names, by module; None: the script
-    is not here.
+    is not here. streams: whether it asks for a dataset to be streamed.
     """
 
     said: bool
@@ -37,6 +39,7 @@ class Start(NamedTuple):
     mixed_precision: str | None = None
     mesh: Mapping[str, Any] = {}
     trainers: tuple[str, ...] | None = (STOCK,)
+    streams: bool = False
 
     @property
     def zero_stage(self) -> int | None:
@@ -57,7 +60,10 @@ def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> S
         start = start._replace(mesh={**start.mesh, **mesh})
     if script is None:
         return start
-    return start._replace(trainers=_built(script, source.path))
+    tree = _tree(script, source.path)
+    return (
+        start._replace(trainers=None) if tree is None else start._replace(trainers=_built(tree), streams=_streams(tree))
+    )
 
 
 def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
@@ -127,44 +133,70 @@ def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
     return config if isinstance(config, Mapping) else None
 
 
-def _built(script: str, beside: Path | None) -> tuple[str, ...] | None:
-    """The trainers that a script names; None: it is not here, or no Python."""
+def _tree(script: str, beside: Path | None) -> ast.Module | None:
+    """A script as it is parsed; None: it is not here, or no Python."""
     path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     try:
-        tree = None if path is None else ast.parse(path.read_text(encoding="utf-8"))
+        return None if path is None else ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
-        tree = None
-    if tree is None:
         return None
+
+
+def _streams(tree: ast.Module) -> bool:
+    """Whether a script asks for a dataset to be streamed: some dataset, to train on or another."""
+    said = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "streaming")
+    return any(isinstance(node.value, ast.Constant) and node.value.value is True for node in said)
+
+
+def _built(tree: ast.Module) -> tuple[str, ...]:
+    """The trainers that a script names."""
     modules = dict(_imports(tree))
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))]
     named = {_full(node, modules) for node in nodes}
-    named |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    named |= {cls.name for cls in classes}
     trainers = {name for name in named if name.endswith("GRPOTrainer") or name.rpartition(".")[2] in COPIES}
+    for cls in classes:  # a base stands before what is derived from it
+        if any(_full(base, modules) in trainers for base in cls.bases):
+            trainers.add(cls.name)
     trainers -= {name for name in trainers if _adds_to_trls(tree, name, modules)}
     if any(module.partition(".")[0] == "unsloth" for module in modules.values()):
         trainers.add("unsloth.GRPOTrainer")  # importing it replaces TRL's
-    stock = {name for name in trainers if name.startswith("trl.")}
+    trainers |= {f"{_full(node, modules)} = ..." for node in nodes if _patches(node)}
+    stock = {name for name in trainers if _is_trls(name)}
     return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())}))
+
+
+def _is_trls(name: str) -> bool:
+    """Whether a dotted name is TRL's own trainer; what lies in its `experimental` is another one."""
+    return name.startswith("trl.") and name.endswith(".GRPOTrainer") and not name.startswith("trl.experimental.")
 
 
 def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
     """Whether a class of the script is TRL's own trainer, and leaves every method alone that a wrapped run needs."""
     cls = next((one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == name), None)
-    if cls is None or [_full(base, modules).rpartition(".")[2] for base in cls.bases] != ["GRPOTrainer"]:
-        return False
-    if not _full(cls.bases[0], modules).startswith("trl."):
+    if cls is None or len(cls.bases) != 1 or not _is_trls(_full(cls.bases[0], modules)):
         return False
     own = {part.name for part in cls.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))}
     own |= {one.id for part in cls.body for one in ast.walk(part) if isinstance(one, ast.Name) and _is_set(one)}
+    # What a constructor of one's own does is not followed.
+    return not own & {"__init__", "train", *_needed()}
+
+
+def _patches(node: ast.Name | ast.Attribute) -> bool:
+    """Whether a method of TRL's trainer that a wrapped run needs, or its data collator, is set, on whatever has it."""
+    return isinstance(node, ast.Attribute) and _is_set(node) and node.attr in {"data_collator", *_needed("trl")}
+
+
+def _needed(*packages: str) -> set[str]:
+    """Functions and methods that a wrapped run needs, by their own names; packages: of these alone."""
     from batchbridge_trl.proven import CODE
 
-    functions = (name for package in CODE.packages for names in package.functions.values() for name in names)
-    # What a constructor of one's own does is not followed.
-    return not own & {"__init__", "train", *(name.rpartition(".")[2] for name in functions)}
+    found = (one.functions.values() for one in CODE.packages if not packages or one.name in packages)
+    return {name.rpartition(".")[2] for files in found for names in files for name in names}
 
 
-def _is_set(node: ast.Name) -> bool:
+def _is_set(node: ast.Name | ast.Attribute) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 

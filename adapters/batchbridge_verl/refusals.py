@@ -153,6 +153,12 @@ def _another_teacher(trainer: Any, request: Request) -> bool:
     return bool(distillation.refused_as_read(request.reading, version, v1=False))
 
 
+def _own_sampler(trainer: Any) -> bool:
+    """Whether a data loader has a sampler that verl does not make. Source: verl 0.8.0 to 0.9.1 create_rl_sampler."""
+    sampler = getattr(getattr(trainer, "train_dataloader", None), "sampler", None)
+    return sampler is not None and type(sampler).__name__ not in ("RandomSampler", "SequentialSampler")
+
+
 def _observed(reading: Reading) -> bool:
     """Whether a run whose generation is ahead is observed; see `apart` and `queued`."""
     run = run_of(reading)
@@ -284,6 +290,14 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
         configured=lambda reading: _candidates(reading) and is_on(setting(reading, f"{SAMPLER}custom_sampler.path")),
         remedy="leave trainer.v1.sampler.custom_sampler out",
+    ),
+    Refusal(
+        "train_sampler",
+        "the trainer was built with a sampler of its own (train_sampler), whose order no configuration says, and a "
+        "wrapped run would have the plan's in its place",
+        lambda trainer, request: is_v0(trainer) and _own_sampler(trainer),
+        configured=never,
+        remedy="leave train_sampler out, and bring the data file into that order, with data.shuffle=False",
     ),
     Refusal(
         "sync_refill_failed_groups",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -126,6 +127,12 @@ def test_a_checkpoint_belongs_to_the_spec_that_was_asked_for() -> None:
     assert resume(saved, plan, where="it", ranks=1, other_ranks="").position.optimizer_steps == 4
     with pytest.raises(CannotAttach, match=r"staleness\.mode: sync in the checkpoint, bounded now"):
         resume(saved, other, where="it", ranks=1, other_ranks="")
+
+
+def test_a_gradient_that_is_not_finite_is_not_called_another_objective() -> None:
+    rows = [(1, 0, place, sample, 5, 1 / 20, math.inf) for place in (2, 3) for sample in range(GROUP)]
+    with pytest.raises(BatchDrift, match="of place 2 sample 0 is not finite: a reward is not, or the run has diverged"):
+        compare_with_plan(CandidatePlan(spec(), PROMPTS), 3, rows)
 
 
 def test_a_step_is_held_against_its_places() -> None:

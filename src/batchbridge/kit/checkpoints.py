@@ -130,7 +130,10 @@ def resume(
     can. held: generated rollouts whose completions were saved. reading: for the user's own names of settings.
     """
     if not saved or not {"schema", "plan"} & saved.keys():
-        raise _refusal(f"{where} was written without batchbridge: its place in the plan is unknown")
+        raise _refusal(
+            f"{where} was written without batchbridge: its place in the plan is unknown; go on without batchbridge, "
+            "or start a new run from the weights in it"
+        )
     try:
         wrote, place = int(saved["ranks"]), saved if "schema" in saved else saved["plan"]
         steps, prompts = int(place["optimizer_steps"]), int(place["dataset_size"])

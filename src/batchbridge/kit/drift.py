@@ -59,6 +59,13 @@ def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[Any, ...]], ob
     members = [Row(tokens=row.tokens, group=(row.rollout, row.prompt)) for row in ordered]
     for row, weight in zip(ordered, token_weights(plan.spec.loss.policy, members), strict=True):
         who = f"{plan.members_are} {row.prompt} sample {row.sample}"
+        if math.isinf(row.departure):
+            raise BatchDrift(
+                step,
+                "weights",
+                f"the gradient at the log-probabilities of {who} is not finite: a reward is not, or the run has "
+                "diverged, and its log-probabilities or their ratios have overflowed",
+            )
         if row.departure > row.tolerance:
             raise BatchDrift(
                 step,

@@ -210,6 +210,11 @@ class Recorder:
         found, self.numbers = self.numbers, []
         return found
 
+    def begin(self, step: int) -> None:
+        """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
+        if self._orders.ledger is not None:
+            Writer.place(self._orders.ledger, self._header(step))
+
     def close(self) -> None:
         """Closes the ledger."""
         if self._writer is not None:

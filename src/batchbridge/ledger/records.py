@@ -180,19 +180,25 @@ class Writer:
     """
 
     def __init__(self, folder: Path | str, header: Header) -> None:
-        self.path = Path(folder) / f"rank-{header.rank:05d}.jsonl"
-        if not 0 <= header.rank < header.world_size:
-            raise LedgerError(f"rank {header.rank} is not in a world of {header.world_size}", self.path)
-        if header.started == "fresh" and header.at_step:
-            raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", self.path)
-        if header.started == "fresh" and self.path.exists():
-            raise LedgerError("exists already; a fresh start needs a folder without a ledger", self.path)
+        self.path = self.place(folder, header)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             _repair(self.path)
         self._next_step = header.at_step
         self._file = self.path.open("ab")
         self._write(_json(header.to_dict()) + b"\n")
+
+    @staticmethod
+    def place(folder: Path | str, header: Header) -> Path:
+        """The file that a start with this header writes. Raises `LedgerError` where it cannot; nothing is written."""
+        path = Path(folder) / f"rank-{header.rank:05d}.jsonl"
+        if not 0 <= header.rank < header.world_size:
+            raise LedgerError(f"rank {header.rank} is not in a world of {header.world_size}", path)
+        if header.started == "fresh" and header.at_step:
+            raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", path)
+        if header.started == "fresh" and path.exists():
+            raise LedgerError("exists already; a fresh start needs a folder without a ledger", path)
+        return path
 
     def append(self, record: StepRecord) -> None:
         """Writes and flushes one record. Steps of one start follow each other without a gap; `ValueError` otherwise."""

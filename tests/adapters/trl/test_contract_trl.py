@@ -146,6 +146,7 @@ MODEL = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct"}
 REFUSED = {
     "iterable_dataset": {"dataset_streaming": True, "max_steps": 7},
     "top_entropy_quantile": {"top_entropy_quantile": 0.5},
+    "updates_in_backward": {"optim": "lomo"},
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
     "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
     "not_sharded": {"fsdp": "full_shard", "use_cpu": True},
@@ -199,6 +200,7 @@ class TestTrl(AdapterContract):
     refused = REFUSED_CASES
     refused_otherwise = (
         *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "unsloth", "ms_swift"),
+        "data_collator",
         *("kl_without_reference", "kl_in_reward", "kl_estimator", "padding_free"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )

@@ -170,6 +170,74 @@ def test_a_script_that_cannot_be_read_or_builds_no_trainer_is_not_known(tmp_path
         assert said(file, world_size=1)[:2] == ("unknown", ["trainer?"]), text
 
 
+TRAINS = "\n\n{}('model', len, args=None).train()\n"
+OTHERS: Mapping[str, tuple[str, str, list[str]]] = {
+    "a subclass of any name": (
+        "import trl\n\nclass Mine(trl.GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\n",
+        "Mine",
+        ["trainer?"],
+    ),
+    "one of any name that adds to TRL's": (
+        "import trl\n\nclass Mine(trl.GRPOTrainer):\n    def log(self, logs):\n        pass\n",
+        "Mine",
+        [],
+    ),
+    "a subclass with a mixin": (
+        "import trl\n\nclass Mixin:\n    pass\n\nclass Mine(Mixin, trl.GRPOTrainer):\n    pass\n",
+        "Mine",
+        ["trainer?"],
+    ),
+    "a subclass's subclass": (
+        "import trl\n\nclass Base(trl.GRPOTrainer):\n    training_step = None\n\nclass Mine(Base):\n    pass\n",
+        "Mine",
+        ["trainer?"],
+    ),
+    "a method of the class": ("import trl\n\ntrl.GRPOTrainer._compute_loss = len\n", "trl.GRPOTrainer", ["trainer?"]),
+    "a method of the trainer": (
+        "import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.compute_loss = len",
+        "len",
+        ["trainer?"],
+    ),
+    "a data collator": ("import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.data_collator = len", "len", ["trainer?"]),
+    "another method of the trainer": ("import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.log = len", "len", []),
+    "an experimental one of that name": (
+        "from trl.experimental.gspo_token import GRPOTrainer\n",
+        "GRPOTrainer",
+        ["trainer?"],
+    ),
+    "the experimental one of another loop": (
+        "from trl.experimental.async_grpo import AsyncGRPOTrainer\n",
+        "AsyncGRPOTrainer",
+        ["trainer"],
+    ),
+    "a streamed dataset": (
+        "import trl\nfrom datasets import load_dataset\n\nrows = load_dataset('rows', streaming=True)\n",
+        "trl.GRPOTrainer",
+        ["iterable_dataset?"],
+    ),
+    "one that is not": (
+        "import trl\nfrom datasets import load_dataset\n\nrows = load_dataset('rows', streaming=False)\n",
+        "trl.GRPOTrainer",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_a_script_makes_of_trls_trainer_is_read(tmp_path: Path, what: str) -> None:
+    text, built, names = OTHERS[what]
+    file = launch(tmp_path)
+    (tmp_path / "train.py").write_text(text + TRAINS.format(built))
+    verdict = "enforced" if not names else "refused" if names == ["trainer"] else "unknown"
+    assert said(file, world_size=1)[:2] == (verdict, names)
+
+
+@pytest.mark.parametrize("optim", ["adalomo", "lomo", "galore_adamw_layerwise", "adamw_torch"])
+def test_an_optimizer_that_updates_inside_of_backward_is_told(tmp_path: Path, optim: str) -> None:
+    file = launch(tmp_path, recipe={"optim": optim})
+    assert said(file, world_size=1)[1] == ["updates_in_backward"] * (optim != "adamw_torch")
+
+
 MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], list[str]]] = {
     "text": ({"model_type": "qwen2", "rope_theta": 1e6}, (), []),
     "images": ({"model_type": "qwen2_vl", "vision_config": {}, "rope_theta": 1e6}, (), []),

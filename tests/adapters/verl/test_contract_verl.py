@@ -197,6 +197,7 @@ class TestVerl(AdapterContract):
             "staleness",
             "aggregation",
             "sampler_logprobs",
+            "train_sampler",
         ),
         *("denominator_scope", "loss_per_term", "kl_without_reference", "kl_in_reward", "truncated_completions"),
         *("step_crosses_rollouts", "group_size", "fp16", "padding_free"),

@@ -353,6 +353,7 @@ ASKED = {
         ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"),
         settings={"trainer.v1.sampler.custom_sampler": Node(path="own.py", name="Own")},
     ),
+    "train_sampler": Asked(trainer=V0_TRAINER, attributes={"train_dataloader": SimpleNamespace(sampler=[3, 1, 2])}),
     "sync_refill_failed_groups": Asked(("trainer.v1.sampler.sync_refill_failed_groups=True",)),
     "critic_warmup": Asked(("trainer.critic_warmup=2",)),
     "surrogate": Asked((f"{ACTOR}policy_loss.loss_mode=geo_mean",)),

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
+from transformers import TrainerCallback
 
-from batchbridge import CannotAttach, wrap
+from batchbridge import BatchDrift, CannotAttach, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has_loss, lacks
@@ -133,6 +134,38 @@ def test_with_lora_a_weight_is_watched_that_has_a_gradient_from_the_first_step_o
     built = wrap(trainer(**tampering.RUN, peft_config=lora))
     found = tampering.stopped(tampering.scaled_gradient(built))
     assert (found["step"], found["aspect"], found["changed"]) == (0, "gradient", False), found
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+def test_an_optimizer_that_comes_in_the_middle_ends_the_run_at_its_first_update(
+    trainer: Callable[..., Any], mode: Any
+) -> None:
+    native = {"loss_type": "grpo", "shuffle_dataset": False} if mode == "verify" else {}
+    built = wrap(undivided(trainer(**tampering.RUN | native)), mode=mode)
+
+    class Exchanging(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == tampering.STEP:
+                built.optimizer = built.accelerator.prepare(torch.optim.SGD(built.model.parameters(), lr=0.05))
+
+    built.add_callback(Exchanging())
+    with pytest.raises(BatchDrift, match="another optimizer than the one that training began with") as drift:
+        built.train()
+    assert drift.value.step == tampering.STEP
+
+
+def test_a_rollout_that_is_generated_anew_between_its_steps_ends_the_run(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer(**tampering.RUN, num_iterations=2))
+
+    class Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 1:  # in the middle of the first rollout's two passes
+                built.get_train_dataloader()
+
+    built.add_callback(Forgetting())
+    found = tampering.stopped(built)
+    assert (found["step"], found["aspect"], found["changed"]) == (1, "gradient", False), found
+    assert "rollout 0 were generated before optimizer step 1" in found["detail"]
 
 
 def test_the_same_runs_go_through_where_nobody_tampers(trainer: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, Plan, hookimpl, wrap
 from batchbridge.contract import plugins
@@ -57,6 +58,51 @@ def test_verify_accepts_a_native_run_that_happens_to_follow_the_plan(trainer: Ca
     built = wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify")
     built.train()
     assert built.state.global_step == 6
+
+
+def test_verify_accepts_a_second_training_run_that_follows_the_plan_again(trainer: Callable[..., Any]) -> None:
+    built = wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify")
+    for _ in range(2):
+        built.train()
+        assert built.state.global_step == 6
+
+
+def test_a_loader_that_somebody_else_asks_for_is_not_taken_for_the_runs(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    built = wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify", ledger=tmp_path / "ledger")
+
+    class Looking(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            next(iter(built.get_train_dataloader()))
+
+    built.add_callback(Looking())
+    built.train()
+    assert len(list(read_steps(tmp_path / "ledger"))) == built.state.global_step == 6
+
+
+@pytest.mark.parametrize("before", ["verify", None])
+def test_completions_from_before_the_run_are_not_recorded_as_its_own(
+    trainer: Callable[..., Any], tmp_path: Path, before: Any
+) -> None:
+    """TRL goes on with the buffered rollout of a run that was interrupted in the middle of it."""
+    built = undivided(trainer(loss_type="grpo", num_iterations=2, **ONE_STEP))
+    interrupted = []
+
+    class Interrupting(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if not interrupted:
+                interrupted.append(state.global_step)
+                raise KeyboardInterrupt
+
+    built.add_callback(Interrupting())
+    if before is not None:
+        wrap(built, mode=before)
+    with pytest.raises(KeyboardInterrupt):
+        built.train()
+    wrap(built, mode="observe", ledger=tmp_path / "ledger").train()
+    first, second, *_ = read_steps(tmp_path / "ledger")
+    assert (first["prompt"], second["rollout"]) == ([], [0] * 8)
 
 
 def test_verify_sees_what_accelerate_divides_once_more(trainer: Callable[..., Any]) -> None:

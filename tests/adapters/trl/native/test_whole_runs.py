@@ -15,7 +15,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from batchbridge import CannotAttach, unwrap, wrap
+from batchbridge import CannotAttach, LedgerError, unwrap, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl import releases
@@ -195,6 +195,16 @@ def test_a_second_training_run_begins_anew(trainer: Callable[..., Any]) -> None:
     again = wrap(trainer("again", policy=built_policy(first), num_train_epochs=1, **STEP))
     again.train()
     assert torch.allclose(flat_parameters(built.model), flat_parameters(again.model), atol=1e-7)
+
+
+def test_a_ledger_that_a_second_run_cannot_begin_ends_it_before_a_rollout(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    built = wrap(trainer(num_train_epochs=1, **STEP), ledger=tmp_path / "ledger")
+    built.train()
+    built._generate_and_score_completions = None
+    with pytest.raises(LedgerError, match="a fresh start needs a folder without a ledger"):
+        built.train()
 
 
 def built_policy(parameters: torch.Tensor) -> Any:

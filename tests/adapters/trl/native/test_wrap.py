@@ -179,6 +179,21 @@ def refused(built: Any, **request: Any) -> dict[str, str]:
     return error.value.reasons
 
 
+def test_a_data_collator_of_ones_own_is_refused(trainer: Callable[..., Any]) -> None:
+    """Natively it makes the rows that completions are generated for; only the modes that change nothing leave it."""
+    built = trainer(num_train_epochs=1)
+    built.data_collator = lambda rows: [{**row, "prompt": "w1 w0"} for row in rows]
+    assert list(refused(built)) == ["data_collator"]
+    assert wrap(built, mode="observe").batchbridge.mode == "observe"
+
+
+def test_an_optimizer_that_updates_inside_of_backward_is_refused(trainer: Callable[..., Any]) -> None:
+    """Shows that the refusal looks at the name; none of these optimizers' packages is installed."""
+    built = trainer()
+    built.args.optim = "lomo"
+    assert list(refused(built)) == ["updates_in_backward"]
+
+
 @pytest.mark.skipif(lacks("top_entropy_quantile"), reason="this TRL trains every token")
 def test_an_entropy_quantile_is_refused(trainer: Callable[..., Any]) -> None:
     assert "top_entropy_quantile" in refused(trainer(top_entropy_quantile=0.5))
