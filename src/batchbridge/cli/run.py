@@ -150,8 +150,12 @@ def command(
 
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
-    """The command's exit code; signals that end us reach it first."""
-    process = subprocess.Popen(words, env=dict(environment))
+    """The command's exit code; signals that end us reach it first. Raises `click.UsageError` where nothing starts."""
+    try:
+        process = subprocess.Popen(words, env=dict(environment))
+    except OSError as error:
+        way = "; give the command that starts the training, such as: bash run.sh" if Path(words[0]).exists() else ""
+        raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}{way}") from None
 
     def forward(number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
