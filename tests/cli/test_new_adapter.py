@@ -88,10 +88,10 @@ def test_a_guessed_kind_takes_the_value_that_it_was_guessed_from(value: object) 
     assert eval(kind_of(value), vars(kinds)).takes(value)
 
 
-@pytest.mark.parametrize("name", ["My", "9x", "a-b", ""])
-def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, run: Run, recipe: Path) -> None:
+@pytest.mark.parametrize(("name", "near"), [("My", "my"), ("9x", "my_rl"), ("NeMo-RL", "nemo_rl"), ("", "my_rl")])
+def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, near: str, run: Run, recipe: Path) -> None:
     code, _, error = run("new-adapter", name, "--from", str(recipe))
-    assert (code, "lower case, digits and underscores" in error) == (USAGE, True)
+    assert (code, f"lower case, digits and underscores, such as {near}\n" in error) == (USAGE, True)
 
 
 def test_a_name_that_an_adapter_has_is_a_usage_error(run: Run, recipe: Path) -> None:
@@ -117,5 +117,8 @@ def test_nothing_is_written_over(begun: Path, run: Run) -> None:
 
 def test_a_file_that_cannot_be_read_begins_nothing(run: Run, tmp_path: Path) -> None:
     code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "none.yaml"), "--into", str(tmp_path))
-    assert (code, "BB001" in error) == (INVALID, True)
-    assert list(tmp_path.iterdir()) == []
+    assert (code, "none.yaml: BB001" in error) == (INVALID, True)
+    (tmp_path / "empty.json").write_text("{}", encoding="utf-8")
+    code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "empty.json"), "--into", str(tmp_path))
+    assert (code, "empty.json: it says no setting" in error) == (INVALID, True)
+    assert [one.name for one in tmp_path.iterdir()] == ["empty.json"]

@@ -152,14 +152,14 @@ def command(name: str, file: str, release: str, folder: str) -> int:
     from batchbridge.reading.files import load_source
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise click.UsageError(f"NAME {name!r}: lower case, digits and underscores, as in `import {name.lower()}`")
+        near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") if name[:1].isalpha() else "my_rl"
+        raise click.UsageError(f"NAME {name!r}: lower case, digits and underscores, such as {near}")
     if name in plugins.adapters():
         raise click.UsageError(f"NAME {name!r}: an adapter of that name is installed")
     source = load_source(file)
-    problems = [problem for problem in source.problems if problem.severity == "error"]
-    if problems or not source.values:
-        for problem in problems:
-            click.echo(f"{problem.code} {problem.message}", err=True)
+    wrong = [f"{one.code} {one.message}" for one in source.problems if one.severity == "error"]
+    if wrong or not source.values:
+        click.echo(f"{file}: {'; '.join(wrong) or 'it says no setting'}", err=True)
         return INVALID
     place = Path(folder, f"{name}_adapter")
     if place.exists():
