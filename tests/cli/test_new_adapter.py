@@ -61,6 +61,17 @@ def test_what_is_left_to_say_is_what_the_contract_says(begun: Path) -> None:
     said = contract(begun)
     assert "TODO: say rollout.prompts_per_rollout, rollout.completions_per_prompt, loss.policy.aggregation" in said
     assert "valid: at least one case with its spec written down" in said
+    assert said.count("FAILED") < 30, "what is missing first is buried"
+
+
+def test_interpolations_and_numbers_of_omegaconf_are_rows_of_what_they_lead_to(run: Run, tmp_path: Path) -> None:
+    text = "data:\n  batch: 64\nrollout:\n  prompts: ${data.batch}\n  at: ${now:%H}\nlr: 1e-6\n"
+    (tmp_path / "first.yaml").write_text(text, encoding="utf-8")
+    run("new-adapter", "my_rl", "--from", str(tmp_path / "first.yaml"), "--into", str(tmp_path))
+    config = (tmp_path / "my_rl_adapter" / "src" / "my_rl_batchbridge" / "config.py").read_text(encoding="utf-8")
+    for row in ('"rollout.prompts", natural, 64)', '"rollout.at", text, "${now:%H}")', '"lr", real(), 1e-06)'):
+        assert f"    Key({row},\n" in config
+    assert "    interpolates = True" in config
 
 
 def test_once_it_is_said_the_contract_misses_only_the_spec_that_an_author_writes_down(begun: Path) -> None:
@@ -113,6 +124,12 @@ def test_nothing_is_written_over(begun: Path, run: Run) -> None:
         "new-adapter", "my_rl", "--from", str(begun.parent / "first.yaml"), "--into", str(begun.parent)
     )
     assert (code, "exists already" in error) == (USAGE, True)
+
+
+def test_a_launch_script_is_no_file_of_settings(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python3 train.py --rollout-batch-size 32\n", encoding="utf-8")
+    code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "run.sh"), "--into", str(tmp_path))
+    assert (code, "write the command's options into such a file" in error) == (INVALID, True)
 
 
 def test_a_file_that_cannot_be_read_begins_nothing(run: Run, tmp_path: Path) -> None:
