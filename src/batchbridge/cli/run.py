@@ -123,6 +123,9 @@ def command(
         if spec is None:
             raise click.UsageError("--sync: what the run means is known once its trainer is built; give --spec")
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
+    if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
+        ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
+        click.echo(f"batchbridge: {ledger} has a ledger: {ways}", err=True)
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
         launch = Launch(
             framework=own.framework,

@@ -186,7 +186,8 @@ class Writer:
         if header.started == "fresh" and header.at_step:
             raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", self.path)
         if header.started == "fresh" and self.path.exists():
-            raise LedgerError("exists already, and this run starts anew: name another folder, or resume the run that wrote it", self.path)
+            what = "exists already, and this run starts anew: name another folder, or resume the run that wrote it"
+            raise LedgerError(what, self.path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             _repair(self.path)
