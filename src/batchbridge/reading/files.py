@@ -12,9 +12,7 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,6 @@ from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_y
 
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
-
-MOST_NAMES = 1000
-"""Names of a folder among which one is looked for that a wrong one is near to."""
 
 LEVELS = 4
 """Folders in which a file is looked for from a script or recipe: its own, and those above it."""
@@ -153,22 +148,11 @@ def read_text(path: Path, file: str) -> str:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        refuse("BB001", "there is no such file", file, fix=_near(path))
+        refuse("BB001", "there is no such file", file)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         refuse("BB001", f"the file cannot be read: {reason}", file)
     return _decoded(data, file)
-
-
-def _near(path: Path) -> str | None:
-    """The way out of a name that no file has: one beside it that is spelled nearly so."""
-    from difflib import get_close_matches
-
-    with suppress(OSError):
-        beside = [one.name for one in islice(path.parent.iterdir(), MOST_NAMES) if one.suffix == path.suffix]
-        if near := get_close_matches(path.name, beside, 1, 0.7):
-            return f"name {path.with_name(near[0])}, which is there"
-    return None
 
 
 def _decoded(data: bytes, file: str) -> str:
