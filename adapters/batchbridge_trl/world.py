@@ -73,7 +73,7 @@ def _beside(recipe: Path | None) -> World:
     if sizes:
         said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
         return World(None, None, f"the accelerate files beside the recipe disagree ({said})")
-    return World(None, None, "no accelerate file lies beside the recipe")
+    return World(None, None, "beside the recipe lies no *accelerate*.yaml, and no folder accelerate_configs")
 
 
 def _shown(path: Path) -> str:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchbridge import convert, read
 from batchbridge.cli import _folder
 from batchbridge.cli.main import main
 
@@ -128,6 +129,49 @@ def test_a_recipe_of_the_framework_that_another_is_built_upon_may_be_its(run: Ru
     out = run("check", str(repository), "--framework", "open_r1", *KNOWN)[1]
     assert "good.yaml" in out
     assert "1 ok, 1 error" in out
+
+
+def test_a_line_about_a_folders_run_says_what_is_missing(run: Run) -> None:
+    Path("recipes").mkdir()
+    Path("recipes", "a.yaml").write_text(VALID, encoding="utf-8")
+    code, out, _ = run("check", "recipes")
+    assert (code, "the world size is missing" in out, out.splitlines()[-1]) == (4, True, "1 file: 1 undecided")
+    Path("recipes", "a.yaml").write_text(f"{VALID}max_prompt_length: 8\n", encoding="utf-8")
+    code, out, _ = run("check", "recipes", "--world-size", "1")
+    assert (code, "valid under trl 0.15.0 to " in out) == (4, True)
+
+
+def test_a_file_that_is_not_there_is_answered_with_one_that_is(run: Run) -> None:
+    Path("recipe.yaml").write_text(VALID, encoding="utf-8")
+    _, out, _ = run("check", "recpie.yaml", *KNOWN)
+    assert "fix: name recipe.yaml, which is there" in out
+    assert "fix:" not in run("check", "nowhere/recpie.yaml", *KNOWN)[1]
+
+
+def test_an_accelerate_file_is_called_so(run: Run) -> None:
+    Path("zero2.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n", encoding="utf-8")
+    assert "it is accelerate's" in run("check", "zero2.yaml")[1]
+
+
+def test_a_script_of_ones_own_is_read_once_its_framework_is_named(run: Run) -> None:
+    Path("own.sh").write_text("python train.py --num_generations 8\n", encoding="utf-8")
+    assert "fix: --framework NAME where that command is of your own" in run("check", "own.sh")[1]
+    code, out, _ = run("check", "own.sh", "--framework", "trl", *KNOWN)
+    assert (code, "VALID" in out) == (0, True)
+
+
+@pytest.mark.parametrize("version", ["1.16", "v1.16.0", "1.16.0.0", "1.16.0"])
+def test_a_release_may_be_written_shorter(run: Run, version: str) -> None:
+    Path("recipe.yaml").write_text(VALID, encoding="utf-8")
+    asked = ("--framework-version", version, "--world-size", "1")
+    assert "recipe.yaml  trl 1.16.0  1 device  VALID" in run("check", "recipe.yaml", *asked)[1]
+    assert " to trl 1.16.0: " in run("convert", "recipe.yaml", *asked, "--to", "trl", "--to-version", version)[2]
+
+
+def test_what_is_no_release_is_none(run: Run) -> None:
+    Path("recipe.yaml").write_text(VALID, encoding="utf-8")
+    code, out, _ = run("check", "recipe.yaml", "--framework-version", ">=1.16.0", "--world-size", "1")
+    assert (code, "is no release" in out) == (4, True)
 
 
 def test_exit_codes_of_folders(run: Run, repository: Path) -> None:
@@ -261,6 +305,8 @@ def test_a_script_of_ones_own_that_accelerate_starts_is_read_by_its_recipe(run: 
 def test_a_framework_is_named_as_people_write_it(run: Run, name: str) -> None:
     words = ("--framework-version", "1.16.0", "--set", "num_generations=8", "--world-size", "1")
     assert run("check", "--framework", name, *words)[1].startswith("arguments  trl 1.16.0  ")
+    reading = read({"num_generations": 8}, framework=name, version="1.16.0", world_size=1)
+    assert (reading.framework, convert(reading, name).framework) == ("trl", "trl")
 
 
 @pytest.mark.parametrize("name", ["open-r1", "OpenRLHF", "Open-Instruct"])

@@ -61,6 +61,17 @@ def test_what_is_left_to_say_is_what_the_contract_says(begun: Path) -> None:
     said = contract(begun)
     assert "TODO: say rollout.prompts_per_rollout, rollout.completions_per_prompt, loss.policy.aggregation" in said
     assert "valid: at least one case with its spec written down" in said
+    assert said.count("FAILED") < 30, "what is missing first is buried"
+
+
+def test_interpolations_and_numbers_of_omegaconf_are_rows_of_what_they_lead_to(run: Run, tmp_path: Path) -> None:
+    text = "data:\n  batch: 64\nrollout:\n  prompts: ${data.batch}\n  at: ${now:%H}\nlr: 1e-6\n"
+    (tmp_path / "first.yaml").write_text(text, encoding="utf-8")
+    run("new-adapter", "my_rl", "--from", str(tmp_path / "first.yaml"), "--into", str(tmp_path))
+    config = (tmp_path / "my_rl_adapter" / "src" / "my_rl_batchbridge" / "config.py").read_text(encoding="utf-8")
+    for row in ('"rollout.prompts", natural, 64)', '"rollout.at", text, "${now:%H}")', '"lr", real(), 1e-06)'):
+        assert f"    Key({row},\n" in config
+    assert "    interpolates = True" in config
 
 
 def test_once_it_is_said_the_contract_misses_only_the_spec_that_an_author_writes_down(begun: Path) -> None:
@@ -88,10 +99,10 @@ def test_a_guessed_kind_takes_the_value_that_it_was_guessed_from(value: object) 
     assert eval(kind_of(value), vars(kinds)).takes(value)
 
 
-@pytest.mark.parametrize("name", ["My", "9x", "a-b", ""])
-def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, run: Run, recipe: Path) -> None:
+@pytest.mark.parametrize(("name", "near"), [("My", "my"), ("9x", "my_rl"), ("NeMo-RL", "nemo_rl"), ("", "my_rl")])
+def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, near: str, run: Run, recipe: Path) -> None:
     code, _, error = run("new-adapter", name, "--from", str(recipe))
-    assert (code, "lower case, digits and underscores" in error) == (USAGE, True)
+    assert (code, f"lower case, digits and underscores, such as {near}\n" in error) == (USAGE, True)
 
 
 def test_a_name_that_an_adapter_has_is_a_usage_error(run: Run, recipe: Path) -> None:
@@ -115,7 +126,16 @@ def test_nothing_is_written_over(begun: Path, run: Run) -> None:
     assert (code, "exists already" in error) == (USAGE, True)
 
 
+def test_a_launch_script_is_no_file_of_settings(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python3 train.py --rollout-batch-size 32\n", encoding="utf-8")
+    code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "run.sh"), "--into", str(tmp_path))
+    assert (code, "write the command's options into such a file" in error) == (INVALID, True)
+
+
 def test_a_file_that_cannot_be_read_begins_nothing(run: Run, tmp_path: Path) -> None:
     code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "none.yaml"), "--into", str(tmp_path))
-    assert (code, "BB001" in error) == (INVALID, True)
-    assert list(tmp_path.iterdir()) == []
+    assert (code, "none.yaml: BB001" in error) == (INVALID, True)
+    (tmp_path / "empty.json").write_text("{}", encoding="utf-8")
+    code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "empty.json"), "--into", str(tmp_path))
+    assert (code, "empty.json: it says no setting" in error) == (INVALID, True)
+    assert [one.name for one in tmp_path.iterdir()] == ["empty.json"]

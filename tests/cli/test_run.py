@@ -52,6 +52,23 @@ def test_a_command_that_reached_its_trainer_ends_well(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("launchable")
+def test_a_folder_that_has_a_ledger_is_named_before_anything_is_started(run: Run, tmp_path: Path) -> None:
+    words = ("run", "--framework", "toy", "--ledger", str(tmp_path), "--", sys.executable, "-c", "pass")
+    assert "has a ledger" not in run(*words)[2]
+    (tmp_path / "rank-00000.jsonl").touch()
+    assert "one that starts anew ends at its first step" in run(*words)[2]
+
+
+@pytest.mark.usefixtures("launchable")
+@pytest.mark.parametrize("word", ["no_such_command", "./run.sh"])
+def test_what_cannot_be_started_is_no_traceback(run: Run, word: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python train.py\n", encoding="utf-8")
+    code, _, error = run("run", "--framework", "toy", "--", word if word[0] != "." else str(tmp_path / "run.sh"))
+    assert (code, "cannot be started: " in error) == (USAGE, True)
+    assert ("such as: bash run.sh" in error) is (word[0] == ".")
+
+
+@pytest.mark.usefixtures("launchable")
 def test_an_invalid_configuration_starts_nothing(run: Run, tmp_path: Path) -> None:
     started = tmp_path / "started"
     body = f"import pathlib; pathlib.Path({str(started)!r}).touch()"

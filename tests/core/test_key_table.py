@@ -250,6 +250,30 @@ def test_what_keeps_a_table_from_a_spec(values: Any, context: Context, found: li
     assert any(finding.undecided for finding in reading.findings) == undecided
 
 
+class Interpolating(Table):
+    """The same, whose files are OmegaConf's."""
+
+    keys = (*Table.keys, Key("rate", real(0), 1e-5, "carried.learning_rate"), Key("folder", text, "runs"))
+    interpolates = True
+
+
+def test_interpolations_are_followed_where_a_table_says_so() -> None:
+    said = {**WHOLE, "batch": "${group}", "rate": "1e-6", "folder": "${now:%H}"}
+    assert "BB-TOY-005" in codes(read(said))
+    source = Source(values=said, path=Path("a.yaml"), lines={"batch": 1})
+    reading = Interpolating().read(source, ON_TWO)
+    assert (reading.verdict, reading.spec.optimizer_step.completions_per_step) == ("valid", 4)
+    assert (reading.spec.carried.learning_rate, reading.native["folder"]) == (1e-6, "${now:%H}")
+    assert reading.provenance["optimizer_step.completions_per_step"].line == 1
+
+
+def test_an_interpolation_that_leads_nowhere_is_an_error_where_it_decides_something() -> None:
+    source = Source(values={**WHOLE, "batch": "${batsh}"}, path=Path("a.yaml"), lines={"batch": 1})
+    (found,) = Interpolating().read(source, ON_TWO).findings
+    assert (found.code, str(found.where[0])) == ("BB-TOY-005", "batch = ${batsh} (a.yaml:1)")
+    assert "refers to no key" in found.message
+
+
 def test_rows_that_plugins_add_are_asked_and_their_defects_told() -> None:
     class Site:
         @hookimpl

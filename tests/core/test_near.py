@@ -96,6 +96,12 @@ def test_no_more_than_the_first_names_are_compared() -> None:
     assert near == {name: ["batch"] for name in wrong[:MOST_NAMES]}
 
 
+def test_a_long_group_makes_no_two_names_alike() -> None:
+    known = ["actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.tau_pos"]
+    assert near_names(["actor_rollout_ref.actor.use_kl_los"], known, cutoff=0.6).popitem()[1] == known[:1]
+    assert near_names(["actor_rollout_ref.actor.nothing_like_it"], known, cutoff=0.6).popitem()[1] == []
+
+
 def test_the_two_nearest_names_come_the_nearest_first() -> None:
     assert near_names(["sed"], ["seeds", "unlike", "sent", "seed"], cutoff=0.5)["sed"] == ["seed", "seeds"]
 

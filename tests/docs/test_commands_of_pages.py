@@ -98,3 +98,12 @@ def test_a_command_that_a_page_names_exists(page: str, line: str) -> None:
 )
 def test_one_that_does_not_would_be_caught(line: str) -> None:
     assert complaint(line) is not None
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/house.md"])
+def test_a_file_of_the_repository_that_a_page_for_contributors_names_is_there(page: str) -> None:
+    named = re.findall(r"`([a-z][\w/]*\.(?:py|json|txt))`", (ROOT / page).read_text(encoding="utf-8"))
+    folders = ("adapters", "src", "tests", "docs", "benchmarks", "constraints", "examples")
+    there = {file.relative_to(ROOT).as_posix() for folder in folders for file in (ROOT / folder).rglob("*.*")}
+    assert [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in there)] == []
+    assert len(named) > 20

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
-from batchbridge import CannotAttach, wrap
+from batchbridge import CannotAttach, unwrap, wrap
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
@@ -235,6 +235,20 @@ def test_no_shuffle_needs_no_seed() -> None:
 def test_a_stranger_is_refused() -> None:
     with pytest.raises(CannotAttach, match="no installed adapter takes a SimpleNamespace"):
         wrap(SimpleNamespace())
+    with pytest.raises(CannotAttach, match=r"takes the class SimpleNamespace; .*wrap the trainer that a framework"):
+        wrap(SimpleNamespace)
+    stranger = object()  # nothing to restore, and nowhere to look for it
+    assert unwrap(stranger) is stranger
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(CannotAttach, match=r"like: BB001: none\.yaml: there is no such file"):
+        asked("none.yaml")
+
+
+def test_allowed_names_are_no_letters() -> None:
+    with pytest.raises(ValueError, match=r"allow=\['fp16'\]"):
+        wrap(Trainer(), allow="fp16")
 
 
 FILTERED = spec_of({**DEFAULTS, "devices": 4}).replace(**{"rollout.group_filter": "drop_zero_variance"})

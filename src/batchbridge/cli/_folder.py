@@ -73,16 +73,15 @@ class Line(NamedTuple):
 
 def line(found: Check) -> Line:
     """`word`: ok, error, undecided, or skipped for what is no run."""
-    wrong = [one for one in found.counted.findings if one.severity == "error" or one.undecided]
+    from batchbridge.render.findings import kind_of
+
     if (reason := no_run(found.reading)) is not None:
         why = reason.message.partition(";")[0] if reason.code == "BB020" else reason.message
         return Line(found.name, "skipped", _cut(why))
     if found.verdict == "valid":
         return Line(found.name, "ok", _size(found.reading))
-    certain = found.verdict == "invalid"
-    said = next((one for one in wrong if one.undecided is not certain), None)
-    text = said.message if said is not None else "what it is depends on the version"
-    return Line(found.name, "error" if certain else "undecided", _cut(text))
+    word = "error" if found.verdict == "invalid" else "undecided"
+    return Line(found.name, word, _cut(next(one.message for one in found.findings if kind_of(one) == word)))
 
 
 def _cut(text: str) -> str:
@@ -114,4 +113,4 @@ def told(lines: Sequence[Line]) -> Iterator[str]:
         yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
     counts = Counter(one.word for one in lines)
     said = ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", "skipped") if counts[word])
-    yield f"{len(lines)} files: {said}" if lines else "no file that may be a run"
+    yield f"{len(lines)} file{'s' if lines[1:] else ''}: {said}" if lines else "no file that may be a run"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -22,6 +26,9 @@ CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
 
 ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
 """The names of a configuration that options alone say, that stands behind `--`, and that is piped in."""
+
+MOST_NAMES = 1000
+"""Names of a folder among which one is looked for that a wrong one is near to."""
 
 _SIZE = click.IntRange(min=1)
 
@@ -150,6 +157,7 @@ def asked_for(
         source = files.load_source(
             file, overrides=overrides, env=variables, framework=framework, command=command_number
         )
+        source = _with_near_name(source, Path(file))
     elif words:
         source = files.load_source(words, overrides=overrides, env=variables)
     else:
@@ -163,6 +171,23 @@ def asked_for(
         "dataset_size": dataset_size or of_file.get("dataset_size"),
         "name": STANDARD_INPUT if file == "-" else file or (COMMAND if words else ARGUMENTS),
     }
+
+
+def _with_near_name(source: Source, file: Path) -> Source:
+    """`source`; where there is no such file, with the name of one beside it that is spelled nearly so. Of the file that
+    a person names alone: a file's own words are no reason to look into folders."""
+    if not any(problem.code == "BB001" for problem in source.problems) or file.exists():
+        return source
+    from difflib import get_close_matches
+
+    from batchbridge.meaning.findings import Fix
+
+    with suppress(OSError):
+        beside = [one.name for one in islice(file.parent.iterdir(), MOST_NAMES) if one.suffix == file.suffix]
+        if near := get_close_matches(file.name, beside, 1, 0.7):
+            fix = Fix(f"name {file.with_name(near[0])}, which is there")
+            return replace(source, problems=tuple(replace(problem, fixes=(fix,)) for problem in source.problems))
+    return source
 
 
 def named_framework(option: str, name: str) -> str:

@@ -55,11 +55,11 @@ def command(
 ) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
-    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run), whose own arguments
-    stand behind --; without FILE a command stands there. - is what is piped in. --set adds to it, or replaces what it
-    says. The verdict stands first, then what a rollout and an optimizer step have, whether `batchbridge run` and `wrap`
-    work with it, errors and warnings; -v shows the notes. Of several files each is judged by itself, of a folder every
-    run in it; the exit code is of the worst.
+    FILE is a YAML, JSON or TOML file in the framework's own form, or a launch script (read, never run), whose own
+    arguments stand behind --; without FILE a command stands there. - is what is piped in. --set adds to it, or replaces
+    what it says. The verdict stands first, then what a rollout and an optimizer step have, whether `batchbridge run`
+    and `wrap` work with it, errors and warnings; -v shows the notes. Of several files each is judged by itself, of a
+    folder every run in it; the exit code is of the worst.
     """
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")

@@ -32,8 +32,8 @@ def command(
 ) -> int:
     """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
 
-    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
-    replaces what it says.
+    FILE is a YAML, JSON or TOML file in the framework's own form, or a launch script (read, never run); --set adds to
+    it, or replaces what it says.
     """
     from batchbridge import explain
 

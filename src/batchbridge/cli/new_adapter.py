@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -83,7 +84,7 @@ class {title}Adapter(TableAdapter):
     keys = KEYS
     constants = CONSTANTS
     codes = Codes.of("BB-{upper}")
-
+{interpolates}
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         """What several settings say together."""
         raise ValueError("TODO: say {needed}")
@@ -152,14 +153,18 @@ def command(name: str, file: str, release: str, folder: str) -> int:
     from batchbridge.reading.files import load_source
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise click.UsageError(f"NAME {name!r}: lower case, digits and underscores, as in `import {name.lower()}`")
+        near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") if name[:1].isalpha() else "my_rl"
+        raise click.UsageError(f"NAME {name!r}: lower case, digits and underscores, such as {near}")
     if name in plugins.adapters():
         raise click.UsageError(f"NAME {name!r}: an adapter of that name is installed")
     source = load_source(file)
-    problems = [problem for problem in source.problems if problem.severity == "error"]
-    if problems or not source.values:
-        for problem in problems:
-            click.echo(f"{problem.code} {problem.message}", err=True)
+    wrong = [f"{one.code} {one.message}" for one in source.problems if one.severity == "error"]
+    if wrong or not source.values:
+        click.echo(f"{file}: {'; '.join(wrong) or 'it says no setting'}", err=True)
+        if any("BB010" in one for one in wrong):
+            click.echo(
+                "--from takes settings, as YAML, JSON or TOML: write the command's options into such a file", err=True
+            )
         return INVALID
     place = Path(folder, f"{name}_adapter")
     if place.exists():
@@ -178,9 +183,15 @@ def command(name: str, file: str, release: str, folder: str) -> int:
 def package(name: str, release: str, values: Mapping[str, Any], file: str) -> dict[str, str]:
     """Path -> text of every file of a new adapter's package."""
     from batchbridge.kit.key_table import settings_in
+    from batchbridge.kit.kinds import WrongValue
+    from batchbridge.kit.omegaconf import Resolver, typed
 
     said = dict(settings_in(values))
-    kinds = {key: kind_of(value) for key, value in said.items()}
+    led = dict(said)  # to values, by interpolations
+    for key in said:
+        with contextlib.suppress(WrongValue):
+            led[key] = typed(Resolver(said).get(key))
+    kinds = {key: kind_of(value) for key, value in led.items()}
     fields = list(canonical_fields())
     words = {
         "name": name,
@@ -188,7 +199,10 @@ def package(name: str, release: str, values: Mapping[str, Any], file: str) -> di
         "title": "".join(part.capitalize() for part in name.split("_")),
         "upper": name.replace("_", "").upper(),
         "release": release,
-        "rows": "".join(f"    Key({literal(key)}, {kinds[key]}, {literal(value)}),\n" for key, value in said.items()),
+        "rows": "".join(f"    Key({literal(key)}, {kinds[key]}, {literal(value)}),\n" for key, value in led.items()),
+        "interpolates": ""
+        if led == said
+        else "    interpolates = True  # `${...}` and 1e-6, as OmegaConf reads them\n",
         "kinds": ", ".join(sorted({word for kind in kinds.values() for word in re.findall(r"[a-z]+", kind)})),
         "fields": "\n".join(f"- {path}{'*' if needed else ''} ({said})" for path, said, needed in fields),
         "needed": ", ".join(path for path, _, needed in fields if needed and path != "topology.world_size"),

@@ -123,6 +123,9 @@ def command(
         if spec is None:
             raise click.UsageError("--sync: what the run means is known once its trainer is built; give --spec")
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
+    if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
+        ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
+        click.echo(f"batchbridge: {ledger} has a ledger: {ways}", err=True)
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
         launch = Launch(
             framework=own.framework,
@@ -150,8 +153,12 @@ def command(
 
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
-    """The command's exit code; signals that end us reach it first."""
-    process = subprocess.Popen(words, env=dict(environment))
+    """The command's exit code; signals that end us reach it first. Raises `click.UsageError` where nothing starts."""
+    try:
+        process = subprocess.Popen(words, env=dict(environment))
+    except OSError as error:
+        way = "; give the command that starts the training, such as: bash run.sh" if Path(words[0]).exists() else ""
+        raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}{way}") from None
 
     def forward(number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -68,9 +68,7 @@ def command(
     from batchbridge.render import between
 
     click.echo(between.scaling(name, found, table_for_stdout()))
-    if found.verdict == "undecided" and reading.framework_version is None:
-        click.echo("scaling needs one version: name it with --framework-version; batchbridge check judges them all")
-    elif found.verdict == "undecided" and present is None:
+    if found.verdict == "undecided" and reading.framework_version is not None and present is None:
         click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]
 

@@ -176,9 +176,9 @@ def convert(
         reading = read(loaded, world_size=world_size, dataset_size=dataset_size)
 
     installed = plugins.adapters()
-    if to not in installed:
+    if (target := plugins.named(to)) is None:
         raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
-    return convert_to(installed[to], reading, version=version, given=given, strict=strict)
+    return convert_to(installed[target], reading, version=version, given=given, strict=strict)
 
 
 def convert_to(
@@ -190,6 +190,7 @@ def convert_to(
     strict: bool = False,
 ) -> Conversion:
     """The conversion of `convert`, with the target's adapter."""
+    version = version and plugins.release(adapter, version)
     if version is not None and (unknown := unknown_version(adapter, version)) is not None:
         raise ValueError(unknown)
     left = None if given is None else left_behind(reading, given)

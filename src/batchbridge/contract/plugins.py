@@ -11,6 +11,7 @@ is first needed, so that a command on one framework does not import the adapters
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
@@ -58,6 +59,19 @@ def named(name: str) -> str | None:
     """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
     found = {_plain(known): known for known in _installed().names()}.get(_plain(name))
     return found if found is not None and found in adapters() else None
+
+
+def release(adapter: Adapter, version: str) -> str:
+    """The known release that a person means by `version`: 1.16 and v1.16.0 are one; `version` itself where none is."""
+    return next((known for known in adapter.releases if _parts(known) == _parts(version)), version)
+
+
+def _parts(version: str) -> list[str]:
+    """The numbers and words of a version, without zeros at the end."""
+    parts = [part.lstrip("0") for part in re.split("[.-]", version.lower().removeprefix("v"))]
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts
 
 
 def _plain(name: str) -> str:

@@ -33,5 +33,10 @@ def _nearest(name: str, names: tuple[str, ...], cutoff: float) -> Sequence[str]:
 
     group, dot, last = name.rpartition(".")
     beside = [one for one in names if one.startswith(f"{group}.") or one.endswith(f".{last}")] if dot else []
-    offered = (difflib.get_close_matches(name, some, n=2, cutoff=cutoff) for some in (beside, names) if some)
-    return next(filter(None, offered), ())
+    for some in filter(None, (beside, names)):
+        near = difflib.get_close_matches(name, some, n=2, cutoff=cutoff)
+        # A long group that both have makes any two names alike: what stands behind it has to be near, too.
+        ends = [difflib.SequenceMatcher(None, one.rpartition(".")[2], last).ratio() for one in near]
+        if near := [one for one, end in zip(near, ends, strict=True) if end >= cutoff]:
+            return near
+    return ()

@@ -6,7 +6,7 @@ Files and mappings, `key=value` words, what was set on top of these; then interp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,27 @@ def as_given(value: Any) -> Any:
 def place_of(key: str, value: Any, line: int | None, path: Path | None) -> Where:
     """The place where a key was given; without its line, the file says nothing."""
     return Where(key, shown(value), None if path is None or not line else str(path), line)
+
+
+def followed(
+    source: Source, said: Mapping[str, Any], resolver: Resolver, code: str, texts: Collection[str] = ()
+) -> Source:
+    """`source` with the settings `said` as OmegaConf reads them: interpolations followed, 1e-6 a number; those that
+    cannot be followed (`${now:%H}`) are problems under `code`, but for `texts`, which stay as they are."""
+    values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
+    problems = list(source.problems)
+    for key, value in said.items():
+        try:
+            values[key] = typed(value if key in source.unknown else resolver.get(key))
+        except Unresolved as error:
+            if key in texts:
+                values[key] = value
+                continue
+            line, file = source.lines.get(key), None if source.path is None else str(source.path)
+            file = getattr(source, "files", {}).get(key, file)  # of a `ComposedSource`
+            place = Where(key, shown(value), file if line else None, line)
+            problems.append(Finding(code, "error", "config", f"{key} = {place.value}: {error}", (place,)))
+    return replace(source, values=values, problems=tuple(problems))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from batchbridge.contract.error_text import RuleRow
 from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
-from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, told_by
+from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, settings_in, told_by
 from batchbridge.kit.rule_table import Rule, checked, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.writing import Problems
@@ -49,7 +49,7 @@ class TableAdapter(FramedAdapter):
     strict: ClassVar[Sequence[str] | None] = None
     """Groups of settings in which a key without a row is refused, for an editor ("grpo."); None: everywhere."""
     interpolates: ClassVar[bool] = False
-    """Whether `${...}` may stand in the place of a value in a file, for an editor."""
+    """Whether settings are read as OmegaConf reads them: `${...}` may stand for a value, and 1e-6 is a number."""
 
     def rows(self) -> Sequence[RuleRow]:
         """`rules`."""
@@ -58,9 +58,19 @@ class TableAdapter(FramedAdapter):
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """The source with its settings as `values`; what is wrong with them is added to its `problems`.
 
-        Default: as it is. Where the framework reads a command line in a way of its own, the adapter does here.
+        Default: as it is, or what its interpolations lead to (`interpolates`). Where the framework reads a command line
+        in a way of its own, the adapter does here.
         """
-        return source
+        if not self.interpolates:
+            return source
+        from batchbridge.kit.omegaconf import Resolver
+        from batchbridge.kit.omegaconf_said import followed
+
+        said = dict(settings_in(source.values, rows))
+        all_of_them = {**{key: row.default for key, row in rows.items()}, **said}
+        resolver = Resolver(all_of_them, source.env, source.unknown)
+        texts = [key for key, row in rows.items() if not row.fields and row.kind.takes("${}")]
+        return followed(source, said, resolver, self.codes.wrong_value, texts)
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Settings that follow others in a way that `follows` has no words for, by native key."""

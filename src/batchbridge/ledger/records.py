@@ -197,7 +197,8 @@ class Writer:
         if header.started == "fresh" and header.at_step:
             raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", path)
         if header.started == "fresh" and path.exists():
-            raise LedgerError("exists already; a fresh start needs a folder without a ledger", path)
+            what = "exists already, and this run starts anew: name another folder, or resume the run that wrote it"
+            raise LedgerError(what, path)
         return path
 
     def append(self, record: StepRecord) -> None:

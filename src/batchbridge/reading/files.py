@@ -104,7 +104,8 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             return load_script(text, path, env=env, framework=framework, chosen=command)
         if suffix in NOT_READ or first.startswith("#!"):
             kind, what = NOT_READ.get(suffix, "a script"), "YAML, JSON, TOML and shell scripts"
-            refuse("BB004", f"this is {kind}; {what} are read (or --set KEY=VALUE)", file, 1)
+            way = "batchbridge.check(config) in that code judges the object that it builds" if suffix == ".py" else None
+            refuse("BB004", f"this is {kind}; {what} are read (or --set KEY=VALUE)", file, 1, way)
         document = _parse(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
@@ -138,7 +139,7 @@ def read_text(path: Path, file: str) -> str:
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            refuse("BB001", "this is a directory; a file was expected", file)
+            refuse("BB001", "this is a directory; a file was expected (batchbridge check takes folders, too)", file)
         piped = stat.S_ISFIFO(status.st_mode) and file.startswith(_OPENED)
         if not (stat.S_ISREG(status.st_mode) or piped):
             refuse("BB001", "this is no regular file (a pipe or a device)", file)

@@ -25,6 +25,9 @@ _T = TypeVar("_T")
 DETECTED = 0.5
 """The least confidence with which an adapter may claim an input on its own."""
 
+OF_ACCELERATE = frozenset({"compute_environment", "distributed_type"})
+"""Keys of every file that `accelerate config` writes."""
+
 UNKNOWN = "unknown"
 """`Reading.framework` where no adapter could be chosen."""
 
@@ -71,6 +74,7 @@ def read(
         _expect(name, size, int)
         if size is not None and size < 1:
             raise ValueError(f"{name} = {size}: must be at least 1")
+    framework = framework and (plugins.named(framework) or framework)
     loaded = files.load_source(source, env=env, framework=framework, command=command)
     said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
     findings: list[Finding] = []
@@ -106,6 +110,9 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Read
 def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     """The reading that `adapter` makes of `source`, with all findings: of loader, adapter, core rules and plugins."""
     findings = [*source.problems, *_plugin_warnings()]
+    if context.framework_version is not None:
+        known = plugins.release(adapter, context.framework_version)
+        context = dataclasses.replace(context, framework_version=known)
     reading = _guarded(adapter, "read", lambda: _typed(adapter.read(source, context), Reading), findings)
     if reading is None:
         return _unread(adapter.framework, context, findings)
@@ -209,9 +216,10 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
     scores = _scores(source, findings)
     ranked = sorted(scores, key=lambda name: (-scores[name], name))
     if not ranked:
-        findings.append(
-            _undecided("BB020", f"no adapter recognises this configuration; name one with --framework: {listed}")
-        )
+        way = f"name one with --framework: {listed}"
+        if source.values.keys() >= OF_ACCELERATE:
+            way = "it is accelerate's, which says how a run is started: name the recipe or the launch script"
+        findings.append(_undecided("BB020", f"no adapter recognises this configuration; {way}"))
         return None
     tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]]
     if tied or scores[ranked[0]] < DETECTED:

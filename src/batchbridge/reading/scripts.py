@@ -212,7 +212,8 @@ def _nothing(script: Script, file: str, framework: str | None) -> Finding:
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
-    return Finding("BB010", "error", "config", message, places, (fix,), undecided=True)
+    own = () if framework or not script.commands else (Fix("--framework NAME where that command is of your own"),)
+    return Finding("BB010", "error", "config", message, places, (*own, fix), undecided=True)
 
 
 def _several(found: list[Candidate], file: str) -> Finding:

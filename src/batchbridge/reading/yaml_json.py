@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchbridge.errors import BatchBridgeError
 from batchbridge.frozen import dataclass
-from batchbridge.meaning.findings import Finding, Where
+from batchbridge.meaning.findings import Finding, Fix, Where
 
 if TYPE_CHECKING:
     import yaml
@@ -46,8 +46,8 @@ def problem(code: str, message: str, file: str, line: int | None = None, key: st
     return Finding(code, "error", "config", message, place)
 
 
-def refuse(code: str, message: str, file: str, line: int | None = None) -> NoReturn:
-    raise Refused(problem(code, message, file, line))
+def refuse(code: str, message: str, file: str, line: int | None = None, fix: str | None = None) -> NoReturn:
+    raise Refused(replace(problem(code, message, file, line), fixes=(Fix(fix),) if fix else ()))
 
 
 # ---- YAML

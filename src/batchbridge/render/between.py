@@ -25,10 +25,9 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     """A comparison: verdict, ranked differences with their reasons, and what is no difference in meaning."""
     sides = list(zip("AB", names, (found.a, found.b), strict=True))
     lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
-    for side, name, reading in sides:
+    for side, _, reading in sides:
         if reading.verdict != "valid":
             lines += [f"  {side} {line}" for line in _problems(reading)]
-            lines += [f"  {side}: for the fixes: batchbridge check {one_line(name)}"]
     lines += ["", verdict(found)]
     if found.differences:
         lines += ["", "Differences, the largest effect first"]
@@ -90,9 +89,10 @@ def _value(value: Any) -> str:
 
 
 def _problems(reading: Reading) -> Iterator[str]:
-    """One line for each finding that makes a reading invalid or undecided."""
+    """One line for each finding that makes a reading invalid or undecided, with its nearest fix."""
     for finding in wrong(reading):
-        yield f"{finding.code} {kind_of(finding)}  {one_line(finding.message)}"
+        fix = f"; fix: {finding.fixes[0].text}" if finding.fixes else ""
+        yield f"{finding.code} {kind_of(finding)}  {one_line(f'{finding.message}{fix}')}"
 
 
 _STATUS_TITLES = {
@@ -159,7 +159,7 @@ def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
     """The tasks of a person, in the order in which they are done."""
     if found.verdict in ("invalid", "undecided"):
         which = "the source" if found.source.verdict == found.verdict else "the result"
-        yield f"  nothing was written: {which} is {found.verdict}; batchbridge check says what to change"
+        yield f"  nothing was written: {which} is {found.verdict}"
         return
     if found.written is None:
         return

@@ -18,6 +18,7 @@ from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
@@ -71,7 +72,7 @@ def wrap(
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
         ValueError: `mode` or `padding` is none of its three, `tokens_per_device` or `padding` does not go with `mode`,
-            or `report_to` is neither "trainer" nor None.
+            `allow` is one text, or `report_to` is neither "trainer" nor None.
     """
     from batchbridge.contract import plugins
 
@@ -86,12 +87,15 @@ def wrap(
         raise ValueError(f'report_to = {report_to!r}: must be "trainer" or None')
     if padding not in get_args(Padding):
         raise ValueError(f"padding = {padding!r}: must be one of {', '.join(get_args(Padding))}")
+    if isinstance(allow, str):
+        raise ValueError(f"allow = {allow!r}: a list of names is needed: allow=[{allow!r}]")
     if padding == "free" and mode != "enforce":
         raise ValueError(f'padding = "free" with mode = "{mode}": only "enforce" changes how completions are laid')
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
-        stranger = {"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"}
+        what = f"the class {trainer.__qualname__}" if isinstance(trainer, type) else f"a {type(trainer).__qualname__}"
+        stranger = {"trainer": f"no installed adapter takes {what}; adapters: {known}; {_BUILT}"}
         said = [adapter.refuses(trainer) for adapter in plugins.adapters().values()]
         reasons = {name: reason for each in said for name, reason in each.items()} or stranger
         raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
@@ -130,6 +134,9 @@ def wrap(
         raise
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
+
+
+_BUILT = "wrap the trainer that a framework has built; `batchbridge.check` judges configurations"
 
 
 def _attached(owner: Adapter, trainer: object, request: Request) -> Attachment:
@@ -222,7 +229,7 @@ def unwrap(trainer: _Trainer) -> _Trainer:
     Returns:
         The same trainer.
     """
-    attachment = vars(trainer).get(_ATTRIBUTE)
+    attachment = getattr(trainer, "__dict__", {}).get(_ATTRIBUTE)
     if isinstance(attachment, Attachment):
         try:
             attachment.detach()
@@ -316,4 +323,11 @@ def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
 
 def _reasons(reading: Reading) -> dict[str, str]:
     errors = [finding for finding in reading.findings if finding.severity == "error" or finding.undecided]
-    return {finding.code: finding.message for finding in errors} or {reading.framework: "nothing could be read"}
+    said = {finding.code: f"{_file(finding)}{finding.message}" for finding in errors}
+    return said or {reading.framework: "nothing could be read"}
+
+
+def _file(finding: Finding) -> str:
+    """`recipe.yaml:3: `, or nothing."""
+    place = next((Where(file=where.file, line=where.line) for where in finding.where if where.file), None)
+    return "" if place is None else f"{place}: "

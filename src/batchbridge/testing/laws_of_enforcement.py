@@ -9,7 +9,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.reading.read import read_source
 from batchbridge.testing.fields import CHANGES
-from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, vacuous
+from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, spec_of, vacuous
 
 if TYPE_CHECKING:
     from batchbridge.kit.lifecycle import Runtime
@@ -34,6 +34,7 @@ class EnforcementLaws(Laws):
     def test_an_adapter_without_running_trainers_enforces_nothing(self, valid_case: ValidCase) -> None:
         if self.adapter_class.runtime or self.adapter_class.attach is not Adapter.attach:
             vacuous("the adapter has running trainers")
+        spec_of(self._valid(valid_case))
         assert self._enforcement(valid_case).verdict == "refused", "nothing attaches, and it is not refused"
         promised = {path for path, value in CHANGES if self.adapter_class().enforces(path, value)}
         assert not promised, f"nothing attaches, and `enforces` promises {', '.join(sorted(promised))}"

@@ -1,5 +1,5 @@
-"""SARIF and JUnit as `check` writes them, our action, and the workflow of docs/ci.md, against the schemas that their
-readers go by; `nox -s formats` runs this."""
+"""SARIF and JUnit as `check` writes them, our action, and the workflow of docs/howto/check_in_ci.md, held against the
+schemas that their readers go by; `nox -s formats` runs this."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_the_action_and_its_workflow_keep_to_their_schemas(published: Mapping[st
     checker.validate(action)
     del action["runs"]["steps"][0]["shell"]
     assert not checker.is_valid(action)
-    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    (text,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "runs-on" in block]
+    page = (ROOT / "docs" / "howto" / "check_in_ci.md").read_text(encoding="utf-8")
+    (text,) = [block for block in re.findall(r"```yaml[^\n]*\n(.*?)```", page, re.DOTALL) if "runs-on" in block]
     workflow = yaml.load(text, yaml.BaseLoader)  # YAML 1.1 reads the key `on` as a truth value
     jsonschema.Draft7Validator(published["github-workflow"]).validate(workflow)
     given = workflow["jobs"]["check"]["steps"][-1]["with"]

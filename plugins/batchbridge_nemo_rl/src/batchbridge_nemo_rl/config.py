@@ -15,9 +15,9 @@ from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
 from batchbridge.kit.key_table import Codes, Key, groups_of, settings_in
-from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
+from batchbridge.kit.omegaconf import Resolver
+from batchbridge.kit.omegaconf_said import followed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import shown
 from batchbridge_nemo_rl import settings
 from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
@@ -82,16 +82,9 @@ class NemoAdapter(TableAdapter):
         if said.get("policy.optimizer", said) is None:
             said.setdefault("policy.optimizer.name", None)
         resolver = Resolver({**defaults, **said}, source.env, source.unknown, FUNCTIONS)
-        values: dict[Any, Any] = {key: value for key, value in source.values.items() if not isinstance(key, str)}
-        problems = list(source.problems)
         known = {*rows, *groups_of(rows)} - {"data.train", "data.validation"}  # or lists of datasets
-        for key in [key for key in said if key in known or key.startswith(settings.STRICT)]:
-            try:
-                values[key] = typed(said[key] if key in source.unknown else resolver.get(key))
-            except Unresolved as error:
-                place = Where(key, shown(said[key]), source.files.get(key), source.lines.get(key))
-                problems.append(self._wrong(f"{key} = {place.value}: {error}", place))
-        return replace(source, values=values, problems=tuple(problems))
+        said = {key: said[key] for key in said if key in known or key.startswith(settings.STRICT)}
+        return followed(source, said, resolver, self.codes.wrong_value)
 
     def _composed(self, source: Source) -> ComposedSource:
         return compose(source, "defaults", self.codes.wrong_value, replaces="_override_", bases={BASE: {}})
