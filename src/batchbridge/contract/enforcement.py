@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, Protocol
 
 from batchbridge.contract.reading import Mode, Reading
@@ -24,19 +24,13 @@ class Obstacle:
 
     name: str
     reason: str
-    remedy: str
     allowable: bool = False
+    remedy: str
     certain: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "allowable": self.allowable,
-            "remedy": self.remedy,
-            "certain": self.certain,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
