@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, named_framework, source_and_reading
+from batchbridge.cli._input import InputCommand, input_options, named_framework, reading_from
 from batchbridge.cli._output import keep, overwrite_option, writing
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
 
@@ -66,7 +66,7 @@ def command(
     to = named_framework("--to", to)
     if output is not None:
         keep("-o", output, overwrite)
-    name, read, reading = source_and_reading(**source)
+    name, read, reading = reading_from(**source)
     target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
         found = convert(reading, to, version=target_version, given=read.values, strict=strict)

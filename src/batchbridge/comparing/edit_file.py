@@ -21,12 +21,12 @@ from typing import Any
 from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively, without_outside
 from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Reading, Source
 from batchbridge.errors import CannotEdit
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading.files import SCRIPTS, load_source
-from batchbridge.reading.read import DETECTED, read_source
+from batchbridge.reading.read import DETECTED, read_again
 from batchbridge.reading.yaml_json import flat, parse_yaml
 
 FORM = "yaml"
@@ -359,9 +359,4 @@ class _Editing:
         source = Source(
             values=document.value or {}, lines=document.lines, path=self.path, problems=tuple(document.problems)
         )
-        context = Context(
-            framework_version=self.found.framework_version,
-            world_size=self.found.back.spec.topology.world_size,
-            dataset_size=self.found.back.dataset_size,
-        )
-        return read_source(source, self.adapter, context)
+        return read_again(source, self.adapter, self.found.back, self.found.back.spec.topology.world_size)

@@ -21,10 +21,10 @@ from batchbridge.comparing.nearest_moves import splits
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.contract.reading import Reading, Source, Written
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
-from batchbridge.reading.read import read, read_source
+from batchbridge.reading.read import read, read_again
 from batchbridge.reading.yaml_json import flat
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
@@ -416,9 +416,7 @@ class _Judge:
         return reading.spec if reading.verdict == "valid" else None
 
     def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:
-        version, prompts = self.before.framework_version, self.before.dataset_size
-        context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-        return read_source(Source(values=values), self.adapter, context)
+        return read_again(Source(values=values), self.adapter, self.before, world)
 
     def choice(self, title: str, spec: Spec) -> Choice | None:
         """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
