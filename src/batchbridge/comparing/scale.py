@@ -22,10 +22,10 @@ from batchbridge.comparing.nearest_spec import write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source, Written
+from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_again
-from batchbridge.reading.yaml_json import flat
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
 MAX_JUDGED = 400
@@ -372,7 +372,7 @@ class _Judge:
         self._left = MAX_JUDGED
         assert reading.spec is not None, "asked by the caller"
         written = write(adapter, reading.spec, reading.framework_version)
-        self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
+        self._values = dict(settings_in(written.values)) if isinstance(written, Written) else {}
 
     def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
         """The first legal one with a micro-batch that is not far smaller; else the first legal one."""
@@ -442,7 +442,7 @@ class _Judge:
         if back.spec is None or back.verdict != "valid":
             self.refused = self.refused or tuple(errors)
             return None
-        before, values = self._values, dict(flat(written.values))
+        before, values = self._values, dict(settings_in(written.values))
         pairs = {key: (before.get(key), values.get(key)) for key in {**before, **values}}
         settings = {key: (old, new) for key, (old, new) in pairs.items() if old != new}
         return Choice(title=title, written=written, reading=back, settings=settings, lost=tuple(self._lost(back)))
