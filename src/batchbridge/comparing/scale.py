@@ -332,7 +332,7 @@ def _smaller_tensor_parallel(judge: _Judge, target: Spec) -> Iterator[Choice]:
 def _fewer_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
     """The nearest smaller device count on which the run stays what it is; more devices than there are help nobody."""
     sizes, t = _sizes(spec), spec.topology
-    replica = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    replica = t.replica_size
     shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
     dividing = sorted({replica * size for number in shared for size in divisors(number)}, reverse=True)
     # For frameworks that do not share steps out evenly, plain neighbours, too.

@@ -342,7 +342,7 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
-    held = before.spec is None or found.world_size % _replica(before) == 0
+    held = before.spec is None or found.world_size % before.spec.topology.replica_size == 0
     if found.problems and (not held or not found.choices):
         lines += [f"  {one_line(problem)}" for problem in found.problems]
     if not found.choices:
@@ -354,13 +354,6 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
     return clean("\n".join(lines))
-
-
-def _replica(reading: Reading) -> int:
-    """Devices that one replica of the model takes (devices)."""
-    assert reading.spec is not None
-    t = reading.spec.topology
-    return t.tensor_parallel * t.pipeline_parallel * t.context_parallel
 
 
 def _cell(reading: Reading, name: str) -> str:

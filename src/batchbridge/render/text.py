@@ -209,6 +209,8 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def meaning(reading: Reading) -> Iterator[str]:
     """The meaning of a reading in words, a sentence a line; nothing without a specification."""
+    from batchbridge.meaning.spec import STEP_SIZES
+
     spec, derived = reading.spec, reading.derived
     if spec is None:
         return
@@ -223,15 +225,14 @@ def meaning(reading: Reading) -> Iterator[str]:
         )
     if step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
-        shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
-        sharers = "replica of the model" if shared else f"of {count(t.world_size, 'device')}"
+        sharers = "replica of the model" if t.replica_size > 1 else f"of {count(t.world_size, 'device')}"
         yield (
             f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
             f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
             f"{number(derived.get('completions_per_device_per_step'))} on each {sharers}."
         )
     else:
-        sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
+        sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
     yield (
         f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
@@ -264,8 +265,6 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
         )
 
-
-_STEP_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.meaning.critic_run import critics_field, run_of_critic
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.meaning.spec import LossTerm, Spec, walk
+from batchbridge.meaning.spec import STEP_SIZES, LossTerm, Spec, walk
 from batchbridge.rules import remainders
 from batchbridge.rules.nearest_numbers import nearest_numbers
 from batchbridge.rules.violation import Violation
@@ -120,13 +120,12 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
     t = spec.topology
     if t.data_parallel_size.denominator == 1:
         return
-    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
-    below = t.world_size - t.world_size % shared
-    fixes = [Fix(f"world size {size}") for size in (below, below + shared) if size]
+    below = t.world_size - t.world_size % t.replica_size
+    fixes = [Fix(f"world size {size}") for size in (below, below + t.replica_size) if size]
     used = [name for name in _PARALLEL if getattr(t, name) > 1]
     for name in used:
         value = getattr(t, name)
-        others = shared // value
+        others = t.replica_size // value
         sizes = nearest_numbers(value, divides=t.world_size // others) if t.world_size % others == 0 else []
         fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in sizes]
     yield Violation(
@@ -137,16 +136,13 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
     )
 
 
-_STEP_SIZES = ("completions_per_step", "tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
-
-
 def _one_step_size(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     step = spec.optimizer_step
-    given = [name for name in _STEP_SIZES if getattr(step, name) is not None]
+    given = [name for name in STEP_SIZES if getattr(step, name) is not None]
     if len(given) != 1:
         said = " and ".join(f"{name} = {getattr(step, name)}" for name in given) or "none of them"
-        message = f"the size of an optimizer step needs exactly one of {', '.join(_STEP_SIZES)}; given: {said}"
-        yield Violation(message, tuple(f"optimizer_step.{name}" for name in given or _STEP_SIZES[:1]))
+        message = f"the size of an optimizer step needs exactly one of {', '.join(STEP_SIZES)}; given: {said}"
+        yield Violation(message, tuple(f"optimizer_step.{name}" for name in given or STEP_SIZES[:1]))
 
 
 def _a_horizon(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -346,7 +342,7 @@ def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation
         )
     if rollout.prompts_per_rollout is None:
         yield Violation("prompts are streamed: arrival decides what is trained", ("rollout.prompts_per_rollout",))
-    for name in _STEP_SIZES[1:]:
+    for name in STEP_SIZES[1:]:
         if getattr(step, name) is not None:
             yield Violation(
                 f"steps are sized by {name.replace('_', ' ')}: completion lengths decide what a step trains on",
