@@ -338,8 +338,7 @@ class _Editing:
     def _errors(self, reading: Reading) -> list[Finding]:
         """Errors and open questions that the conversion alone does not have."""
         known = [] if self.found.back is None else self.found.back.findings
-        wrong = [one for one in reading.findings if one.severity == "error" or one.undecided]
-        return [one for one in wrong if not any(one.same_as(other) for other in known)]
+        return [one for one in reading.wrong if not any(one.same_as(other) for other in known)]
 
     def _worse(self, reading: Reading) -> list[FieldReport]:
         """Fields that mean less of the source than in the conversion alone; a critic's, if the file alone has one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, Literal, Protocol
 
@@ -85,7 +84,7 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
 
     Never raises: where the adapter fails, its error is an obstacle.
     """
-    found = tuple(_obstacles(reading.findings))
+    found = tuple(map(_obstacle, reading.wrong))
     if adapter is None or reading.spec is None:
         unread = Obstacle(
             name="unread", reason="nothing says what is trained", remedy="see the findings", certain=False
@@ -112,9 +111,7 @@ def without_runtime(framework: str, *, attaches: bool) -> Enforcement:
     return Enforcement(obstacles=(Obstacle(name="no_runtime", reason=reason, remedy=remedy),))
 
 
-def _obstacles(findings: Iterable[Finding]) -> Iterable[Obstacle]:
-    """Obstacles from errors, and from what leaves a reading open."""
-    for finding in findings:
-        if finding.severity == "error" or finding.undecided:
-            remedy = ", or ".join(fix.text for fix in finding.fixes) or "correct what the finding names"
-            yield Obstacle(name=finding.code, reason=finding.message, remedy=remedy, certain=not finding.undecided)
+def _obstacle(finding: Finding) -> Obstacle:
+    """The obstacle that an error is, or what leaves a reading open."""
+    remedy = ", or ".join(fix.text for fix in finding.fixes) or "correct what the finding names"
+    return Obstacle(name=finding.code, reason=finding.message, remedy=remedy, certain=not finding.undecided)

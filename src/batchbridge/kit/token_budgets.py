@@ -35,11 +35,7 @@ def objection(reading: Reading, settings: Mapping[str, Any], asked: MicroBatch) 
     world = None if reading.spec is None else reading.spec.topology.world_size
     changed = read_again(Source(values={**given, **settings}), plugins.adapters()[reading.framework], reading, world)
     before = {finding.code for finding in reading.findings}
-    new = [
-        found
-        for found in changed.findings
-        if (found.severity == "error" or found.undecided) and found.code not in before
-    ]
+    new = [found for found in changed.wrong if found.code not in before]
     if new:
         return "; ".join(f"{found.code}: {found.message}" for found in new)
     if changed.spec is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.frozen import dataclass
-from batchbridge.render.findings import kind_of, shortened, wrong
+from batchbridge.render.findings import kind_of, shortened
 from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, count, number, one_line, plain_table, who, wrapped
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _value(value: Any) -> str:
 
 def _problems(reading: Reading) -> Iterator[str]:
     """One line for each finding that makes a reading invalid or undecided."""
-    for finding in wrong(reading):
+    for finding in reading.wrong:
         yield f"{finding.code} {kind_of(finding)}  {one_line(finding.message)}"
 
 

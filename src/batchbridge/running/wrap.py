@@ -315,5 +315,4 @@ def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
 
 
 def _reasons(reading: Reading) -> dict[str, str]:
-    errors = [finding for finding in reading.findings if finding.severity == "error" or finding.undecided]
-    return {finding.code: finding.message for finding in errors} or {reading.framework: "nothing could be read"}
+    return {finding.code: finding.message for finding in reading.wrong} or {reading.framework: "nothing could be read"}
