@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion
     from batchbridge.comparing.edit_file import Into
 
-SCRIPTS = (".sh", ".bash")
-
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
 @input_options
@@ -139,6 +137,7 @@ _SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", 
 def _form(found: Conversion, asked: str | None, output: Path | None) -> str:
     """The form that is written: what is asked for, what the name of FILE says, or the target's first."""
     from batchbridge.comparing.outside import FILES
+    from batchbridge.reading.files import SCRIPTS
 
     forms = {} if found.written is None else found.written.text
     if asked is not None:
