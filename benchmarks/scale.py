@@ -441,7 +441,7 @@ def of_receipts(plan: Plan, ranks: int) -> dict[str, Any]:
         sizes["orders"] = len(pickle.dumps(values))
         first = pickle.dumps(function(0, *values))
         sizes["receipt"] = len(first)
-        answers = [pickle.dumps(Receipt(rank, ranks, "host", rank, orders.spec.digest())) for rank in range(ranks)]
+        answers = [pickle.dumps(Receipt(rank, ranks, orders.spec.digest())) for rank in range(ranks)]
         started.append(time.process_time())
         return [pickle.loads(answer) for answer in answers]
 

@@ -84,7 +84,7 @@ def names_in(source: Source) -> list[str]:
         start = program_of(source.argv)
         words = source.argv[0 if start is None else start + 1 :]
         return [word[2:].partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
-    return [name for name, _ in _leaves(source.values, {}, "", 0)]
+    return [name for name, _ in _leaves(source.values)]
 
 
 def _arguments(source: Source, options: Mapping[str, Option], start: int | None) -> Given:
@@ -108,18 +108,18 @@ def wrong_value(name: str, value: object, wrong: WrongValue) -> str:
 
 def _take(given: Given, source: Source, values: Mapping[Any, Any]) -> None:
     file = None if source.path is None else str(source.path)
-    for name, value in _leaves(values, source.lines, "", 0):
+    for name, value in _leaves(values):
         line = source.lines.get(name)
         given.refused = [refused for refused in given.refused if refused.name != name]
         given.values[name] = value
         given.places[name] = Where(name, shown(value), file if line else None, line)
 
 
-def _leaves(values: Mapping[Any, Any], lines: Mapping[str, int], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
-        if isinstance(value, Mapping) and value and depth < _DEEPEST:
-            yield from _leaves(value, lines, f"{name}.", depth + 1)
+        if isinstance(value, Mapping) and value and prefix.count(".") < _DEEPEST:
+            yield from _leaves(value, f"{name}.")
         else:
             yield name, value
 

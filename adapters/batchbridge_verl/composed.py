@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
-from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.records import dataclass
 from batchbridge_verl.ahead import own_defaults
 from batchbridge_verl.installed import package_folder
@@ -111,7 +111,7 @@ def difference_in(package: Path) -> str:
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     known = {key: value for key, value in defaults_of(NEWEST, "fsdp").items() if value != UNRECORDED}
-    have = {key: value for key, value in flatten(made) if key in known or key not in defaults_of(NEWEST, "fsdp")}
+    have = {key: value for key, value in settings_in(made) if key in known or key not in defaults_of(NEWEST, "fsdp")}
     told = ({key: repr(value) for key, value in side.items() if key != ENGINE} for side in (known, have))
     return differs(*told)
 
@@ -129,7 +129,7 @@ def compose(folder: Path, version: str, engine: str) -> dict[str, Any]:
         config = hydra_compose(name, overrides=words)
     plain = OmegaConf.to_container(config, resolve=False)
     assert isinstance(plain, dict)
-    return {key: value for key, value in flatten(plain) if key != ENGINE}
+    return {key: value for key, value in settings_in(plain) if key != ENGINE}
 
 
 def digest(folder: Path) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 
 from batchbridge.contract import plugins
 from batchbridge.contract.error_text import RuleRow
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading import read as reader
-from batchbridge.reading.arguments import parse_arguments
+from batchbridge.reading.arguments import as_read
 
 Example = Mapping[str, Any]
 """A configuration as data: `values` or `argv`, `version`, and `world_size` and `dataset_size` where they are needed."""
@@ -67,7 +67,8 @@ def known_rules() -> dict[str, str]:
 
 def read_example(framework: str, example: Example) -> Reading:
     """A reading of an example, as `batchbridge.read` would give it."""
-    return reader.read_source(source_of(example), plugins.adapters()[framework], context_of(example))
+    source, context = as_read(example)
+    return reader.read_source(source, plugins.adapters()[framework], context)
 
 
 def broken_by(reading: Reading) -> dict[str, Finding | str]:
@@ -76,21 +77,6 @@ def broken_by(reading: Reading) -> dict[str, Finding | str]:
     defects = () if reading.behaviour is None else reading.behaviour.defects
     said: dict[str, Finding | str] = {defect.code: defect.summary for defect in defects}
     return said | {finding.code: finding for finding in reversed(reading.findings)}
-
-
-def context_of(example: Example) -> Context:
-    """The version and the sizes that an example is read under."""
-    return Context(
-        framework_version=example["version"],
-        world_size=example.get("world_size"),
-        dataset_size=example.get("dataset_size"),
-    )
-
-
-def source_of(example: Example) -> Source:
-    """An example as `batchbridge.read` takes it."""
-    argv = tuple(example.get("argv", ()))
-    return Source(values=parse_arguments(argv), argv=argv) if argv else Source(values=example.get("values", {}))
 
 
 def _page(code: str, framework: str) -> RulePage:

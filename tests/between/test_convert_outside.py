@@ -28,9 +28,9 @@ from batchbridge.comparing.outside import FILES, MOST_READ, OutsideReport, _acce
 from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.read import read_source
-from batchbridge.reading.yaml_json import flat
 
 RECIPE = """\
 # GRPO with rewards of Open-R1
@@ -307,7 +307,7 @@ def test_control_characters_do_not_get_from_one_release_to_another_either(value:
     said = {**sizes, "chat_template": "two\nlines\tand a tab", "callbacks": value}
     adapter = adapters()["open_r1"]
     reading = read_source(Source(values=said), adapter, Context(framework_version="0.18.0", world_size=8))
-    found = convert_to(adapter, reading, version="0.18.0", given=dict(flat(said)))
+    found = convert_to(adapter, reading, version="0.18.0", given=dict(settings_in(said)))
     assert found.written is not None
     assert found.written.values["chat_template"] == said["chat_template"]
     assert {report.keys[0].partition(".")[0] for report in found.outside if report.status == "left"} == {"callbacks"}

@@ -92,6 +92,18 @@ def test_each_form_is_an_option_of_the_command(
     assert "Exact" not in shown.out
 
 
+@pytest.mark.parametrize("suffix", sorted(files.SCRIPTS))
+def test_a_file_named_as_a_script_becomes_one(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, script = tmp_path / "a.yaml", tmp_path / f"run{suffix}"
+    recipe.write_text("num_generations: 8\nper_device_train_batch_size: 8\nbeta: 0.04\n", encoding="utf-8")
+    source = ("--framework", "trl", "--framework-version", "1.16.0", "--world-size", "8", "--allow-lossy")
+    to = ("convert", str(recipe), *source, "--to", "open_instruct")
+    assert main((*to, "--format", "shell")) == 0
+    shown = capsys.readouterr().out
+    assert main((*to, "-o", str(script))) == 0
+    assert script.read_text(encoding="utf-8").strip() == shown.strip()
+
+
 @pytest.mark.parametrize("framework", FORMS)
 def test_a_conversion_that_names_no_version_is_for_one_of_the_newest(framework: str) -> None:
     found = written(framework, **KL)

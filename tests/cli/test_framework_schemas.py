@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
-from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.key_table import settings_in
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge_verl.settings import defaults_of
@@ -269,7 +269,7 @@ def test_published_files_that_are_spoiled_are_refused_where_check_refuses_them()
     spoiled = 0
     for framework, version, path in (FILES[0], FILES[-1]):
         values = dict(load_source(path).values)
-        for key, value in flatten(values):
+        for key, value in settings_in(values):
             for ending, wrong in WRONG:
                 made = copy.deepcopy(values)
                 *groups, name = key.split(".")

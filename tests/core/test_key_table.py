@@ -116,6 +116,13 @@ def test_what_a_source_gives() -> None:
     assert unknown.fixes[0] == Fix("write train.size", {"train.sise": None, "train.size": 2})
 
 
+def test_a_group_with_a_key_that_is_no_text_is_refused_and_not_read_in_part() -> None:
+    rows = keys_of((Key("train.size", natural, 4),), "1")
+    native, places, (found,) = read_values(Source(values={"train": {"size": 8, 3: 1}}), rows, "toy", Codes.of("BB-TOY"))
+    assert (native, places, found.code) == ({"train.size": 4}, {}, "BB-TOY-005")
+    assert found.message == "train = {'size': 8, 3: 1}: expected a group of settings"
+
+
 def test_what_was_said_is_converted_with_a_finding_for_each_key_that_is_none_and_each_wrong_value() -> None:
     rows = keys_of((Key("size", natural, 4), Key("seed", whole(), 0), Key("fused", flag, True, fixed=True)), "1")
 

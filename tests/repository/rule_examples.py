@@ -26,7 +26,8 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.findings import Fix
 from batchbridge.reading import read as reader
-from batchbridge.rule_page import Example, broken_by, context_of, read_example, source_of
+from batchbridge.reading.arguments import as_read
+from batchbridge.rule_page import Example, broken_by, read_example
 from batchbridge.testing.laws_of_findings import changed_source, mends
 
 ROOT = Path(__file__).parents[2]
@@ -144,11 +145,8 @@ def mended(framework: str, code: str, example: Example, fix: Fix) -> bool:
     """Whether the fix's changes mend the example, as the contract's law has it."""
     changes = dict(fix.changes)
     devices = changes.pop("num_processes", None) if framework == "trl" else None
-    source, context, adapter = (
-        changed_source(source_of(example), changes),
-        context_of(example),
-        plugins.adapters()[framework],
-    )
+    source, context = as_read(example)
+    source, adapter = changed_source(source, changes), plugins.adapters()[framework]
     before = read_example(framework, example).findings
     contexts = (replace(context, world_size=devices or context.world_size), replace(context, world_size=None))
     return any(mends(code, before, reader.read_source(source, adapter, one).findings) for one in contexts)

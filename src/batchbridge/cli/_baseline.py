@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batchbridge.cli._output import writing
+from batchbridge.meaning.briefs import many
 from batchbridge.meaning.findings import Finding
 from batchbridge.render.formats import fingerprint, message
 
@@ -52,7 +53,7 @@ def write(path: Path, reports: Iterable[Check]) -> str:
     ]
     with writing(f"baseline {path}"):
         path.write_text(json.dumps({"batchbridge_baseline": _VERSION, "findings": found}) + "\n", encoding="utf-8")
-    return f"{len(found)} finding{'' if len(found) == 1 else 's'}"
+    return many(found, "finding")
 
 
 def knows(path: Path, known: frozenset[str], file: str, finding: Finding) -> bool:

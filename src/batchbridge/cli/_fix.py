@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli._output import say, writing
+from batchbridge.meaning.briefs import many
 
 if TYPE_CHECKING:
     from batchbridge.comparing.fix_file import Fixed
@@ -48,17 +49,13 @@ def fix(found: Check, asked: Mapping[str, Any], check: Callable[..., Check], *, 
         return found
     if not write:
         _show(done)
-        say(f"{found.name}: {_count(done)} would be fixed: {_account(done)}", err=True)
+        say(f"{found.name}: {many(done.done, 'key')} would be fixed: {_account(done)}", err=True)
         return found
     with writing(found.name):
         done.write()
-    say(f"{found.name}: {_count(done)} fixed: {_account(done)}", err=True)
+    say(f"{found.name}: {many(done.done, 'key')} fixed: {_account(done)}", err=True)
     source = load_source(path, env=asked["source"].env, framework=asked["framework"])
     return check(**{**asked, "source": source})
-
-
-def _count(done: Fixed) -> str:
-    return f"{len(done.done)} key{'' if len(done.done) == 1 else 's'}"
 
 
 def _account(done: Fixed) -> str:

@@ -30,7 +30,7 @@ ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
 MOST_NAMES = 1000
 """Names of a folder among which one is looked for that a wrong one is near to."""
 
-_SIZE = click.IntRange(min=1)
+SIZE = click.IntRange(min=1)
 
 
 def frameworks_for_completion(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
@@ -61,10 +61,10 @@ _OPTIONS = (
         metavar="VERSION",
         help="Default: the project's setting, what is installed, or what the repository pins.",
     ),
-    click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy."),
-    click.option("--nodes", type=_SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
-    click.option("--gpus", type=_SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
-    click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
+    click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy."),
+    click.option("--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
+    click.option("--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
+    click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
     click.option(
         "--env",
         "env",
@@ -72,7 +72,7 @@ _OPTIONS = (
         multiple=True,
         help="An environment variable of a launch script, or its argument by number (1=VALUE); repeat.",
     ),
-    click.option("--command", "command_number", type=_SIZE, metavar="NUMBER", help="Which command of a launch script."),
+    click.option("--command", "command_number", type=SIZE, metavar="NUMBER", help="Which command of a launch script."),
     click.option("--json", "as_json", is_flag=True, help="For programs."),
 )
 
@@ -105,14 +105,8 @@ verbose_option = click.option(
 )
 
 
-def reading_from(**said: Any) -> tuple[str, Reading]:
-    """(what was read, for a person; the reading), from the options. Raises `click.UsageError`."""
-    name, _, read = source_and_reading(**said)
-    return name, read
-
-
-def source_and_reading(**said: Any) -> tuple[str, Source, Reading]:
-    """The name, source and reading of what was read, from the options, as in `reading_from`."""
+def reading_from(**said: Any) -> tuple[str, Source, Reading]:
+    """(what was read, for a person; it; the reading), from the options. Raises `click.UsageError`."""
     from batchbridge import read
 
     asked = asked_for(**said)

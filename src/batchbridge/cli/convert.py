@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, named_framework, source_and_reading
+from batchbridge.cli._input import InputCommand, input_options, named_framework, reading_from
 from batchbridge.cli._output import keep, overwrite_option, writing
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from batchbridge import Adapter, Reading
     from batchbridge.comparing.convert import Conversion
     from batchbridge.comparing.edit_file import Into
-
-SCRIPTS = (".sh", ".bash")
 
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
@@ -66,7 +64,7 @@ def command(
     to = named_framework("--to", to)
     if output is not None:
         keep("-o", output, overwrite)
-    name, read, reading = source_and_reading(**source)
+    name, read, reading = reading_from(**source)
     target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
         found = convert(reading, to, version=target_version, given=read.values, strict=strict)
@@ -139,6 +137,7 @@ _SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", 
 def _form(found: Conversion, asked: str | None, output: Path | None) -> str:
     """The form that is written: what is asked for, what the name of FILE says, or the target's first."""
     from batchbridge.comparing.outside import FILES
+    from batchbridge.reading.files import SCRIPTS
 
     forms = {} if found.written is None else found.written.text
     if asked is not None:

@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import reading_from
+from batchbridge.cli._input import SIZE, reading_from
 from batchbridge.cli._output import html_option, write_page
 from batchbridge.cli.main import EXIT_CODES
-
-_SIZE = click.IntRange(min=1)
 
 
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
@@ -22,19 +20,19 @@ _SIZE = click.IntRange(min=1)
 @click.option("--framework-version", "version", metavar="VERSION", help="The framework's version, of both.")
 @click.option("--version-a", metavar="VERSION", help="The same, of A.")
 @click.option("--version-b", metavar="VERSION", help="The same, of B.")
-@click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy, of both.")
-@click.option("--world-size-a", type=_SIZE, metavar="DEVICES", help="The same, of A.")
-@click.option("--world-size-b", type=_SIZE, metavar="DEVICES", help="The same, of B.")
+@click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, of both.")
+@click.option("--world-size-a", type=SIZE, metavar="DEVICES", help="The same, of A.")
+@click.option("--world-size-b", type=SIZE, metavar="DEVICES", help="The same, of B.")
 @click.option(
     "--set-a", metavar="KEY=VALUE", multiple=True, help="A setting of A in its framework's own spelling; repeat."
 )
 @click.option(
     "--set-b", metavar="KEY=VALUE", multiple=True, help="A setting of B in its framework's own spelling; repeat."
 )
-@click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
+@click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
-@click.option("--command-a", type=_SIZE, metavar="NUMBER", help="Which command of launch script A.")
-@click.option("--command-b", type=_SIZE, metavar="NUMBER", help="Which command of launch script B.")
+@click.option("--command-a", type=SIZE, metavar="NUMBER", help="Which command of launch script A.")
+@click.option("--command-b", type=SIZE, metavar="NUMBER", help="Which command of launch script B.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @html_option
 def command(
@@ -57,7 +55,7 @@ def command(
     readings = []
     for side, file in zip("ab", names, strict=True):
         said = {name: sides[f"{name}_{side}"] or sides[name] for name in ("framework", "version", "world_size")}
-        _, reading = reading_from(
+        _, _, reading = reading_from(
             file=file,
             framework=said["framework"],
             settings=sides[f"set_{side}"],

@@ -59,7 +59,7 @@ def command(
 
     if step is not None and steps is not None:
         raise click.UsageError("give --step or --steps, not both")
-    name, reading = reading_from(**source)
+    name, _, reading = reading_from(**source)
 
     def refused(why: str, code: int, said: str) -> int:
         if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,10 @@ def command(
         raise click.UsageError("--apply N and -o FILE go together: which choice, and where it is written")
     if output is not None:
         keep("-o", output, overwrite)
-    name, reading = reading_from(world_size=present, **source)
+    name, read, reading = reading_from(world_size=present, **source)
     found = scale(reading, wanted)
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
-        return _apply(found, number, output, as_json, source)
+        return _apply(found, number, output, as_json, source, read.env)
     if as_json:
         from batchbridge.cli._json import print_json
 
@@ -73,7 +74,9 @@ def command(
     return EXIT_CODES[found.verdict]
 
 
-def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dict[str, Any]) -> int:
+def _apply(
+    found: Scaling, number: int, output: Path, as_json: bool, source: dict[str, Any], env: Mapping[str, str]
+) -> int:
     """Writes the choice, and says what changed."""
     from batchbridge.cli._json import print_json
     from batchbridge.comparing.apply_choice import applied
@@ -86,12 +89,9 @@ def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dic
     if source["file"] in (None, "-") or source["settings"]:
         raise click.UsageError("--apply writes into a FILE: give one, without --set")
     path, choice = Path(source["file"]), found.choices[number - 1]
-    variables = dict(text.partition("=")[::2] for text in source["env"])
-    variables |= {str(place): word for place, word in enumerate(source["words"], 1)}
-    asked = {"env": variables, "command": source["command_number"]}
     try:
         with writing(output):
-            text, changes = applied(found, choice, path, plugins.adapters(), **asked)
+            text, changes = applied(found, choice, path, plugins.adapters(), env=env, command=source["command_number"])
             save(text, output, path)
     except CannotEdit as refused:
         if as_json:

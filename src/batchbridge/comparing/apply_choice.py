@@ -15,11 +15,11 @@ from batchbridge.comparing.convert import Conversion, account
 from batchbridge.comparing.edit_file import Change, convert_into, decoded
 from batchbridge.comparing.scale import Choice, Scaling
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading
+from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotEdit
 from batchbridge.meaning.findings import Where
 from batchbridge.reading.files import SCRIPTS
-from batchbridge.reading.read import read_source
+from batchbridge.reading.read import read_again
 
 
 def applied(
@@ -100,10 +100,8 @@ def _in_script(
         raise CannotEdit(*problems)
     edited = "\n".join(lines)
     source = load_script(edited, path, env=env, framework=adapter.framework, chosen=command)
-    version, prompts = reading.framework_version, reading.dataset_size
     for devices in (None, choice.spec.topology.world_size):
-        context = Context(framework_version=version, world_size=devices, dataset_size=prompts)
-        again = read_source(source, adapter, context)
+        again = read_again(source, adapter, reading, devices)
         if again.spec == choice.spec:
             break
     if again.spec != choice.spec or again.verdict != "valid":

@@ -22,6 +22,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import Problem
 from batchbridge.frozen import dataclass
+from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.versions import includes, readable
 from batchbridge.kit.writing import remembered
 from batchbridge.meaning.advantages import RULED
@@ -29,7 +30,7 @@ from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
-from batchbridge.reading.yaml_json import flat, groups
+from batchbridge.reading.yaml_json import groups
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """The outcome for a field in a conversion. exact: the same value. equivalent: another value with the same meaning
@@ -284,7 +285,8 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it
     # Values of used ones are not asked for: a command's are parsed then.
     others = {key: given[key] for key in given if used.isdisjoint(_heads(key))}
-    return {key: value for key, value in flat(others) if used.isdisjoint(_heads(key)) and key.lstrip("+~-") not in used}
+    left = {key: value for key, value in settings_in(others) if used.isdisjoint(_heads(key))}
+    return {key: value for key, value in left.items() if key.lstrip("+~-") not in used}
 
 
 def _heads(key: str) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ from typing import Any
 from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively, without_outside
 from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Reading, Source
 from batchbridge.errors import CannotEdit
+from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading.files import SCRIPTS, load_source
-from batchbridge.reading.read import DETECTED, read_source
-from batchbridge.reading.yaml_json import flat, parse_yaml
+from batchbridge.reading.read import DETECTED, read_again
+from batchbridge.reading.yaml_json import parse_yaml
 
 FORM = "yaml"
 """The form that is edited: an adapter that writes it has YAML configurations."""
@@ -193,7 +194,7 @@ class _Editing:
         """Removed keys that the target itself refuses."""
         # Keys of the written YAML form only: others (an engine that a defaults list names) are said elsewhere.
         said = parse_yaml(found.written.text[FORM], "").value
-        named = {key for key, _ in flat(said)} if isinstance(said, dict) else set()
+        named = {key for key, _ in settings_in(said)} if isinstance(said, dict) else set()
         # Model, data and names are the file's own affair.
         named -= {report.target_key for report in found.outside if report.target_key}
         self.wanted = {
@@ -205,7 +206,7 @@ class _Editing:
     @cached_property
     def before(self) -> dict[str, Any]:
         """The settings that stand in the file."""
-        return dict(flat(parse_yaml(self.text, "").value))
+        return dict(settings_in(parse_yaml(self.text, "").value))
 
     def whole(self) -> Into:
         """A file without settings: the written configuration behind its comments."""
@@ -217,7 +218,7 @@ class _Editing:
         if problems := self._errors(reading):
             return _refused(self.path, self.found, tuple(map(with_line, problems)))
         values = parse_yaml(text, "").value
-        added = [Change(key, None, value, "added") for key, value in flat(values)]
+        added = [Change(key, None, value, "added") for key, value in settings_in(values)]
         return self._into(text, reading, added, 0, self.found)
 
     def edited(self) -> Into:
@@ -268,7 +269,7 @@ class _Editing:
                 break
             changes |= literal or other
             text = edit(self.text, changes)
-            values, reading = dict(flat(parse_yaml(text, "").value)), self._read(text)
+            values, reading = dict(settings_in(parse_yaml(text, "").value)), self._read(text)
         return changes, reading
 
     def _means(self, reading: Reading, values: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -337,8 +338,7 @@ class _Editing:
     def _errors(self, reading: Reading) -> list[Finding]:
         """Errors and open questions that the conversion alone does not have."""
         known = [] if self.found.back is None else self.found.back.findings
-        wrong = [one for one in reading.findings if one.severity == "error" or one.undecided]
-        return [one for one in wrong if not any(one.same_as(other) for other in known)]
+        return [one for one in reading.wrong if not any(one.same_as(other) for other in known)]
 
     def _worse(self, reading: Reading) -> list[FieldReport]:
         """Fields that mean less of the source than in the conversion alone; a critic's, if the file alone has one."""
@@ -359,9 +359,4 @@ class _Editing:
         source = Source(
             values=document.value or {}, lines=document.lines, path=self.path, problems=tuple(document.problems)
         )
-        context = Context(
-            framework_version=self.found.framework_version,
-            world_size=self.found.back.spec.topology.world_size,
-            dataset_size=self.found.back.dataset_size,
-        )
-        return read_source(source, self.adapter, context)
+        return read_again(source, self.adapter, self.found.back, self.found.back.spec.topology.world_size)

@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from batchbridge.errors import CannotEdit
 from batchbridge.kit.config_texts import yaml_float
+from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding
-from batchbridge.reading.yaml_json import flat, groups, parse_yaml
+from batchbridge.reading.yaml_json import groups, parse_yaml
 
 
 class _Removed:
@@ -151,7 +152,7 @@ def _values(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(document.value, dict):
         raise CannotEdit("the document is no mapping of settings")
-    return dict(flat(document.value))
+    return dict(settings_in(document.value))
 
 
 def with_line(found: Finding) -> str:
@@ -454,7 +455,7 @@ def _verify(before: Mapping[str, Any], after: Mapping[str, Any], changes: Mappin
         if value is not REMOVED:
             for group in groups(key):
                 wanted.pop(group, None)  # an empty one
-            wanted |= dict(flat({key: value}))
+            wanted |= dict(settings_in({key: value}))
     wrong = [
         key for key in {**wanted, **after} if key not in after or key not in wanted or not same(wanted[key], after[key])
     ]

@@ -27,9 +27,9 @@ from batchbridge.comparing.nearest_moves import (
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite
+from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec
-from batchbridge.reading.yaml_json import flat
 
 _SCHEDULE = "carried.lr_schedule"
 MAX_WRITES = 500
@@ -248,4 +248,4 @@ def _versions_in(specifier: str) -> list[str]:
 
 
 def _keys(written: Written) -> set[str]:
-    return {key for key, _ in flat(written.values)}
+    return {key for key, _ in settings_in(written.values)}

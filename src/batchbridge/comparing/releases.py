@@ -122,9 +122,8 @@ def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:
 
 def _errors(reading: Reading) -> Iterator[str]:
     """The errors that keep a reading from being valid; of several findings with one code, all keys at once."""
-    wrong = [found for found in reading.findings if found.undecided or found.severity == "error"]
-    for code in dict.fromkeys(found.code for found in wrong):
-        alike = [found for found in wrong if found.code == code]
+    for code in dict.fromkeys(found.code for found in reading.wrong):
+        alike = [found for found in reading.wrong if found.code == code]
         keys = dict.fromkeys(str(found.where[0].key) for found in alike if found.where and found.where[0].key)
         yield f"{code} {', '.join(keys) if len(alike) > 1 and keys else alike[0].message}"
 

@@ -22,11 +22,11 @@ from batchbridge.comparing.nearest_moves import splits
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.contract.reading import Reading, Source, Written
+from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
-from batchbridge.reading.read import read, read_source
-from batchbridge.reading.yaml_json import flat
+from batchbridge.reading.read import read, read_again
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
 MAX_JUDGED = 400
@@ -333,7 +333,7 @@ def _smaller_tensor_parallel(judge: _Judge, target: Spec) -> Iterator[Choice]:
 def _fewer_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
     """The nearest smaller device count on which the run stays what it is; more devices than there are help nobody."""
     sizes, t = _sizes(spec), spec.topology
-    replica = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    replica = t.replica_size
     shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
     dividing = sorted({replica * size for number in shared for size in divisors(number)}, reverse=True)
     # For frameworks that do not share steps out evenly, plain neighbours, too.
@@ -373,7 +373,7 @@ class _Judge:
         self._left = MAX_JUDGED
         assert reading.spec is not None, "asked by the caller"
         written = write(adapter, reading.spec, reading.framework_version)
-        self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
+        self._values = dict(settings_in(written.values)) if isinstance(written, Written) else {}
 
     def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
         """The first legal one with a micro-batch that is not far smaller; else the first legal one."""
@@ -397,7 +397,7 @@ class _Judge:
         given = {key: value for key, value in given.items() if key not in beside}
         changes = {key: value for key, value in choice.written.values.items() if before.native.get(key, _NO) != value}
         # What the choice says in other words (TRL's generation_batch_size for steps_per_generation) may have to go.
-        others = dict.fromkeys(given.keys() - dict(flat(choice.written.values)).keys(), _NO)
+        others = dict.fromkeys(given.keys() - dict(settings_in(choice.written.values)).keys(), _NO)
         sizes = ((None, None), (told, choice.spec.topology.world_size))
         for tried, (world, devices) in product((changes, {**changes, **others}), sizes):
             same = self._means(given, world) == before.spec
@@ -421,9 +421,7 @@ class _Judge:
         return reading.spec if reading.verdict == "valid" else None
 
     def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:
-        version, prompts = self.before.framework_version, self.before.dataset_size
-        context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-        return read_source(Source(values=values), self.adapter, context)
+        return read_again(Source(values=values), self.adapter, self.before, world)
 
     def choice(self, title: str, spec: Spec) -> Choice | None:
         """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
@@ -449,7 +447,7 @@ class _Judge:
         if back.spec is None or back.verdict != "valid":
             self.refused = self.refused or tuple(errors)
             return None
-        before, values = self._values, dict(flat(written.values))
+        before, values = self._values, dict(settings_in(written.values))
         pairs = {key: (before.get(key), values.get(key)) for key in {**before, **values}}
         settings = {key: (old, new) for key, (old, new) in pairs.items() if old != new}
         return Choice(title=title, written=written, reading=back, settings=settings, lost=tuple(self._lost(back)))

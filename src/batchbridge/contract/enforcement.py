@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, Protocol
 
 from batchbridge.contract.reading import Mode, Reading
@@ -24,19 +23,13 @@ class Obstacle:
 
     name: str
     reason: str
-    remedy: str
     allowable: bool = False
+    remedy: str
     certain: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "allowable": self.allowable,
-            "remedy": self.remedy,
-            "certain": self.certain,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +84,7 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
 
     Never raises: where the adapter fails, its error is an obstacle.
     """
-    found = tuple(_obstacles(reading.findings))
+    found = tuple(map(_obstacle, reading.wrong))
     if adapter is None or reading.spec is None:
         unread = Obstacle(
             name="unread", reason="nothing says what is trained", remedy="see the findings", certain=False
@@ -118,9 +111,7 @@ def without_runtime(framework: str, *, attaches: bool) -> Enforcement:
     return Enforcement(obstacles=(Obstacle(name="no_runtime", reason=reason, remedy=remedy),))
 
 
-def _obstacles(findings: Iterable[Finding]) -> Iterable[Obstacle]:
-    """Obstacles from errors, and from what leaves a reading open."""
-    for finding in findings:
-        if finding.severity == "error" or finding.undecided:
-            remedy = ", or ".join(fix.text for fix in finding.fixes) or "correct what the finding names"
-            yield Obstacle(name=finding.code, reason=finding.message, remedy=remedy, certain=not finding.undecided)
+def _obstacle(finding: Finding) -> Obstacle:
+    """The obstacle that an error is, or what leaves a reading open."""
+    remedy = ", or ".join(fix.text for fix in finding.fixes) or "correct what the finding names"
+    return Obstacle(name=finding.code, reason=finding.message, remedy=remedy, certain=not finding.undecided)

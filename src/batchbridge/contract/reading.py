@@ -235,6 +235,11 @@ class Reading:
         return verdict(self.findings)
 
     @property
+    def wrong(self) -> tuple[Finding, ...]:
+        """The findings that make it invalid or undecided."""
+        return tuple(finding for finding in self.findings if finding.severity == "error" or finding.undecided)
+
+    @property
     def derived(self) -> Mapping[str, Any]:
         """The derived numbers of `batchbridge.meaning.derived`, JSON types; empty without a spec."""
         from batchbridge.meaning.derived import derive

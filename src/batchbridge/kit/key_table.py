@@ -268,12 +268,14 @@ def _above(key: str, rows: Mapping[str, Key]) -> str | None:
 
 
 def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every setting; a mapping that is one of `rows` stays whole, and so does an empty one."""
+    """(dotted key, value) of every setting. A mapping stays whole that is one of `rows`, is empty, is nested too deep,
+    or has a key that is no text."""
     for key, value in values.items():
         if not isinstance(key, str):
             continue
         path = f"{prefix}{key}"
-        if path not in rows and isinstance(value, Mapping) and value and path.count(".") < MAX_DEPTH:
+        group = path not in rows and isinstance(value, Mapping) and value and path.count(".") < MAX_DEPTH
+        if group and all(isinstance(name, str) for name in value):
             yield from settings_in(value, rows, f"{path}.")
         else:
             yield path, value

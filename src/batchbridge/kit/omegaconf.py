@@ -10,10 +10,11 @@ Source: omegaconf 2.3.1, grammar OmegaConfGrammarParser.g4, built-in resolver `o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchbridge.kit.hydra_overrides import NotRead, closing, parse_value
+from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.kinds import WrongValue
 
 MAX_DEPTH = 32
@@ -27,6 +28,10 @@ _NUMBER_OF_YAML_1_1 = (
 _NUMBER = rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 """Text that OmegaConf's YAML loader takes for a float and PyYAML does not always: 1e-6. Source: omegaconf 2.3.1
 get_yaml_loader."""
+
+
+flatten = settings_in
+"""The name by which modules import it that recorded measurements are about."""
 
 
 class Unresolved(WrongValue):
@@ -57,18 +62,6 @@ def typed(value: Any, depth: int = 0) -> Any:
     if depth < MAX_DEPTH and isinstance(value, dict):
         return {key: typed(part, depth + 1) for key, part in value.items()}
     return value
-
-
-def flatten(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every leaf; an empty mapping is a leaf, and so is one nested too deep."""
-    for key, value in values.items():
-        if not isinstance(key, str) or not key:
-            continue
-        path = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, Mapping) and value and depth < MAX_DEPTH and all(isinstance(k, str) for k in value):
-            yield from flatten(value, path, depth + 1)
-        else:
-            yield path, value
 
 
 class Resolver:

@@ -13,9 +13,9 @@ from typing import Any
 from batchbridge.contract.reading import Context, Source
 from batchbridge.frozen import dataclass
 from batchbridge.kit.hydra_overrides import Operation, primitive
-from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.kinds import WrongValue
-from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, typed
+from batchbridge.kit.omegaconf import Resolver, Unresolved, typed
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import set_on_top
@@ -34,7 +34,7 @@ class Said:
 
     def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
         """Sets a key, or every leaf of a mapping."""
-        leaves = dict(flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
+        leaves = dict(settings_in({key: value})) if isinstance(value, Mapping) and value else {key: value}
         for path, leaf in leaves.items():
             self.values.pop(path, None)
             self.values[path] = leaf
@@ -43,7 +43,7 @@ class Said:
 
     def put_mapping(self, values: Mapping[Any, Any], lines: Mapping[str, int], path: Path | None) -> None:
         """Sets every leaf of a file or a mapping."""
-        for key, value in flatten(values):
+        for key, value in settings_in(values):
             self.put(key, typed(value), place_of(key, value, lines.get(key), path))
 
     def put_on_top(self, source: Source) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.contract import plugins
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.spec import MicroBatch
-from batchbridge.reading.read import read_source
+from batchbridge.reading.read import read_again
 
 Cut = tuple[str, int | None]
 
@@ -32,19 +32,10 @@ def objection(reading: Reading, settings: Mapping[str, Any], asked: MicroBatch) 
     The changed configuration is read and checked as any other: what its own rules say is the objection.
     """
     given = {key: reading.native[key] for key in reading.given if key in reading.native}
-    context = Context(
-        framework_version=reading.framework_version,
-        world_size=None if reading.spec is None else reading.spec.topology.world_size,
-        dataset_size=reading.dataset_size,
-    )
-    adapter = plugins.adapters()[reading.framework]
-    changed = read_source(Source(values={**given, **settings}), adapter, context)
+    world = None if reading.spec is None else reading.spec.topology.world_size
+    changed = read_again(Source(values={**given, **settings}), plugins.adapters()[reading.framework], reading, world)
     before = {finding.code for finding in reading.findings}
-    new = [
-        found
-        for found in changed.findings
-        if (found.severity == "error" or found.undecided) and found.code not in before
-    ]
+    new = [found for found in changed.wrong if found.code not in before]
     if new:
         return "; ".join(f"{found.code}: {found.message}" for found in new)
     if changed.spec is None:

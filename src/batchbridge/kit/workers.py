@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import uuid
 import warnings
 import weakref
@@ -88,16 +87,12 @@ class Receipt:
 
     rank: int
     world_size: int
-    host: str
-    process: int
     spec_digest: str
 
     @classmethod
     def here(cls, orders: Orders, *, rank: int, world_size: int) -> Receipt:
         """The receipt of this process."""
-        import socket  # a check of a configuration imports this module, too
-
-        return cls(rank, world_size, socket.gethostname(), os.getpid(), orders.spec.digest())
+        return cls(rank, world_size, orders.spec.digest())
 
 
 @dataclass

@@ -6,12 +6,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-
-def _imported(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
-
-
-orjson = _imported("orjson")
+orjson: Any
+try:
+    orjson = import_module("orjson")
+except ImportError:
+    orjson = None

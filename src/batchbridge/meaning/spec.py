@@ -36,9 +36,14 @@ class Topology:
     context_parallel: Annotated[int, Quantity("devices", "Devices that share one sequence.", 1)] = 1
 
     @property
+    def replica_size(self) -> int:
+        """Devices that one replica of the model takes."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    @property
     def data_parallel_size(self) -> Fraction:
         """Model replicas; fractional when the world does not divide, which rule BB102 reports."""
-        return Fraction(self.world_size, self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
+        return Fraction(self.world_size, self.replica_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +294,8 @@ class Carried:
         return min((bound for bound in (both, self.max_total_tokens) if bound is not None), default=None)
 
 
-_OTHER_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
+STEP_SIZES = ("completions_per_step", "tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
+"""Fields of `OptimizerStep` that say its size; a specification has exactly one of them (rule BB103)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -319,7 +325,7 @@ class Spec:
         from batchbridge.meaning.briefs import brief
 
         rollout, step = self.rollout, self.optimizer_step
-        sized = [(name, getattr(step, name)) for name in ("completions_per_step", *_OTHER_SIZES)]
+        sized = [(name, getattr(step, name)) for name in STEP_SIZES]
         return brief(
             self,
             f"{rollout.prompts_per_rollout or 'streamed'} prompts x {rollout.completions_per_prompt} per rollout",

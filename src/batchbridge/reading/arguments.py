@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from batchbridge.contract.reading import Context, Source
 from batchbridge.reading.yaml_json import parse_yaml, plain_scalar
 
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.-]*", re.ASCII)
@@ -57,6 +58,13 @@ def parse_arguments(argv: Sequence[str]) -> Mapping[str, Any]:
     better find the words in `Source.argv`: a value is parsed when it is first asked for.
     """
     return Arguments(argv)
+
+
+def as_read(example: Mapping[str, Any]) -> tuple[Source, Context]:
+    """An example of `Adapter.examples`, as a source and what is said beside it."""
+    argv, sizes = tuple(example.get("argv", ())), {key: example.get(key) for key in ("world_size", "dataset_size")}
+    source = Source(values=parse_arguments(argv) if argv else example.get("values", {}), argv=argv)
+    return source, Context(framework_version=example["version"], **sizes)
 
 
 def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:

@@ -124,6 +124,13 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     return _checked(adapter, reading, findings)
 
 
+def read_again(source: Source, adapter: Adapter, before: Reading, world_size: int | None) -> Reading:
+    """The reading of other settings under the version and with the prompts of `before`."""
+    version, prompts = before.framework_version, before.dataset_size
+    context = Context(framework_version=version, world_size=world_size, dataset_size=prompts)
+    return read_source(source, adapter, context)
+
+
 def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Reading:
     """`reading` with the findings of the adapter, of the core's rules and of all plugins, merged and sorted."""
     failures: list[Finding] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,17 +73,7 @@ def load_script(
     elif candidate.command.only_if and chosen is None:
         problems.append(_conditional(candidate, file))
     problems += _loose(candidate.program, file)
-    source = candidate.source
-    return Source(
-        values=source.values,
-        lines=source.lines,
-        path=path,
-        argv=source.argv,
-        problems=tuple(problems),
-        launcher=source.launcher,
-        unknown=source.unknown,
-        env=dict(env or {}),
-    )
+    return replace(candidate.source, problems=tuple(problems), env=dict(env or {}))
 
 
 def load_arguments(argv: Sequence[str]) -> Source:

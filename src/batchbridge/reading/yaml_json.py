@@ -6,7 +6,7 @@ depth and node count are bounded. Scalars are PyYAML's, keys are the user's own 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -291,15 +291,6 @@ def _json_keys(text: str, file: str) -> Iterator[tuple[str, int, int | None]]:
             path = f"{parent}.{key}" if parent else key
             yield path, line, seen.get(key)
             seen[key] = line
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested settings under its dotted key."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def groups(key: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.frozen import dataclass
-from batchbridge.render.findings import kind_of, shortened, wrong
+from batchbridge.render.findings import kind_of, shortened
 from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, count, number, one_line, plain_table, who, wrapped
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _value(value: Any) -> str:
 
 def _problems(reading: Reading) -> Iterator[str]:
     """One line for each finding that makes a reading invalid or undecided, with its nearest fix."""
-    for finding in wrong(reading):
+    for finding in reading.wrong:
         fix = f"; fix: {finding.fixes[0].text}" if finding.fixes else ""
         yield f"{finding.code} {kind_of(finding)}  {one_line(f'{finding.message}{fix}')}"
 
@@ -344,7 +344,7 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
-    held = before.spec is None or found.world_size % _replica(before) == 0
+    held = before.spec is None or found.world_size % before.spec.topology.replica_size == 0
     if found.problems and (not held or not found.choices):
         lines += [f"  {one_line(problem)}" for problem in found.problems]
     if not found.choices:
@@ -356,13 +356,6 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
     return clean("\n".join(lines))
-
-
-def _replica(reading: Reading) -> int:
-    """Devices that one replica of the model takes (devices)."""
-    assert reading.spec is not None
-    t = reading.spec.topology
-    return t.tensor_parallel * t.pipeline_parallel * t.context_parallel
 
 
 def _cell(reading: Reading, name: str) -> str:

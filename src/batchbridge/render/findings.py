@@ -37,11 +37,6 @@ def kind_of(finding: Finding) -> str:
     return "undecided" if finding.undecided else finding.severity
 
 
-def wrong(reading: Reading) -> list[Finding]:
-    """The findings that make a reading invalid or undecided."""
-    return [finding for finding in reading.findings if kind_of(finding) in ("error", "undecided")]
-
-
 def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
     """`1 error, 2 warnings, 5 notes (-v shows them)`; "no findings"."""
     kinds = [kind_of(finding) for finding in findings]

@@ -84,7 +84,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
             "file": name,
             "reading": reading,
             "meaning": list(text.meaning(reading)),
-            "findings": findings.wrong(reading),
+            "findings": reading.wrong,
             "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived),
         }
         for side, name, reading in zip("AB", names, (found.a, found.b), strict=True)

@@ -209,6 +209,8 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def meaning(reading: Reading) -> Iterator[str]:
     """The meaning of a reading in words, a sentence a line; nothing without a specification."""
+    from batchbridge.meaning.spec import STEP_SIZES
+
     spec, derived = reading.spec, reading.derived
     if spec is None:
         return
@@ -223,8 +225,7 @@ def meaning(reading: Reading) -> Iterator[str]:
         )
     if step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
-        shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
-        several = "each replica of the model" if shared else f"each of {number(t.world_size)} devices"
+        several = "each replica of the model" if t.replica_size > 1 else f"each of {number(t.world_size)} devices"
         place = several if t.world_size > 1 else "the one device"
         yield (
             f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
@@ -232,7 +233,7 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"{number(derived.get('completions_per_device_per_step'))} on {place}."
         )
     else:
-        sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
+        sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
     yield (
         f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
@@ -265,8 +266,6 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
         )
 
-
-_STEP_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
 

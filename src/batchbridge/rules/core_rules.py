@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.meaning.critic_run import critics_field, run_of_critic
-from batchbridge.meaning.fields import options
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.meaning.spec import LossTerm, Spec, field_type, walk
+from batchbridge.meaning.spec import STEP_SIZES, LossTerm, Spec, walk
 from batchbridge.rules import remainders
 from batchbridge.rules.nearest_numbers import nearest_numbers
 from batchbridge.rules.violation import Violation
@@ -69,8 +67,9 @@ def _violations(rule: Rule, spec: Spec, dataset_size: int | None) -> Iterator[Vi
 
 
 def _finding(rule: Rule, violation: Violation, spec: Spec, provenance: Mapping[str, Provenance]) -> Finding:
-    where = tuple(dict.fromkeys(_where(path, spec, provenance) for path in violation.fields))
-    return Finding(rule.code, rule.severity, rule.phase, violation.message, where, violation.fixes)
+    places = (_where(path, spec, provenance) for path in violation.fields)
+    once = {(place.key, place.file, place.line): place for place in places}  # a value of the wrong type has no hash
+    return Finding(rule.code, rule.severity, rule.phase, violation.message, tuple(once.values()), violation.fixes)
 
 
 def _where(path: str, spec: Spec, provenance: Mapping[str, Provenance]) -> Where:
@@ -88,39 +87,11 @@ def _where(path: str, spec: Spec, provenance: Mapping[str, Provenance]) -> Where
 
 
 def _types(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    if _is_plainly_right(spec):
-        return
     try:
         Spec.from_dict(spec.to_dict())
     except ValueError as error:
         path = str(error).partition(":")[0]
         yield Violation(str(error), (path,))
-
-
-def _is_plainly_right(spec: Spec) -> bool:
-    """Whether every value is of a type that its field takes, or a word of it: one that is not may yet be right. Asked
-    first, because a conversion judges dozens of specifications, and to build each anew takes longer than all rules."""
-    try:
-        return all(
-            type(value) in (takes := _takes(path)) or (type(value) in (str, tuple) and value in takes)
-            for path, value in spec.values.items()
-        )
-    except (AttributeError, KeyError, TypeError):  # a group that is none
-        return False
-
-
-@cache
-def _takes(path: str) -> frozenset[object]:
-    """The types and the words that a field takes; of lists of names the empty one."""
-    found = set[object]()
-    for option in options(field_type(path)):
-        if get_origin(option) is Literal:
-            found |= {choice for choice in get_args(option) if isinstance(choice, str)}
-        elif get_origin(option) is tuple:
-            found.add(())
-        else:
-            found |= {float, int} if option is float else {option}
-    return frozenset(found)
 
 
 def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -149,13 +120,12 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
     t = spec.topology
     if t.data_parallel_size.denominator == 1:
         return
-    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
-    below = t.world_size - t.world_size % shared
-    fixes = [Fix(f"world size {size}") for size in (below, below + shared) if size]
+    below = t.world_size - t.world_size % t.replica_size
+    fixes = [Fix(f"world size {size}") for size in (below, below + t.replica_size) if size]
     used = [name for name in _PARALLEL if getattr(t, name) > 1]
     for name in used:
         value = getattr(t, name)
-        others = shared // value
+        others = t.replica_size // value
         sizes = nearest_numbers(value, divides=t.world_size // others) if t.world_size % others == 0 else []
         fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in sizes]
     yield Violation(
@@ -166,16 +136,13 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
     )
 
 
-_STEP_SIZES = ("completions_per_step", "tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
-
-
 def _one_step_size(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     step = spec.optimizer_step
-    given = [name for name in _STEP_SIZES if getattr(step, name) is not None]
+    given = [name for name in STEP_SIZES if getattr(step, name) is not None]
     if len(given) != 1:
         said = " and ".join(f"{name} = {getattr(step, name)}" for name in given) or "none of them"
-        message = f"the size of an optimizer step needs exactly one of {', '.join(_STEP_SIZES)}; given: {said}"
-        yield Violation(message, tuple(f"optimizer_step.{name}" for name in given or _STEP_SIZES[:1]))
+        message = f"the size of an optimizer step needs exactly one of {', '.join(STEP_SIZES)}; given: {said}"
+        yield Violation(message, tuple(f"optimizer_step.{name}" for name in given or STEP_SIZES[:1]))
 
 
 def _a_horizon(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -385,7 +352,7 @@ def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation
         )
     if rollout.prompts_per_rollout is None:
         yield Violation("prompts are streamed: arrival decides what is trained", ("rollout.prompts_per_rollout",))
-    for name in _STEP_SIZES[1:]:
+    for name in STEP_SIZES[1:]:
         if getattr(step, name) is not None:
             yield Violation(
                 f"steps are sized by {name.replace('_', ' ')}: completion lengths decide what a step trains on",

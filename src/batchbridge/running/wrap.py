@@ -322,8 +322,7 @@ def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
 
 
 def _reasons(reading: Reading) -> dict[str, str]:
-    errors = [finding for finding in reading.findings if finding.severity == "error" or finding.undecided]
-    said = {finding.code: f"{_file(finding)}{finding.message}" for finding in errors}
+    said = {finding.code: f"{_file(finding)}{finding.message}" for finding in reading.wrong}
     return said or {reading.framework: "nothing could be read"}
 
 

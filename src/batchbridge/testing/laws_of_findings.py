@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchbridge.contract.reading import Context, Source
+from batchbridge.contract.reading import Source
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding, Fix, verdict
-from batchbridge.reading.arguments import argument_keys, parse_arguments
+from batchbridge.reading.arguments import argument_keys, as_read, parse_arguments
 from batchbridge.testing.fields import PATHS
 from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, as_file, check_findings, is_mapping, vacuous
 
@@ -51,7 +51,7 @@ class FindingLaws(Laws):
 
     def _told_of(self) -> Iterator[set[str]]:
         """Codes of what is found in each case and example, and of defects."""
-        examples = [_example(one) for one in self.adapter_class().examples().values()]
+        examples = map(as_read, self.adapter_class().examples().values())
         cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
         for source, context in (*((case.source, case.context) for case in cases), *examples):
             reading, findings = self._judge(source, context)
@@ -121,13 +121,6 @@ class FindingLaws(Laws):
         reading = adapter.read(any_case.source, any_case.context)
         twice = [finding.code for finding in adapter.check(reading) if finding in reading.findings]
         assert not twice, f"reported by read and again by check: {twice}"
-
-
-def _example(said: Mapping[str, Any]) -> tuple[Source, Context]:
-    """An example of `Adapter.examples` as it is read."""
-    argv, sizes = tuple(said.get("argv", ())), {key: said.get(key) for key in ("world_size", "dataset_size")}
-    source = Source(values=parse_arguments(argv) if argv else said.get("values", {}), argv=argv)
-    return source, Context(framework_version=said["version"], **sizes)
 
 
 def mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> bool:

@@ -253,7 +253,7 @@ def test_every_process_is_reached_when_fit_begins_and_left_again(
     def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
         done.append((worker.rank, orders is None))
         assert orders is None or not orders.planned
-        return None if orders is None else Receipt(worker.rank, 2, "here", 1, orders.spec.digest())
+        return None if orders is None else Receipt(worker.rank, 2, orders.spec.digest())
 
     monkeypatch.setattr(ahead, "in_worker", in_worker)
     monkeypatch.setattr(ahead, "steps_of", lambda worker: steps)

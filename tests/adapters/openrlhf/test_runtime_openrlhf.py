@@ -482,7 +482,7 @@ def test_a_critics_processes_get_orders_of_their_own_and_are_left_with_the_polic
 
     def install(workers: Any, orders: Orders | None, take: Any) -> list[Receipt]:
         asked.append((len(workers), None if orders is None else orders.spec.digest()))
-        return [Receipt(0, 2, "here", 1, "x")]
+        return [Receipt(0, 2, "x")]
 
     monkeypatch.setattr(module, "install_everywhere", install)
     request = request_of(GAE)
@@ -543,7 +543,7 @@ def test_another_number_of_ranks_is_refused_before_any_training_process_has_a_mo
 def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from batchbridge_openrlhf import driver as module
 
-    receipt = Receipt(0, 2, "here", 1, "x")
+    receipt = Receipt(0, 2, "x")
     monkeypatch.setattr(module, "install_everywhere", lambda workers, orders, install: [receipt])
     trainer, made = driver(request_of())
     made._native_start = lambda: {"global_step": 3, "data_loader_state_dict": {"_sampler_iter": 1}}
@@ -640,7 +640,7 @@ def test_the_launch_hooks_ray_and_the_whole_trainers() -> None:
 def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_of()
     trainer, made = driver(request)
-    made._receipts = [Receipt(0, 2, "here", 1, "x")]
+    made._receipts = [Receipt(0, 2, "x")]
     collate = lambda rows: ([], ["p"] * len(rows), [""] * len(rows), [None] * len(rows))  # noqa: E731 - one line
     made._dataset = type(
         "Prompts", (), {"__getitem__": lambda self, index: index, "collate_fn": staticmethod(collate)}

@@ -184,7 +184,7 @@ def test_a_rollout_that_lacks_a_completion_drifts() -> None:
     arrived: dict[tuple[int, int], None] = {(position, sample): None for position in range(6) for sample in range(4)}
     with pytest.raises(CannotAttach, match="no training worker has its orders"):
         made.expect_rollout(0, arrived)
-    made.receipts = [Receipt(0, 1, "host", 1, "digest")]
+    made.receipts = [Receipt(0, 1, "digest")]
     made.expect_rollout(0, arrived)
     del arrived[2, 3]
     with pytest.raises(BatchDrift, match="without \\(prompt, sample\\)"):

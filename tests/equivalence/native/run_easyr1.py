@@ -13,7 +13,7 @@ import yaml
 from launched import launch
 from matrix import Order
 
-from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.key_table import settings_in
 from batchbridge_on_cpu.easyr1 import scripted
 
 STEPS_KEPT = "worker.actor.fsdp.use_orig_params=true"
@@ -28,7 +28,7 @@ def main(folder: Path) -> int:
     shown = images(folder, case.prompts) if case.images else []
     if not case.images:
         scripted.prepare(folder, prompts=case.prompts)
-    native = dict(flatten(yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))))
+    native = dict(settings_in(yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))))
     here = [*scripted.arguments(folder, case.ranks), *shown]
     here = [word for word in here if word.partition("=")[0] not in native]
     command = [sys.executable, "-m", "verl.trainer.main", f"config={order.native}", *here, STEPS_KEPT, *FLOAT32]

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from batchbridge.contract.reading import Context
-from batchbridge.kit.omegaconf import flatten
+from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.files import load_source
@@ -51,7 +51,7 @@ def test_every_key_that_is_composed_has_the_shipped_default(engine, folder):
 def test_a_programs_own_configuration_says_what_ours_says(config, program, folder):
     place = folder.parents[1] / "experimental" / f"{program}_policy" / "config" / f"{config}.yaml"
     said = OmegaConf.to_container(OmegaConf.load(place))
-    theirs = {key: value for key, value in flatten(said) if not key.startswith(("hydra.", "defaults"))}
+    theirs = {key: value for key, value in settings_in(said) if not key.startswith(("hydra.", "defaults"))}
     assert theirs == own_defaults(program, VERSION)
 
 
