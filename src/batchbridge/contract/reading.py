@@ -196,10 +196,7 @@ class Reading:
     @property
     def places(self) -> dict[str, Where]:
         """`given`, by the keys of `native`: an adapter may know a setting by its name in later versions."""
-        return {
-            place.key if place.key is not None and place.key in self.native else key: place
-            for key, place in self.given.items()
-        }
+        return {str(place.key) if place.key in self.native else key: place for key, place in self.given.items()}
 
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of native `keys`, for a finding; one that was not given has its default and no file."""
