@@ -173,6 +173,12 @@ def test_a_missing_file_is_a_finding(tmp_path: Path) -> None:
     assert files.load_source(tmp_path / "none.yaml").problems[0].message == "there is no such file"
 
 
+def test_a_tab_in_yaml_is_answered_with_blanks(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a:\n\tb: 1\n", encoding="utf-8")
+    (found,) = files.load_source(tmp_path / "a.yaml").problems
+    assert (found.code, found.fixes[0].text) == ("BB004", "indent with blanks: YAML takes no tabs")
+
+
 def test_a_directory_is_a_finding(tmp_path: Path) -> None:
     assert "directory" in files.load_source(tmp_path).problems[0].message
 

@@ -13,6 +13,9 @@ thousands, and who reads the suggestions reads the first. The others are named a
 MOST_CHARACTERS = 200
 """The length of a name that is longer than any known one by so much that none is near."""
 
+LEAST_OF_LAST = 0.6
+"""`difflib`'s similarity of the last names of two dotted ones, below which neither is near the other."""
+
 
 def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Mapping[str, list[str]]:
     """The two known names nearest to each of the first `MOST_NAMES` wrong ones, nearest first; none for the others.
@@ -37,6 +40,6 @@ def _nearest(name: str, names: tuple[str, ...], cutoff: float) -> Sequence[str]:
         near = difflib.get_close_matches(name, some, n=2, cutoff=cutoff)
         # A long group that both have makes any two names alike: what stands behind it has to be near, too.
         ends = [difflib.SequenceMatcher(None, one.rpartition(".")[2], last).ratio() for one in near]
-        if near := [one for one, end in zip(near, ends, strict=True) if end >= cutoff]:
+        if near := [one for one, end in zip(near, ends, strict=True) if end >= LEAST_OF_LAST]:
             return near
     return ()

@@ -68,7 +68,9 @@ def parse_yaml(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = "; ".join(part for part in (error.context, error.problem) if part)
-        document.problems.append(problem("BB004", f"this is not YAML: {what}", file, mark.line + 1 if mark else None))
+        found = problem("BB004", f"this is not YAML: {what}", file, mark.line + 1 if mark else None)
+        tab = (Fix("indent with blanks: YAML takes no tabs"),) if r"'\t'" in what else ()
+        document.problems.append(replace(found, fixes=tab))
     except yaml.YAMLError as error:  # a character that YAML forbids
         what = str(error).splitlines()[0]
         position = getattr(error, "position", None)
