@@ -18,7 +18,7 @@ import pytest
 from batchbridge import Source
 from batchbridge.kit import Advantage, Context, LossTerm, Row, group_advantages, parse_arguments, token_weights
 from batchbridge_skyrl.config import SkyRLAdapter
-from batchbridge_skyrl.outside import OUTSIDE
+from batchbridge_skyrl.settings import OUTSIDE
 
 SCRIPTS: dict[str, Any] = json.loads(Path(__file__).with_name("launch_scripts.json").read_text(encoding="utf-8"))
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))

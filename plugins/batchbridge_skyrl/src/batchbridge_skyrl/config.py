@@ -31,7 +31,7 @@ class SkyRLAdapter(TableAdapter):
     constants = FACTS["constants"]
     follows = FACTS["follows"]
     codes = Codes.of("BB-SKYRL")
-    outside = "batchbridge_skyrl.outside:OUTSIDE"
+    outside = "batchbridge_skyrl.settings:OUTSIDE"
     no_file = "SkyRL has no configuration file of its own; its command line says everything"
     rules = RULES
     restate = staticmethod(restate)

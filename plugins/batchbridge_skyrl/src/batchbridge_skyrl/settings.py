@@ -3,8 +3,8 @@ path in the user's home, and for one that follows another setting) and, where it
 field; `constants`, what its code fixes (FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes); `critic`,
 what a critic has beside its sizes; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several
 settings say together; the modules that start a trainer, each with a name for what its own code does to rewards, or
-with itself where it registers estimators or losses; and settings that the schema has no field for, with the setting and
-values that they need to act.
+with itself where it registers estimators or losses; settings that the schema has no field for, with the setting and
+values that they need to act (`open`); and what others of these decide, the first pattern that fits (`outside`).
 
 Source: skyrl 0.3.0 (f5bc3b78d) train/config/config.py, and what each row names.
 """
@@ -23,6 +23,8 @@ from batchbridge.kit.schedules import schedule_text
 
 FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 ENTRIES: Mapping[str, str] = FACTS["entries"]
+OUTSIDE: Mapping[str, str] = FACTS["outside"]
+"""Effects of settings that the schema has no field for, by their patterns; see `Adapter.decides`."""
 MAIN = "skyrl.train.entrypoints.main_base"
 FULLY_ASYNC, LOOKAHEAD = "examples.train.fully_async.main_fully_async", "examples.train.async.main_async"
 ENDLESS = 1_000_000
