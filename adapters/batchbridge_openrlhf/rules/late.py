@@ -60,7 +60,7 @@ def _decay_steps(facts: Facts) -> str | None:
 
 @RULES.add(WRONG, "BB-ORL-070", names.SCHEDULE, _CRITICS, fixes=_schedule_fixes)
 @says(
-    "the learning rate falls again and again, or ValueError: 'greedy' is not a valid SchedulerType",
+    "the learning rate falls again and again; where transformers lacks greedy, the run ends while it starts",
     "openrlhf 0.8.5 to 0.11.2 strategy.prepare; deepspeed 0.19.6 DeepSpeedEngine._take_model_step; transformers 5.15.0",
     ">=0.8.5",
 )
