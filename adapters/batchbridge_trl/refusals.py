@@ -335,6 +335,15 @@ REFUSALS: tuple[Refusal, ...] = (
         _terms_of_their_own,
     ),
     Refusal(
+        "sapo_of_sequences",
+        "sapo with one ratio for a whole sequence (importance_sampling_level) is not proven: what a step is held "
+        "against knows sapo's ratio of tokens alone",
+        lambda trainer, request: (
+            request.spec.objective.surrogate == "sapo" and request.spec.objective.ratio_level == "sequence"
+        ),
+        remedy="importance_sampling_level=token",
+    ),
+    Refusal(
         "aggregation",
         "no native loss of this TRL computes this surrogate with this aggregation",
         lambda trainer, request: carrier(request.spec, _release(request)) is None,

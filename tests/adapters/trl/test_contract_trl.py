@@ -147,6 +147,7 @@ REFUSED = {
     "iterable_dataset": {"dataset_streaming": True, "max_steps": 7},
     "top_entropy_quantile": {"top_entropy_quantile": 0.5},
     "updates_in_backward": {"optim": "lomo"},
+    "sapo_of_sequences": {"loss_type": "sapo", "importance_sampling_level": "sequence"},
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
     "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
     "not_sharded": {"fsdp": "full_shard", "use_cpu": True},

@@ -187,6 +187,16 @@ def test_a_data_collator_of_ones_own_is_refused(trainer: Callable[..., Any]) -> 
     assert wrap(built, mode="observe").batchbridge.mode == "observe"
 
 
+@pytest.mark.skipif(not has(">=0.28"), reason="this TRL declares that null is taken")
+def test_top_k_may_be_null_where_trl_takes_it(trainer: Callable[..., Any]) -> None:
+    assert wrap(trainer(top_k=None)).batchbridge.mode == "enforce"
+
+
+@pytest.mark.skipif(not has(">=0.26"), reason="this TRL has no sapo")
+def test_sapo_with_a_ratio_per_sequence_is_refused_by_name(trainer: Callable[..., Any]) -> None:
+    assert list(refused(trainer(loss_type="sapo", importance_sampling_level="sequence"))) == ["sapo_of_sequences"]
+
+
 def test_an_optimizer_that_updates_inside_of_backward_is_refused(trainer: Callable[..., Any]) -> None:
     """Shows that the refusal looks at the name; none of these optimizers' packages is installed."""
     built = trainer()
