@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bashread.state import Shell
 from bashread.syntax import WORDS, assignments
 from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
-from bashread.words import fields, index, single
+from bashread.words import array_of, fields, index, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -62,9 +62,7 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
 
 def _as_array(shell: Shell, name: str, line: int) -> Array:
     before = shell.value(name, line)
-    if isinstance(before, dict):
-        return before
-    return {0: Word(before, line)} if before else {}
+    return {} if before is None else array_of(before, line, shell)
 
 
 def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None:
@@ -153,7 +151,7 @@ def unset(shell: Shell, node: Node) -> Outcome:
         elif bracketed:
             array = _as_array(shell, name, line)
             key = index(array, rest.removesuffix("]"), line, shell)
-            if key is None:
+            if key is None or any(item.open for item in array.values()):
                 shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
             else:
                 array.pop(key, None)

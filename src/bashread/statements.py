@@ -29,6 +29,8 @@ def _compound(shell: Shell, node: Node) -> Outcome:
 
 
 def _subshell(shell: Shell, node: Node) -> Outcome:
+    if (raw := shell.raw(node)).startswith("((") and raw.endswith("))"):  # the grammar's `! (( ))`
+        return shell.nonzero(raw[2:-2], shell.at(node))
     with shell.subshell():
         return shell.enclosed(lambda: shell.block(node.children), Exit)
 

@@ -349,7 +349,7 @@ class _Expansion(NamedTuple):
             value = self.scope.value(name, self.line)
             if value is None:
                 return self.operated(content, name, _unset(name, self.line, self.scope), operator, argument)
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             items = [array[key] for key in keys_of(array)]
         if operator == ":":
             if name in ("@", "*"):
@@ -386,7 +386,7 @@ class _Expansion(NamedTuple):
         if subscript in ("@", "*"):
             if value is None:
                 return _unset(name, self.line, self.scope)
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             return _undecided(array.values(), self.line, self.scope) or str(len(array))
         text = element(name, subscript, self.line, self.scope) or ""
         return self.mark(f"#{content}", text) if self.scope.unknowns.of(text) else str(len(text))
@@ -397,7 +397,7 @@ class _Expansion(NamedTuple):
             value = self.scope.value(match[1], self.line)
             if value is None:
                 return self.text(_unset(match[1], self.line, self.scope))
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             if undecided := _undecided(array.values(), self.line, self.scope):
                 return self.text(undecided)
             return self.apart(Word(str(key), self.line) for key in keys_of(array))
@@ -449,7 +449,7 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | 
         return None if isinstance(value, dict) and 0 not in value else _variable(name, line, scope)
     if value is None:
         return _unset(name, line, scope)
-    array = _array(value, line, scope)
+    array = array_of(value, line, scope)
     key = index(array, subscript, line, scope)
     if key is None:
         names = names_of(scope.unknowns.of(single(subscript, line, scope)))
@@ -467,7 +467,7 @@ def _undecided(items: Iterable[Word], line: int, scope: Scope) -> str:
     return scope.unknowns.mark(Unknown(" ".join(one.shown for one in found), line, names_of(found)))
 
 
-def _array(value: str | Array, line: int, scope: Scope) -> Array:
+def array_of(value: str | Array, line: int, scope: Scope) -> Array:
     """A variable's value as an array, which one that is not decided may be."""
     return value if isinstance(value, dict) else {0: Word(value, line, open=bool(scope.unknowns.of(value)))}
 
