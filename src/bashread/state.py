@@ -28,7 +28,7 @@ MAX_DEPTH = 40
 MAX_EXPANSIONS = 10_000
 """Most `$` in a script; in a here-document the grammar takes the square of their number."""
 MAX_COMMANDS = 20_000
-"""Most commands that a script may execute."""
+"""Most commands of a script."""
 
 _PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/null)?
           | [^|&;()`$<>]* (?:\s1?|&)>\s*/dev/null (?:\s+2>&1)? )
