@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bashread.state import Shell
 from bashread.syntax import WORDS, assignments
 from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
-from bashread.words import fields, index, single
+from bashread.words import array_of, fields, index, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -25,17 +25,17 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
     name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
     if name_node is None:
         raise NotBash("an assignment is not read")
+    raw_name = shell.raw(name_node)
     line, append = shell.at(node), any(child.type == "+=" for child in node.children)
     if value is not None and b"\\" in shell.source[name_node.end_byte : value.start_byte]:
-        raise NotBash(f"{' '.join(shell.raw(node).split())[:40]}: where the value begins is not read")
-    raw_name = shell.raw(name_node)
+        raise NotBash(f"{raw_name}: where its value begins is not read")
     name, bracketed, rest = raw_name.partition("[")
     start, end = node.end_byte if value is None else value.start_byte, max(end, node.end_byte)
     raw_value = shell.source[start:end].decode("utf-8", "replace")
     if value is not None and value.type == "array" and not bracketed:
         _array(shell, name, value, line, append)
         return DONE
-    text = single(f"{name}={raw_value}", line, shell).removeprefix(f"{name}=")  # x=a:~/b has two places for a ~
+    text = single(f"{name}={raw_value}", line, shell).removeprefix(f"{name}=")  # x=~/a:~/b
     if bracketed:
         array = _as_array(shell, name, line)
         key = index(array, rest.removesuffix("]"), line, shell)
@@ -62,9 +62,7 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
 
 def _as_array(shell: Shell, name: str, line: int) -> Array:
     before = shell.value(name, line)
-    if isinstance(before, dict):
-        return before
-    return {0: Word(before, line)} if before else {}
+    return {} if before is None else array_of(before, line, shell)
 
 
 def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None:
@@ -101,7 +99,7 @@ def declare(shell: Shell, node: Node) -> Outcome:
     if not exports and set(options) & set("nlu"):
         raise NotBash(f"{shell.raw(node)[:40]}: these options are not read")
     if exports or "x" in options:
-        names = [shell.raw(child).partition("=")[0] for child in node.children] + [word.text for word in words]
+        names = [*map(shell.raw, node.children), *(word.text for word in words)]
         shell.exported.update(name.partition("=")[0] for name in names)
     local, associative, integer = local and "g" not in options, "A" in options, "i" in options
     for word in words:
@@ -153,11 +151,11 @@ def unset(shell: Shell, node: Node) -> Outcome:
         elif bracketed:
             array = _as_array(shell, name, line)
             key = index(array, rest.removesuffix("]"), line, shell)
-            if key is None:
+            if key is None or any(item.open for item in array.values()):
                 shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
             else:
                 array.pop(key, None)
                 shell.variables[name] = array
         else:
-            shell.variables[name] = {}  # the environment's value is gone, too
+            shell.variables[name] = {}  # and so the environment's
     return DONE

@@ -28,7 +28,7 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
         elif child.type in WORDS:
             nodes.append(child)
     words = shell.expanded([*nodes, *extra])
-    # FOO=1 program: for the program only; its value may set nothing here.
+    # FOO=1 program: for the program only.
     if not words:
         for child, end in prefix:
             assign(shell, child, end)
@@ -123,9 +123,7 @@ def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> O
 
 
 def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    rest = words[1:]
-    while rest and rest[0].text.startswith("-"):
-        rest = rest[2 if rest[0].text == "-a" else 1 :]
+    rest = words[3 if len(words) > 1 and words[1].text == "-a" else 1 :]
     if not rest:
         return DONE
     raise Exit(line, _outside(shell, rest, line, document))
@@ -138,9 +136,9 @@ def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -
 
 
 def _time(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    rest = words[2 if [word.text for word in words[1:2]] == ["-p"] else 1 :]
+    rest = words[1 + (len(words) > 1 and words[1].text == "-p") :]
     if rest and rest[0].text == "{":
-        raise NotBash("a group of commands after time is not read")
+        raise NotBash("time { is not read")
     return execute(shell, rest, line, document) if rest else DONE
 
 

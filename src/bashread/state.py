@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MAX_WORK = 3_000_000
-"""Most characters looked at while expanding, and the bound of time: some 2 seconds of CPU."""
+"""Most characters looked at while expanding: some 2 seconds of CPU."""
 MAX_DEPTH = 40
-"""Deepest nesting of statements, function calls and nested scripts."""
+"""Deepest nesting of statements, calls and scripts."""
 MAX_EXPANSIONS = 10_000
-"""Most `$` that a text of a script may have."""
+"""Most `$` in a script; in a here-document the grammar takes the square of their number."""
 MAX_COMMANDS = 20_000
-"""Most commands that a script may execute."""
+"""Most commands of a script."""
 
 _PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/null)?
           | [^|&;()`$<>]* (?:\s1?|&)>\s*/dev/null (?:\s+2>&1)? )
@@ -85,7 +85,7 @@ class Shell:
         self.captured: list[str] | None = None
         self.decided_output = True
         self.ways_out: dict[object, tuple[Unknown, ...]] = dict.fromkeys((Exit, Return, "break", "continue"), ())
-        """What decides, for each way out, whether it is taken; see `enclosed`."""
+        """The deciding unknowns of each way out; see `enclosed`."""
         self.work = self.depth = 0
         self.source = b""
         self.base = self.line = 0
@@ -230,12 +230,9 @@ class Shell:
             self.restore((variables, dict(start[1]), start[2]))
             try:
                 body()
-            except (Exit, Return) as left:
-                leaving = left
-                self._way_out(type(left), unknown)
-            except LoopLeft as left:
-                leaving = left
-                self._way_out(left.name, unknown)
+            except (Exit, Return, LoopLeft) as left:
+                leaving, way = left, left.name if isinstance(left, LoopLeft) else type(left)
+                self.ways_out[way] = tuple(dict.fromkeys((*self.ways_out[way], *unknown)))
             else:
                 ends.append(self.variables)
                 arguments.append(self.positional)
@@ -259,9 +256,6 @@ class Shell:
         self.variables = merged
         return Outcome(None, unknown)
 
-    def _way_out(self, way: object, unknown: tuple[Unknown, ...]) -> None:
-        self.ways_out[way] = tuple(dict.fromkeys((*self.ways_out[way], *unknown)))
-
     # ---- running
 
     def enclosed(self, run: Callable[[], Outcome], way_out: type[Exit | Return]) -> Outcome:
@@ -278,7 +272,7 @@ class Shell:
     def run_text(self, text: str, base: int) -> Outcome:
         """Runs a script; `base` lines stand before its first."""
         self.spend(len(text) * 4)
-        if text.count("$") > MAX_EXPANSIONS:  # the grammar takes the square of their number in a here-document
+        if text.count("$") > MAX_EXPANSIONS:
             raise TooMuch(f"more than {MAX_EXPANSIONS:,} expansions")
         before = self.source, self.base
         try:
@@ -291,7 +285,7 @@ class Shell:
             self.source, self.base = before
 
     def _errors(self, root: Node) -> None:
-        """Says where the grammar gave up; a lone backslash at the end of a line or file is nothing."""
+        """Says where the grammar gave up; a lone backslash at a line's end is nothing."""
         left = [root]
         while left and len(self.remarks) < 20:
             node = left.pop()
@@ -358,7 +352,7 @@ class Shell:
         return [(self.source[start:end].decode("utf-8", "replace"), line) for start, end, line in found]
 
     def _pieces(self, nodes: Sequence[Node]) -> Iterator[tuple[int, int, int]]:
-        """Where words or parts of them begin and end, and their lines; the grammar takes `\\ ` for a blank."""
+        """The places of words, or of parts of them, and their lines; the grammar takes `\\ ` for a blank."""
         for node, after in zip_longest(nodes, nodes[1:]):
             yield node.start_byte, node.end_byte, self.at(node)
             gap = _GAP.match(self.source, node.end_byte, after.start_byte if after else len(self.source))

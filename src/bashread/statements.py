@@ -29,6 +29,8 @@ def _compound(shell: Shell, node: Node) -> Outcome:
 
 
 def _subshell(shell: Shell, node: Node) -> Outcome:
+    if (raw := shell.raw(node)).startswith("((") and raw.endswith("))"):  # the grammar's `! (( ))`
+        return shell.nonzero(raw[2:-2], shell.at(node))
     with shell.subshell():
         return shell.enclosed(lambda: shell.block(node.children), Exit)
 
@@ -52,9 +54,7 @@ def _pipeline(shell: Shell, node: Node) -> Outcome:
     shell.decided_output = False
     outcome = ASSUMED
     for part in parts:
-        if (
-            part.child_by_field_name("body") or part
-        ).type == "list":  # the grammar's `(a && b) | c`: bash's a && (b | c)
+        if (part.child_by_field_name("body") or part).type == "list":  # bash's a && (b | c)
             outcome = shell.run(part)
             continue
         with shell.subshell(), contextlib.suppress(Exit):
@@ -163,7 +163,7 @@ def _for(shell: Shell, node: Node) -> Outcome:
 
 
 def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]) -> Outcome:
-    """A loop that goes on while `going`, asked before each turn with the number of those before it, says so."""
+    """A loop that goes on while `going`, asked with the number of the turns before, says so."""
     line, leaves = shell.at(node), any(word in shell.raw(body) for word in ("break", "continue"))
 
     def open_turn() -> Outcome:
@@ -197,7 +197,7 @@ def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]
         finally:
             open_break, open_next = shell.ways_out["break"], shell.ways_out["continue"]
             shell.ways_out |= {"break": outer["break"], "continue": outer["continue"]}
-        if before and (open_break or open_next):  # nothing decides whether all of this turn runs, or any after it
+        if before and (open_break or open_next):  # this turn may end early
             shell.restore(before)
             del shell.commands[recorded:]
             if open_break:
@@ -209,7 +209,7 @@ def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]
 
 
 def _unknown_turns(shell: Shell, turn: Callable[[], Outcome], unknown: tuple[Unknown, ...], line: int) -> Outcome:
-    """A loop whose turns are not decided: one turn is read, in which every variable that a turn changes is unknown."""
+    """A loop whose turns are not decided: one is read, in which all that a turn changes is unknown."""
     changing: set[str] = set()
     while True:
         for name in changing:
@@ -265,7 +265,7 @@ def _case(shell: Shell, node: Node) -> Outcome:
     subject = single(shell.raw(subject_node), line, shell)
     items = [child for child in node.children if child.type == "case_item"]
     if any(child.type in (";&", ";;&") for item in items for child in item.children):
-        raise NotBash("a case whose items fall through is not read")
+        raise NotBash("a case with ;& is not read")
     unknown = shell.unknowns.of(subject)
     for item, shape in ((one, shape) for one in items for shape in _patterns(shell, one)):
         wanted = pattern(shape, line, shell) if not unknown else ""

@@ -26,10 +26,10 @@ WORDS = frozenset(
 
 
 def parse(source: bytes) -> tuple[bytes, Node]:
-    """A script (UTF-8) and the root of its syntax tree; parts that are no bash are ERROR nodes.
+    """A script (UTF-8), and the root of its syntax tree; parts that are no bash are ERROR nodes.
 
-    The grammar takes some commands of two lines for one: `a=1 b=2` and what is below it, `a | b | c` and `d && e` below
-    it. The script comes back with a semicolon where such a line ends.
+    The grammar takes `a=1 b=2` and the line below for one command, as it does `a | b | c` and `d && e`: a semicolon is
+    put between them.
     """
     import tree_sitter
 
@@ -62,7 +62,7 @@ def _ends_inside(root: Node, source: bytes) -> Iterator[int]:
 
 def _grammar() -> object:
     """Bash's grammar. Its extension is loaded alone where it stands where it always did: the package around it imports
-    archives, temporary files and random numbers, for what nobody here asks it."""
+    much that nobody here asks for."""
     package = importlib.util.find_spec("tree_sitter_bash")
     folders = None if package is None else package.submodule_search_locations
     found = importlib.machinery.PathFinder.find_spec("tree_sitter_bash._binding", folders)
@@ -81,16 +81,16 @@ _OUTSIDE_ASCII = re.compile(rb"[\x80-\xff]+")
 def _stand_in(found: re.Match[bytes]) -> bytes:
     """A stand-in of as many bytes of section signs, which are in a word as every character outside ASCII is to bash.
 
-    The grammar of tree-sitter-bash 0.25.1 hands characters to C's `isdigit`, whose table ends at 255 (it reads memory
-    beyond it, and the process may die), and takes Unicode's other blanks for blanks.
+    The grammar of tree-sitter-bash 0.25.1 asks C's `isdigit`, whose table ends at 255 (beyond it the process may die),
+    and takes Unicode's other blanks for blanks.
     """
     signs, odd = divmod(len(found[0]), 2)
     return "\N{SECTION SIGN}".encode() * signs + b"_" * odd
 
 
 def assignments(nodes: Sequence[Node]) -> tuple[list[tuple[Node, int]], list[Node]]:
-    """The assignments among `nodes`, each with the place where its value ends (the grammar ends some early, and takes
-    their rest for words), and the other nodes."""
+    """The assignments among `nodes`, each with its value's end (the grammar takes the end of some for words), and the
+    other nodes."""
     found: list[tuple[Node, int]] = []
     rest: list[Node] = []
     for node in nodes:

@@ -53,25 +53,23 @@ def heredoc(raw: str, line: int, scope: Scope) -> str:
 
 
 def pattern(raw: str, line: int, scope: Scope) -> str:
-    """`raw` as a pattern of `fnmatch`: quoted text stands for itself."""
+    """`raw` as a pattern of `fnmatch`."""
     parts = []
     for event in _events(raw, line, scope):
         text = event.joined()
         if event.kind == "quoted":
             parts.append(re.sub(r"([*?\[])", r"[\1]", text))
-        elif re.search(r"[?*+@!]\(", text):
+            continue
+        if re.search(r"[?*+@!]\(", text):
             raise NotBash(f"{raw}: a pattern of patterns is not read")
-        else:
-            parts.append(
-                re.sub(r"\[:(\w+):\]", lambda named: _CLASSES.get(named[1], named[0]), text.replace("[^", "[!"))
-            )
+        parts.append(re.sub(r"\[:(\w+):\]", lambda named: _CLASSES.get(named[1], named[0]), text.replace("[^", "[!")))
     return _bounded("".join(parts))
 
 
 _NAMED = "alpha digit alnum upper lower space blank xdigit punct"
 _HELD = ("A-Za-z", "0-9", "A-Za-z0-9", "A-Z", "a-z", " \t-\r", " \t", "0-9A-Fa-f", "!-/:-@[-`{-~")
 _CLASSES = dict(zip(_NAMED.split(), _HELD, strict=True))
-"""What `[[:alpha:]]` and its like hold."""
+"""The characters of `[[:alpha:]]` and its like."""
 
 
 def _joined(events: Iterator[_Event]) -> str:
@@ -92,7 +90,7 @@ def _separators(scope: Scope) -> str:
 
 @functools.cache
 def _cuts(separators: str) -> re.Pattern[str]:
-    """The pattern of what stands between words: blanks, or another separator (group 1) with the blanks around it."""
+    """The pattern of what separates words: blanks, or another character (group 1) with the blanks around it."""
     blank = "".join(char for char in separators if char in " \t\n")
     other = "".join(char for char in separators if char not in blank)
     blanks, others = (f"[{re.escape(chars)}]" if chars else r"[^\s\S]" for chars in (blank, other))
@@ -137,8 +135,8 @@ _Mode = Literal["word", "quotes", "alternative", "document"]
 
 
 def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator[_Event]:
-    """The pieces of `raw`; mode "quotes": it stands within double quotes; "alternative": there, after `:-`, where
-    further double quotes say nothing; "document": in a here-document."""
+    """The pieces of `raw`; mode "quotes": within double quotes; "alternative": there, after `:-`, where further ones
+    say nothing; "document": in a here-document."""
     scope.spend(len(raw) + 1)
     kind: Literal["quoted", "literal"] = "literal" if mode == "word" else "quoted"
     place = start = 0
@@ -297,7 +295,7 @@ class _Expansion(NamedTuple):
         return self.text(changed)
 
     def alternative(self, raw: str) -> list[_Event]:
-        """The word after `:-`: outside quotes its own unquoted blanks split too."""
+        """The word after `:-`: outside quotes its own blanks split too."""
         events = _events(raw, self.line, self.scope, "alternative" if self.kind == "quoted" else "word")
         return [_Event("split", event.text) if event.kind == "literal" else event for event in events]
 
@@ -317,7 +315,7 @@ class _Expansion(NamedTuple):
             old, _, new = at_slash(argument)
             wanted, instead = pattern(old, self.line, self.scope), single(new, self.line, self.scope)
             if self.scope.unknowns.of(wanted) or set(wanted) & set("*?[") or "&" in instead or not wanted:
-                return None  # patterns inside a text: not read; & is what was found from bash 5.2 on
+                return None  # patterns inside a text: not read; & is what was found
             if operator == "/" and wanted[0] in "#%":
                 part_of, front = wanted[1:], wanted[0] == "#"
                 if not (text.startswith(part_of) if front else text.endswith(part_of)):
@@ -349,7 +347,7 @@ class _Expansion(NamedTuple):
             value = self.scope.value(name, self.line)
             if value is None:
                 return self.operated(content, name, _unset(name, self.line, self.scope), operator, argument)
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             items = [array[key] for key in keys_of(array)]
         if operator == ":":
             if name in ("@", "*"):
@@ -386,7 +384,7 @@ class _Expansion(NamedTuple):
         if subscript in ("@", "*"):
             if value is None:
                 return _unset(name, self.line, self.scope)
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             return _undecided(array.values(), self.line, self.scope) or str(len(array))
         text = element(name, subscript, self.line, self.scope) or ""
         return self.mark(f"#{content}", text) if self.scope.unknowns.of(text) else str(len(text))
@@ -397,7 +395,7 @@ class _Expansion(NamedTuple):
             value = self.scope.value(match[1], self.line)
             if value is None:
                 return self.text(_unset(match[1], self.line, self.scope))
-            array = _array(value, self.line, self.scope)
+            array = array_of(value, self.line, self.scope)
             if undecided := _undecided(array.values(), self.line, self.scope):
                 return self.text(undecided)
             return self.apart(Word(str(key), self.line) for key in keys_of(array))
@@ -431,14 +429,9 @@ def _unset(name: str, line: int, scope: Scope) -> str:
     return scope.unknowns.mark(Unknown(f"${name}", line, given, plain=not special))
 
 
-_CHANGING = frozenset(
-    {
-        *("RANDOM", "SRANDOM", "SECONDS", "LINENO", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID", "BASH"),
-        *("BASH_SOURCE", "BASH_VERSION", "BASH_VERSINFO", "BASH_REMATCH", "BASH_COMMAND", "BASH_SUBSHELL", "BASHOPTS"),
-        *("UID", "EUID", "FUNCNAME", "GROUPS", "DIRSTACK", "HOSTNAME", "HOSTTYPE", "MACHTYPE", "OSTYPE", "PIPESTATUS"),
-        *("SHELLOPTS", "SHLVL", "PATH", "SHELL", "TERM", "_", "REPLY", "MAPFILE", "OPTARG", "OPTIND", "OPTERR", "0"),
-    }
-)
+_OWN = """BASH BASHPID BASH_REMATCH BASH_SOURCE BASH_VERSION EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME HOSTNAME LINENO
+    MAPFILE OPTARG OPTIND PATH PIPESTATUS PPID RANDOM REPLY SECONDS SHELL SHLVL SRANDOM TERM UID _ 0"""
+_CHANGING = frozenset(_OWN.split())
 """Names that bash itself sets."""
 
 
@@ -449,7 +442,7 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | 
         return None if isinstance(value, dict) and 0 not in value else _variable(name, line, scope)
     if value is None:
         return _unset(name, line, scope)
-    array = _array(value, line, scope)
+    array = array_of(value, line, scope)
     key = index(array, subscript, line, scope)
     if key is None:
         names = names_of(scope.unknowns.of(single(subscript, line, scope)))
@@ -461,19 +454,19 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | 
 
 
 def _undecided(items: Iterable[Word], line: int, scope: Scope) -> str:
-    """The mark of what depends on how many words `items` are; nothing where that is certain."""
+    """The mark of how many words `items` are; nothing where that is certain."""
     if not (found := [one for item in items if item.open for one in scope.unknowns.of(item.text)]):
         return ""
     return scope.unknowns.mark(Unknown(" ".join(one.shown for one in found), line, names_of(found)))
 
 
-def _array(value: str | Array, line: int, scope: Scope) -> Array:
+def array_of(value: str | Array, line: int, scope: Scope) -> Array:
     """A variable's value as an array, which one that is not decided may be."""
     return value if isinstance(value, dict) else {0: Word(value, line, open=bool(scope.unknowns.of(value)))}
 
 
 def keys_of(array: Array) -> list[int | str]:
-    """The keys of an array in bash's order; that of names, which differs between its versions, is the script's."""
+    """The keys of an array in order; that of names, which bash's versions differ in, is the script's."""
     return sorted(array, key=lambda key: key if isinstance(key, int) else 0)
 
 

@@ -186,6 +186,8 @@ def test_ways_out_of_a_function_that_nothing_decides_leave_what_follows_open() -
         ("f() { [ -f x ] && return; echo a; }\npython $(f)", [True]),
         ("hosts=($(probe))\npython ${#hosts[@]} ${hosts[1]}", [True, True]),
         ("if probe; then a=(1 2); else a=(3); fi\npython ${#a[@]} ${a[1]}", [True, True]),
+        ("if probe; then a=(1 2); fi\na+=(3)\npython ${#a[@]} ${a[1]}", [True, True]),
+        ("if probe; then a=(1 2); fi\nunset a[0]\npython ${#a[@]}", [True]),
         ("set -- $X a\npython $# $2", [True, True]),
         ("set -- a b\nif [ -f a ]; then shift; fi\npython $1", [True]),
         ("set -- a b\nshift $N\npython $1", [True]),

@@ -8,7 +8,6 @@ which of its options take a value; an option with `=` is one word anyway.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
@@ -206,23 +205,20 @@ def _inner(words: list[Argument]) -> list[list[Argument]] | None:
     texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
     if texts[0] not in ("bash", "sh"):
         return None
+    import shlex
+
     from bashread import read_script
 
     commands = read_script(shlex.join(texts)).commands
     if [list(command.argv) for command in commands] == [texts]:
         return None  # a script, which is not opened
-    outside = {one.shown: one for word in words for one in word.unknown}
-    line = max(word.line for word in words[:3])
-    return [
-        [
-            word._replace(
-                line=line,
-                unknown=word.unknown or tuple(one for shown, one in outside.items() if shown in word.text),
-            )
-            for word in command.words
-        ]
-        for command in commands
-    ]
+    outside, line = [one for word in words for one in word.unknown], max(word.line for word in words[:3])
+
+    def told(word: Argument) -> Argument:
+        again = word.unknown or tuple(one for one in outside if one.shown in word.text)
+        return word._replace(line=line, unknown=again)
+
+    return [[told(word) for word in command.words] for command in commands]
 
 
 def _mason(words: list[Argument]) -> list[Argument] | None:
