@@ -82,10 +82,11 @@ def _seed(run: Run) -> int:
 
 
 def _membership(run: Run) -> str:
-    share = run.share if run.share is not None else "?"
+    replicas = "" if run.replicas is None else f" ({run.replicas} in all)"
+    share = "equal share of" if run.share is None else str(run.share)
     cut = (
-        f"each replica ({run.replicas} in all) takes a contiguous block of the rollout, and step j takes its j-th "
-        f"{share} rows from every block"
+        f"each replica{replicas} takes a contiguous block of the rollout, and step j takes its j-th {share} rows from "
+        "every block"
     )
     if run.v1:
         return f"completions stand in the order of their arrival, are balanced by length over the replicas; {cut}"

@@ -127,3 +127,12 @@ def test_the_meaning_says_first_what_an_unwrapped_run_counts_otherwise(version, 
     assert (said in text) == own
     assert (f"\n    Under run or wrap: {followed}" in text) == own
     assert (f"Policy loss: token_mean, {followed}" in text) != own
+
+
+def test_devices_that_no_replica_fits_leave_their_number_out_of_the_words():
+    membership = reading({f"{ACTOR}ulysses_sequence_parallel_size": 3}).behaviour.membership
+    assert "None" not in membership
+    assert membership.endswith(
+        "each replica takes a contiguous block of the rollout, and step j takes its j-th "
+        "equal share of rows from every block"
+    )
