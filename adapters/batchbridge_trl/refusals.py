@@ -143,7 +143,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "iterable_dataset",
         "a dataset without a length has no numbers for its prompts; load it as a map-style dataset",
         only_asked,
-        configured=lambda reading: streamed(reading),
+        configured=streamed,
         remedy="set dataset_streaming=false",
     ),
     Refusal(
