@@ -24,7 +24,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "num_generations_eval": ("completions per prompt", "Size of a group in an evaluation; null: num_generations."),
     "per_device_eval_batch_size": ("completions", "Completions that a device evaluates at a time."),
-    "num_train_epochs": ("epochs", "Passes over the dataset, where max_steps is not above 0."),
+    "num_train_epochs": ("epochs", "Passes over the dataset, where max_steps is below 0."),
     "max_steps": ("optimizer steps", "Optimizer steps of the run; -1: as num_train_epochs says."),
     "loss_type": ("", "What a token of the policy loss weighs: over which tokens or sequences the mean is taken."),
     "epsilon": ("", "How far below 1 a probability ratio is clipped; and above 1, where epsilon_high is null."),

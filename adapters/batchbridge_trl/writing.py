@@ -121,7 +121,7 @@ def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> No
     if horizon.optimizer_steps is not None:
         reason = "horizon: epochs and optimizer_steps are both given; trl obeys the steps"
         problems.need(horizon.epochs is None, reason, "horizon.epochs", "horizon.optimizer_steps")
-        problems.fits(horizon.optimizer_steps > 0, "horizon.optimizer_steps", "max_steps = 0 means epochs to trl")
+        problems.fits(horizon.optimizer_steps > 0, "horizon.optimizer_steps", "trl trains one step with max_steps = 0")
         values["max_steps"] = horizon.optimizer_steps
     elif horizon.epochs is not None:
         values["max_steps"] = -1

@@ -42,6 +42,16 @@ def _no_horizon(facts: Facts) -> str | None:
     return f"num_train_epochs = {epochs}: no optimizer step" if facts.native["max_steps"] <= 0 and epochs <= 0 else None
 
 
+@RULES.add(WRONG, "BB-TRL-094", "max_steps", fixes=setting("max_steps", -1))
+@says(
+    "the schedule of 0 steps that linear and cosine make of it leaves that step no learning rate",
+    "transformers 4.51.3 to 5.24.0 Trainer.set_initial_training_values; run with 5.24.0",
+)
+def _one_step(facts: Facts) -> str | None:
+    text = "max_steps = 0 is counted, and does not mean num_train_epochs: training ends after one optimizer step"
+    return text if facts.native["max_steps"] == 0 else None
+
+
 @RULES.add(WRONG, "BB-TRL-093", "loss_type", "epsilon_high", "epsilon", fixes=setting("epsilon_high", 5.0))
 @says("every ratio is cut to the bound", f"trl 0.26.0 to 1.16.0 {LOSS}", ">=0.26")
 def _ratio_cut_below_one(facts: Facts) -> str | None:

@@ -118,6 +118,7 @@ BROKEN = {
     "BB-TRL-091": {"use_vllm": True, "vllm_mode": "external"},
     "BB-TRL-092": {"use_vllm": True, "vllm_importance_sampling_mode": "token"},
     "BB-TRL-093": {"loss_type": "cispo"},
+    "BB-TRL-094": {"max_steps": 0},
     "BB-TRL-052": {"num_train_epochs": 0},
     "BB-TRL-061": {"loss_type": "dapo", "steps_per_generation": 2},
     "BB-TRL-062": {"loss_type": "bnpo", "gradient_accumulation_steps": 2},

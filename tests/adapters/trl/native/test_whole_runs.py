@@ -20,7 +20,7 @@ from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl import releases
 from batchbridge_trl.rows import RolloutRows, assemble
-from batchbridge_trl.testing import flat_parameters
+from batchbridge_trl.testing import flat_parameters, scripted_trainer
 
 STEP = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 LOGGED = {"logging_strategy": "steps", "logging_steps": 1}
@@ -317,3 +317,16 @@ def test_a_step_over_rollouts_of_any_completion_widths_is_assembled(widths: tupl
     assert made["completion_ids"].shape == made["old_per_token_logps"].shape == (3, max(widths))
     assert made["completion_mask"].sum(1).tolist() == [*widths, 0]
     assert made["importance_sampling_ratio"].shape == (3, 1)
+
+
+@pytest.mark.parametrize(("max_steps", "steps", "moves"), [(0, 1, False), (-1, 6, True)])
+def test_max_steps_of_0_is_one_step_without_a_learning_rate(
+    tmp_path: Path, max_steps: int, steps: int, moves: bool
+) -> None:
+    # TRL alone: what rule BB-TRL-094 says, and the same configuration without it.
+    sizes = {"max_steps": max_steps, "num_train_epochs": 1, "lr_scheduler_type": "linear"}
+    trainer = scripted_trainer(tmp_path, per_device_train_batch_size=4, **sizes)
+    before = flat_parameters(trainer.model)
+    trainer.train()
+    assert trainer.state.global_step == steps
+    assert bool((flat_parameters(trainer.model) != before).any()) is moves
