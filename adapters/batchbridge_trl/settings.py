@@ -124,8 +124,9 @@ _GRPO_CONFIG = (
     *fixed_before(Key("top_p", FLOAT, 1.0, "carried.top_p", versions=">=0.16")),
     *fixed_before(Key("top_k", OPTIONAL_INT, 50, "carried.top_k", TOP_K, versions=">=0.16,<0.18")),
     Key("top_k", OPTIONAL_INT, None, "carried.top_k", TOP_K_OR_NULL, versions=">=0.18,<0.27"),
-    # Declared as int since 0.28, and null is taken all the same, where no words are parsed.
-    Key("top_k", OPTIONAL_INT, 0, "carried.top_k", TOP_K, versions=">=0.27"),
+    Key("top_k", OPTIONAL_INT, 0, "carried.top_k", TOP_K, versions=">=0.27,<0.28"),
+    # Declared as int, so that the parser takes no word for null, and yet null itself is.
+    Key("top_k", OPTIONAL_INT._replace(name=INT.name), 0, "carried.top_k", TOP_K, versions=">=0.28"),
     Key("min_p", OPTIONAL_FLOAT, None, versions=">=0.16"),
     Key("generation_kwargs", MAPPING, None, versions=">=0.19"),
     Key("chat_template_kwargs", MAPPING, None, versions=">=0.25"),

@@ -203,7 +203,7 @@ def test_a_ledger_that_a_second_run_cannot_begin_ends_it_before_a_rollout(
     built = wrap(trainer(num_train_epochs=1, **STEP), ledger=tmp_path / "ledger")
     built.train()
     built._generate_and_score_completions = None
-    with pytest.raises(LedgerError, match="a fresh start needs a folder without a ledger"):
+    with pytest.raises(LedgerError, match="exists already, and this run starts anew"):
         built.train()
 
 
