@@ -178,7 +178,7 @@ def test_another_loss_that_weighs_as_the_plan_does_is_taken_and_probing_it_leave
 
 
 TAMPERED = {
-    "the loss": r"weights: a response token of .* weighs 0.1\d*, 7 times what the plan says",
+    "the loss": r"weights: a response token of .* weighs 0\.(1|09)\d*, 7 times what the plan says",
     "the mask": "weights: the gradient at the log-probabilities of .* is not the one",
     "the advantages": "weights: a response token of .*, 1.01 times what the plan says",
     "a micro-batch that is detached": "gradient: micro-batch 0 of . was computed, but no gradient came back to it",
