@@ -3,9 +3,9 @@
     python tests/kernels/record.py --python trl=.nox/trl/bin/python --python verl=... --python openrlhf=...
 
 Runs the named frameworks' own tests of trajectories with each set of kernels in `KERNELS` (a processor has those of its
-predecessors too, and the libraries can be told to take them), keeps every figure in recorded.json beside this file, in
-which the other frameworks' stay, and writes the table of docs/testing.md from it. `nox -s kernels` starts it; `--table`
-only writes the table again.
+predecessors too, and the libraries can be told to take them) and holds every figure against its bar. The figures stand in
+figures.json beside this file, each framework's with its commit and date, and in the table of docs/testing.md. `nox -s
+kernels` starts it; `--table` only writes the table again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-RECORDED = Path(__file__).with_name("recorded.json")
+FIGURES = Path(__file__).with_name("figures.json")
 PAGE = ROOT / "docs" / "testing.md"
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "this processor's own": {},
@@ -50,6 +51,8 @@ BEGIN, END = "<!-- written by tests/kernels/record.py -->\n", "<!-- end -->\n"
 
 Figures = dict[str, dict[str, dict[str, Any]]]
 """Kernels -> case -> kind (sound, control), said, parameters, moved."""
+BAR = 1e-5
+"""`batchbridge.testing.equivalence.TRAJECTORY_BAR`; a test compares the two."""
 
 
 def measured(pythons: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -58,7 +61,7 @@ def measured(pythons: Mapping[str, str], environment: Mapping[str, str]) -> dict
         file = Path(folder) / "figures.jsonl"
         own = {**os.environ, "OMP_NUM_THREADS": "1", **environment, "BATCHBRIDGE_TRAJECTORIES": str(file)}
         for framework, python in pythons.items():
-            # A comparison that misses its bar is recorded as well: the test of the record says so.
+            # A comparison that misses its bar is kept as well: `beyond` says so at the end.
             words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not by_hand", *TESTS[framework]]
             subprocess.run(words, cwd=ROOT, env=own, check=False)
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -92,6 +95,17 @@ def least(figures: Mapping[str, Mapping[str, Any]]) -> float:
     return min(float(figure["said"]) for figure in figures.values() if figure["kind"] == "control")
 
 
+def beyond(figures: Figures) -> list[str]:
+    """What is beyond its bar, by kernels: runs that train the same are apart by less than a third of the bar of a
+    trajectory, those with one fault by more than ten times."""
+    return [
+        f"{kernels}: {case}: {figure['kind']}, {figure['said']}"
+        for kernels, found in figures.items()
+        for case, figure in found.items()
+        if not (figure["said"] <= BAR / 3 if figure["kind"] == "sound" else figure["said"] >= 10 * BAR)
+    ]
+
+
 def table(recorded: Mapping[str, Any]) -> str:
     """The table of the page."""
     figures: Figures = recorded["figures"]
@@ -102,9 +116,20 @@ def table(recorded: Mapping[str, Any]) -> str:
         rows.append([name, *(f"{largest[column]:.1e}" for column in columns), f"{least(found):.1e}"])
     cases = {case for found in figures.values() for case, figure in found.items() if figure["kind"] == "sound"}
     faults = {case for found in figures.values() for case, figure in found.items() if figure["kind"] == "control"}
-    head = f"Measured on {recorded['machine']}: {len(cases)} comparisons of runs that train the same, {len(faults)}"
+    on = "; ".join(f"{', '.join(names)}: commit `{commit}`, {date}" for (commit, date), names in when(recorded).items())
+    head = (
+        f"Measured on {recorded['machine']} ({on}): {len(cases)} comparisons of runs that train the same, {len(faults)}"
+    )
     lines = [f"{head} negative controls.", "", *("| " + " | ".join(row) + " |" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def when(recorded: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """(commit, date) -> the frameworks that were measured then."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, on in recorded["measured_on"].items():
+        found.setdefault((on["commit"], on["date"]), []).append(name)
+    return found
 
 
 def with_table(page: str, recorded: Mapping[str, Any]) -> str:
@@ -114,6 +139,13 @@ def with_table(page: str, recorded: Mapping[str, Any]) -> str:
     if not (begin and end):
         raise SystemExit(f"{PAGE.name} has no place for the table")
     return f"{before}{begin}{table(recorded)}{end}{after}"
+
+
+def measured_on() -> dict[str, str]:
+    """`batchbridge_on_cpu.figures.measured_on`, without its distribution: any Python starts this script."""
+    file = ROOT / "tests" / "on_cpu" / "batchbridge_on_cpu" / "figures.py"
+    found: dict[str, str] = runpy.run_path(str(file))["measured_on"](ROOT)
+    return found
 
 
 def machine() -> str:
@@ -138,14 +170,18 @@ def main() -> None:
         pythons = dict(word.split("=", 1) for word in asked.python)
         if not pythons or not pythons.keys() <= TESTS.keys():
             sys.exit(f"--python: name interpreters of {', '.join(TESTS)}")
-        figures: Figures = json.loads(RECORDED.read_text(encoding="utf-8"))["figures"] if RECORDED.exists() else {}
-        for name, environment in KERNELS.items():  # half an hour: what is measured is kept at once
-            others = {case: kept for case, kept in figures.get(name, {}).items() if of(case) not in pythons}
+        kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+        on = {**kept["measured_on"], **dict.fromkeys(pythons, measured_on())}
+        figures: Figures = {}
+        for name, environment in KERNELS.items():
+            others = {case: one for case, one in kept["figures"].get(name, {}).items() if of(case) not in pythons}
             figures[name] = {**others, **measured(pythons, environment)}
-            text = json.dumps({"machine": machine(), "figures": figures}, indent=1, sort_keys=False)
-            RECORDED.write_text(text + "\n", encoding="utf-8")
-    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+        text = json.dumps({"measured_on": on, "machine": machine(), "figures": figures}, indent=1)
+        FIGURES.write_text(text + "\n", encoding="utf-8")
+    recorded = json.loads(FIGURES.read_text(encoding="utf-8"))
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), recorded), encoding="utf-8")
+    if missed := beyond(recorded["figures"]):
+        sys.exit("beyond its bar:\n" + "\n".join(missed))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What is asked of runs whose prompts have images, of a live one and of a recorded one alike; see proofs.py.
+"""What is asked of runs whose prompts have images, and the figures that they leave; see proofs.py.
 
-A record is JSON: `gradients` by case, such as "Qwen2-VL, 2" (what native/images.py measured); `runs` by name, such as
+What was measured is JSON: `gradients` by case, such as "Qwen2-VL, 2" (native/images.py); `runs` by name, such as
 "enforced, 2" (of native/image_fits.py, and with Ray); outcomes of those that `failed`; how far runs ended `apart`.
 """
 
@@ -101,3 +101,19 @@ def check_runs(record: Mapping[str, Any]) -> None:
     assert record["tower_moved"] == {"enforced, 2": True, "penalised, tower frozen, 2": False}
     proofs.check_killed(record["failed"]["killed, 2"])
     proofs.check_refused(record["failed"]["padded, 2"], REFUSED)
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """Those of docs/easyr1.md, as `proofs.figures`."""
+    controls, apart = [case["controls"] for case in record["gradients"].values()], record["apart"]
+    return proofs.rounded(
+        {
+            **proofs.of_gradients(record["gradients"]),
+            "families": len({name.partition(",")[0] for name in record["gradients"]} - {FROZEN, PADDED}),
+            "other_pictures_bars": min(case["other pictures"] for case in controls),
+            "trained_tower_bars": min(case["a trained tower"] for case in controls if "a trained tower" in case),
+            "ranks_apart": apart["enforced, 1"],
+            "penalised_apart": apart["penalised, tower frozen, 1"],
+            "unwrapped_apart": apart["observed, 2"],
+        }
+    )

@@ -1,6 +1,6 @@
-"""What is asked of runs with LoRA, of a live one and of a recorded one alike; see proofs.py.
+"""What is asked of runs with LoRA, and the figures that they leave; see proofs.py.
 
-A record is JSON: `gradients` by case, such as "text, 2" (what native/lora.py measured); `runs` by name, such as
+What was measured is JSON: `gradients` by case, such as "text, 2" (native/lora.py); `runs` by name, such as
 "enforced, 2" (of native/lora_fits.py); outcomes of those that `failed`; how far runs ended `apart`; what was `sent`.
 """
 
@@ -124,3 +124,20 @@ def check_runs(record: Mapping[str, Any]) -> None:
         assert sent["changed"], name
         assert sent["of the tower"] == 0, name
         assert (sent["left out"] > 0) is name.startswith(IMAGES), name
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """Those of docs/easyr1.md, as `proofs.figures`."""
+    apart = record["apart"]
+    return proofs.rounded(
+        {
+            **proofs.of_gradients(record["gradients"]),
+            "larger_adapters_bars": min(case["control"] for case in record["gradients"].values()),
+            "ranks_apart": apart["enforced, 1"],
+            "penalised_apart": apart["penalised, 1"],
+            "images_apart": apart["images, 1"],
+            "plain_torch_apart": max(record["plain_torch"].values()),
+            "fault_apart": min(record["plain_torch_with_a_fault"].values()),
+            "unwrapped_apart": apart["observed, 2"],
+        }
+    )

@@ -1,15 +1,12 @@
-"""What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
+"""What is asked of the running trainer's runs, and the figures of docs/easyr1.md that they leave.
 
-A record is JSON: `gradients` by number of ranks (what native/gradients.py measured); `runs` by name (`summary` of a
-ledger and the command's arguments), outcomes of those that failed, and how far they moved and ended apart; `tampering`.
-Each says what it is of (`made_of`). native/record_proofs.py makes the recorded ones.
+What was measured is JSON: `gradients` by bench (native/gradients.py); `runs` by name (`summary` of a ledger and the
+command's arguments), outcomes of those that failed, and how far they moved and ended apart; `tampering`.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,41 +206,6 @@ LATER_CASES = {"gspo": 5, "gspo_token": 5, "cispo": 5, "sapo": 5}
 GROUP, PROMPTS = 4, 12
 MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
-
-
-SCRIPTS = {
-    "gradients": ("gradients",),
-    "runs": ("fits",),
-    "tampering": ("gradients", "tampering"),
-    "images": ("gradients", "images", "image_fits"),
-    "videos": ("gradients", "images", "videos"),
-    "lora": ("gradients", "images", "fits", "lora", "lora_fits"),
-}
-"""Kind of record -> scripts of the folder `native` that it is made by."""
-
-
-def acting_code(kind: str) -> dict[str, str]:
-    """Digests of the code that decides what a run of EasyR1 trains, that measures it, and of the scripts that a kind of
-    record is made by; by module."""
-    place = str(Path(__file__).parents[2] / "equivalence" / "native")
-    sys.path.append(place)
-    try:
-        digests = importlib.import_module("digests")
-    finally:
-        sys.path.remove(place)
-    code: dict[str, str] = {**digests.digests("easyr1"), **digests.measuring("easyr1")}
-    for name in SCRIPTS[kind]:
-        file = Path(__file__).parent / "native" / f"{name}.py"
-        code[f"native.{name}"] = digests.digest_of(file)
-    return code
-
-
-def check_code(record: Mapping[str, Any], kind: str, commit: str) -> None:
-    """A record is of this commit of EasyR1, and of our code as it is now."""
-    of, now = record["made_of"], acting_code(kind)
-    assert of["commit"] == commit
-    changed = sorted(name for name in of["code"].keys() | now.keys() if of["code"].get(name) != now.get(name))
-    assert not changed, f"stale: {', '.join(changed)} changed since: native/record_proofs.py makes the record again"
 
 
 def summary(ledger: Path) -> dict[str, Any]:
@@ -598,7 +560,7 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
 
 
 def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, float]:
-    """Of one version's records, by name; two digits of what was measured, the worst of its kind."""
+    """Of one version, by name; two digits of what was measured, the worst of its kind."""
     wrapped = [result for ranks in ("1", "2") for result in gradients[ranks]["wrapped"]]
     old = gradients["1"]["version"] in WITHOUT
     sharing = [] if old else [bench for bench in BENCHES if BENCHES[bench][1]]
@@ -618,6 +580,8 @@ def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, 
         "like_ranks_apart": apart["fit like, 1"],
         "unwrapped_apart": apart["fit observed, 2"],
     }
+    if ON_ONE_RANK in apart:
+        found["budget_apart"] = apart[ON_ONE_RANK]
     found |= (
         {}
         if old
@@ -634,4 +598,19 @@ def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, 
         **({"ulysses_steps": len(shared)} if shared else {}),
         "objectives": len({result["case"] for result in wrapped}),
     }
-    return {**counts, **{name: float(f"{value:.1e}") for name, value in found.items()}}
+    return {**counts, **rounded(found)}
+
+
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    """Two digits each; counts as they are."""
+    return {name: value if isinstance(value, int) else float(f"{value:.1e}") for name, value in figures.items()}
+
+
+def of_gradients(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The figures that images, videos and LoRA have in common, of measured cases by name."""
+    results = [result for case in cases.values() for result in case["wrapped"]]
+    return {
+        "steps": len(results),
+        "error": max(result["error"] for result in results),
+        "of_the_bar": max(result["error"] / bar(result) for result in results),
+    }

@@ -1,6 +1,6 @@
-"""What is asked of gradients of rows with videos, of measured and of recorded ones alike; see proofs.py.
+"""What is asked of gradients of rows with videos, and the figures that they leave; see proofs.py.
 
-A record is JSON: `gradients` by case, such as "Qwen2-VL, 2" (what native/videos.py measured).
+What was measured is JSON: `gradients` by case, such as "Qwen2-VL, 2" (what native/videos.py measured).
 """
 
 from __future__ import annotations
@@ -60,3 +60,14 @@ def check_gradients(measured: Mapping[str, Any], name: str, ranks: int) -> None:
     asked |= {TRAINED} if settings.get("worker.actor.model.freeze_vision_tower") else set()
     assert measured["controls"].keys() == asked
     assert all(ratio > 10 for ratio in measured["controls"].values()), measured["controls"]
+
+
+SHOWN = ("first videos of two prompts exchanged", "frames backwards", "no videos", TRAINED, POSITIONS)
+"""The controls of docs/easyr1.md, in its order."""
+
+
+def figures(cases: Mapping[str, Any]) -> dict[str, float]:
+    """Those of docs/easyr1.md, as `proofs.figures`."""
+    controls = [case["controls"] for case in cases.values()]
+    bars = {name: min(case[name] for case in controls if name in case) for name in SHOWN}
+    return proofs.rounded({**proofs.of_gradients(cases), **bars})

@@ -1,17 +1,15 @@
-"""What is asked of runs of OpenRLHF's stock entry, of live ones and of recorded ones alike.
+"""What is asked of runs of OpenRLHF's stock entry; and the figures and recorded steps that they leave.
 
-`by_hand/native/test_runs_openrlhf.py` makes the runs, and with BATCHBRIDGE_RECORD=1 leaves what they said in
-`recorded/runs_<release>.json`; `test_recorded_openrlhf.py` holds that against the plan, the rules and the prediction as
-they are now. The figures of the native tests stand in `recorded/measured.json` and, of a critic, in `critics.json`, by
-release.
+`by_hand/native/test_runs_openrlhf.py` makes the runs. With BATCHBRIDGE_RECORD=1 (`nox -s matrix`) it and the native
+tests leave figures in `figures.json`, by release, and the steps of unwrapped runs, facts about OpenRLHF, in
+`recorded/unwrapped.json`.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
-import os
-import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,10 @@ from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
+from batchbridge_on_cpu import figures
 
-RECORDED = Path(__file__).parent / "recorded"
+HERE = Path(__file__).parent
+UNWRAPPED = HERE / "recorded" / "unwrapped.json"
 PROMPTS, GROUP, ROLLOUTS = 12, 3, 3
 WHOLE = {"rollout.batch_size": 4, "train.batch_size": 12, "train.micro_batch_size": 12}
 """One optimizer step that is the whole episode of 4 prompts: what upstream's own order leaves decided."""
@@ -38,7 +38,7 @@ COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "we
 MEMBERS = ("rollout", "pass", "prompt", "sample")
 
 
-# ---- records
+# ---- what they leave
 
 
 def summary(ledger: Path) -> dict[str, Any]:
@@ -49,94 +49,18 @@ def summary(ledger: Path) -> dict[str, Any]:
     return {**kept, "steps": rows, "incomplete": bool(steps.incomplete)}
 
 
-def recorded(version: str) -> dict[str, Any]:
-    """What the runs of a release left: `runs` (summaries by name), `figures`, `said`."""
-    found: dict[str, Any] = json.loads((RECORDED / f"runs_{version}.json").read_text(encoding="utf-8"))
-    return found
+def keep(group: str, name: str, value: Any) -> None:
+    """Keeps a figure of the installed release."""
+    figures.keep(HERE / "figures.json", importlib.metadata.version("openrlhf"), group, name, value=value)
 
 
-PARTS = (
-    *("answers", "candidates", "deepspeed", "driver", "engine", "images", "observe", "probe", "rings", "runtime"),
-    *("sampling", "watching"),
-)
-"""Modules of the adapter that act on a wrapped run."""
-SCRIPTS: Mapping[str, tuple[str, ...]] = {
-    # record -> what its runs were made by, of this folder
-    "measured": tuple(
-        f"native/{name}.py" for name in ("gradients", "tampering", "fits", "filtered_fits", "filter_tampering")
-    ),
-    "critics": tuple(
-        f"native/{name}.py"
-        for name in (
-            *("critics", "critic_tampering", "critic_oracle", "critic_fits"),
-            *("gradients", "tampering", "fits", "packed_fits"),
-        )
-    ),
-    "runs": ("by_hand/native/test_runs_openrlhf.py", "orl_runs.py"),
-    "critic": ("by_hand/native/test_critic_runs_openrlhf.py", "orl_runs.py"),
-    "together": (
-        *("native/agent_fits.py", "native/agent_masks.py", "native/gradients.py", "native/rings.py"),
-        *("native/tampering.py", "by_hand/native/test_together_openrlhf.py"),
-    ),
-    "images": tuple(f"native/{name}.py" for name in ("gradients", "images", "seeing", "tampering")),
-    "tensors": tuple(f"native/{name}.py" for name in ("exactly", "gradients", "tampering", "tensors")),
-    "asynchronous": (
-        *("by_hand/native/test_asynchronous_runs_openrlhf.py", "orl_runs.py"),
-        "../../on_cpu/batchbridge_on_cpu/openrlhf/ahead.py",
-    ),
-}
-_CRITIC = ("critic", "critic_engine")
-BY_RELEASE = ("measured.json", "critics.json")
-"""Records of several releases; others are of one each."""
-ALSO: Mapping[str, tuple[str, ...]] = {
-    "critics": _CRITIC,
-    "critic": _CRITIC,
-    "asynchronous": ("ahead", "asynchronous", "weights"),
-}
-"""Modules that act on the runs of some records alone: of what a critic trains, or of generation that runs ahead."""
-
-
-def code(record: str) -> dict[str, str]:
-    """Digests of the code that a record is of, comments and docstrings aside: a record of other code says nothing."""
-    import batchbridge_openrlhf as adapter
-
-    here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
-    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest_of"]
-    parts = (*PARTS, *ALSO.get(record, ()))
-    files = [package / f"{name}.py" for name in parts] + [here / name for name in SCRIPTS[record]]
-    return {f"{file.parent.name}/{file.name}": digest(file) for file in files}
-
-
-def keep(file: str, *path: str, value: Any) -> None:
-    """Puts a value into a record, where BATCHBRIDGE_RECORD=1 asks for it, with the digests of the code. What a record
-    has of other code goes: that of a release in a record of several, else everything."""
-    if os.environ.get("BATCHBRIDGE_RECORD") != "1":
-        return
-    place, is_of = RECORDED / file, code(file.partition("_")[0].removesuffix(".json"))
-    whole = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    if file in BY_RELEASE:
-        if whole.get(path[0], {}).get("code") != is_of:
-            whole[path[0]] = {"code": is_of}
-    elif whole.get("code") != is_of:
-        whole = {"code": is_of}
-    node = whole
-    for name in path[:-1]:
-        node = node.setdefault(name, {})
-    node[path[-1]] = value
-    place.parent.mkdir(exist_ok=True)
-    # A line for each run or figure.
-    lines = [f" {json.dumps(name)}: {_entries(part)}" for name, part in sorted(whole.items())]
-    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-
-def _entries(part: Mapping[str, Any]) -> str:
-    lines = [f"  {json.dumps(name)}: {json.dumps(value, sort_keys=True)}" for name, value in sorted(part.items())]
-    return "{\n" + ",\n".join(lines) + "\n }"
-
-
-def rounded(value: float) -> float:
-    """Two digits."""
-    return float(f"{value:.1e}")
+def keep_unwrapped(name: str, run: Mapping[str, Any]) -> None:
+    """Keeps the steps of an unwrapped run, where figures are kept."""
+    if figures.asked():
+        every = json.loads(UNWRAPPED.read_text(encoding="utf-8"))
+        every.setdefault(run["framework_version"], {})[name] = run
+        lines = [f" {json.dumps(release)}: {json.dumps(every[release], sort_keys=True)}" for release in sorted(every)]
+        UNWRAPPED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 # ---- what is asked

@@ -9,18 +9,15 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import orl_proofs as proofs
 import torch
-from orl_proofs import PROMPTS, keep, summary
+from orl_proofs import PROMPTS, summary
 
 from batchbridge_on_cpu.openrlhf.scripted import command, environment
 
-RELEASE = version("openrlhf")
-FILE = f"runs_{RELEASE}.json"
 PREPARE = """
 import sys
 from pathlib import Path
@@ -43,19 +40,18 @@ class Run:
 
         return load_file(self.folder / name / "model.safetensors")
 
-    def summary(self, name: str, clipped: Path | None = None) -> dict[str, Any]:
-        """The ledger, as it is recorded under `name`; clipped: the file of `BATCHBRIDGE_CLIPPED`."""
+    def summary(self, clipped: Path | None = None) -> dict[str, Any]:
+        """The ledger; clipped: the file of `BATCHBRIDGE_CLIPPED`."""
         found = summary(self.ledger)
         if clipped is not None:
             found["clipped"] = proofs.clipped_in(clipped, found)
-        keep(FILE, "runs", name, value=found)
         return found
 
-    def says(self, name: str, text: str) -> None:
-        """The run ended with an error that has `text`; both are recorded."""
+    def says(self, *texts: str) -> None:
+        """The run ended with an error that has these texts."""
         assert self.code != 0
-        assert text in self.text, self.text[-20000:]
-        keep(FILE, "said", name, value=text)
+        for text in texts:
+            assert text in self.text, self.text[-20000:]
 
 
 def prepared(folder: Path, prompts: int = PROMPTS) -> None:

@@ -1,6 +1,6 @@
-"""The page of a suite's run: `python report.py FOLDER docs/equivalence.md tests/equivalence/recorded.json`.
+"""The page of a suite's run: `python report.py FOLDER docs/equivalence.md tests/equivalence/figures.json`.
 
-Writes what the page and the tests of it need of the run, without places on a machine, and the page from it.
+Writes what the page needs of the run, with the commit and the date, without places on a machine; and the page from it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ are. Returns, and so the critic's gradients, know of no whitening.
 """
 
 
-def page(results: dict[str, Any]) -> str:
+def page(figures: dict[str, Any]) -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(line for name, result in results.items() for line in section(name, result))])
+    on, cases = figures["measured_on"], figures["cases"]
+    said = f"Measured on commit `{on['commit']}`, {on['date']}.\n"
+    return "\n".join([HEAD, said, *(line for name, result in cases.items() for line in section(name, result))])
 
 
 def section(name: str, result: dict[str, Any]) -> Iterator[str]:
@@ -243,7 +245,7 @@ def figure(value: float | None) -> str:
 
 
 def kept(result: dict[str, Any]) -> dict[str, Any]:
-    """What the page, and what is asked of a run, need of one case."""
+    """What the page needs of one case."""
     predicted = {
         target: {
             "differences": [{key: one[key] for key in ("field", "aspect")} for one in said["differences"]],
@@ -272,13 +274,16 @@ def measured(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, page_file: Path, recorded: Path) -> None:
-    """See the module. Cases that the folder has not run stay as they are recorded."""
-    known: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8")) if recorded.exists() else {}
-    known |= {name: kept(result) for name, result in json.loads((folder / "result.json").read_text("utf-8")).items()}
-    results = {name: known[name] for name in CASES if name in known}
-    recorded.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    page_file.write_text(page(results), encoding="utf-8")
+def main(folder: Path, page_file: Path, figures_file: Path) -> None:
+    """See the module. A run that left cases out is refused: figures of one commit stand in one page."""
+    from batchbridge_on_cpu.figures import measured_on
+
+    results = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    if missing := [name for name in CASES if name not in results]:
+        raise SystemExit(f"{folder} has no run of {', '.join(missing)}: suite.py --all makes them")
+    figures = {"measured_on": measured_on(page_file), "cases": {name: kept(results[name]) for name in CASES}}
+    figures_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    page_file.write_text(page(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

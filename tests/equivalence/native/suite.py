@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -129,15 +128,11 @@ def predicted(case: Case, target: str, native: Path) -> dict[str, Any]:
     return json.loads(answer.stdout)["results"][0] if answer.stdout else {"error": answer.stderr}
 
 
-def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str, str]]:
-    """The runner's exit code and seconds, and the digests of the code that ran; what it said is in the folder's
-    `output.txt`."""
+def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
+    """The runner's exit code and seconds; what it said is in the folder's `runner.txt`."""
     done = folder / "done.json"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
-        told = [str(python), str(HERE / "digests.py"), order.target, *(["--filtered"] if order.told.flat else [])]
-        told += ["--critic"] * order.told.critic
-        ran_with = json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)
         order.write(folder)
         command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
         if order.target == "trl" and order.told.ranks > 1:
@@ -147,21 +142,9 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str,
         own = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         with (folder / "runner.txt").open("w", encoding="utf-8") as output:
             code = subprocess.run(command, env=own, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-        done.write_text(json.dumps([code, time.monotonic() - started, ran_with]), encoding="utf-8")
-    code, seconds, digests = json.loads(done.read_text(encoding="utf-8"))
-    return code, seconds, digests
-
-
-def told(case: Case) -> str:
-    """A digest of all that decides the case's runs, its source's text included. What only some cases say is no part of
-    the others' digests, and when a case is run decides nothing."""
-    said = {
-        name: value
-        for name, value in dataclasses.asdict(case).items()
-        if name != "ci" and (value or name not in ("left_out", "flat", "images", "critic", "own"))
-    }
-    text = json.dumps(said, sort_keys=True, default=sorted) + case.path.read_text(encoding="utf-8")
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        done.write_text(json.dumps([code, time.monotonic() - started]), encoding="utf-8")
+    code, seconds = json.loads(done.read_text(encoding="utf-8"))
+    return code, seconds
 
 
 def name_of(target: str, variant: str) -> str:
@@ -349,9 +332,8 @@ def measure(
 ) -> dict[str, Any]:
     """Runs a case everywhere and measures every pair, wrapped and not. at_once: runs side by side."""
     result: dict[str, Any] = {
-        name: {} for name in ("runs", "code", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
+        name: {} for name in ("runs", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
     }
-    result["told"] = told(case)
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
     targets = [target for target in pythons if target not in case.left_out]
     natives = {target: converted(folder / case.name, case, target) for target in targets}
@@ -364,9 +346,7 @@ def measure(
     ordered = list(orders(folder, case, natives, modes))
     with ThreadPoolExecutor(at_once) as threads:
         ran = list(threads.map(lambda each: run(each[2], each[3], pythons[each[3].target]), ordered))
-    for (name, mode, place, order), (code, seconds, digests) in zip(ordered, ran, strict=True):
-        if result["code"].setdefault(order.target, digests) != digests:
-            raise SystemExit(f"{place}: {order.target} ran with other code than before; take a new folder")
+    for (name, mode, place, order), (code, seconds) in zip(ordered, ran, strict=True):
         result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
         if code == 0:
             places[mode][name] = place

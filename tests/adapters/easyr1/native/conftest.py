@@ -34,6 +34,6 @@ def release(checkout: Path) -> str:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Short: Ray's sockets have paths of at most 107 bytes. `BATCHBRIDGE_EASYR1_RUNS`: a folder that keeps finished
-    runs, for work on a single test and for `record_proofs.py`."""
+    runs, for work on a single test and for `keep_figures.py`."""
     kept = os.environ.get("BATCHBRIDGE_EASYR1_RUNS")
     return tmp_path_factory.mktemp("e") if kept is None else Path(kept)

@@ -1,8 +1,8 @@
-"""Runs on prompts with images, made once and kept in a folder: see image_proofs.py. Written into the records by
+"""Runs on prompts with images, made once and kept in a folder: see image_proofs.py. Their figures are kept by
 
-    python image_runs.py CHECKOUT RUNS ../recorded
+    python image_runs.py CHECKOUT RUNS
 
-as record_proofs.py does it for the others.
+as keep_figures.py keeps the others.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import image_proofs
 import proofs
 import torch
-from record_proofs import bare, made_of, rounded
-from started import outcome
+from keep_figures import FIGURES, bare
+from started import outcome, version_of
 
 from batchbridge.testing.oracle import Sample, logprobs, relative_error
 from batchbridge.testing.tiny import Script
 from batchbridge_on_cpu.easyr1 import pictures
 from batchbridge_on_cpu.easyr1.scripted import command, environment
+from batchbridge_on_cpu.figures import keep
 
 HERE = Path(__file__).parent
 
@@ -191,18 +192,15 @@ def everything(place: Path, checkout: Path) -> dict[str, Any]:
     }
 
 
-def main(checkout: Path, place: Path, out: Path) -> None:
-    found = everything(place, checkout)
-    version = found["runs"]["enforced, 2"]["framework_version"]
+def main(checkout: Path, place: Path) -> None:
     measured = {
         f"{name}, {ranks}": gradients(place, checkout, ranks, name)
         for ranks in (1, 2)
         for name in image_proofs.cases_of(ranks)
     }
-    record = {"made_of": made_of(checkout, "images"), **rounded({"gradients": measured, **found})}
-    text = json.dumps(record, separators=(",", ":")) + "\n"
-    (out / f"images_{version}.json").write_text(text, encoding="utf-8")
+    found = {"gradients": measured, **everything(place, checkout)}
+    keep(FIGURES, version_of(checkout), "images", value=image_proofs.figures(found))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:3]))

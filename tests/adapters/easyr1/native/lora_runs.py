@@ -1,8 +1,8 @@
-"""Runs with LoRA, made once and kept in a folder: see lora_proofs.py. Written into the records by
+"""Runs with LoRA, made once and kept in a folder: see lora_proofs.py. Their figures are kept by
 
-    python lora_runs.py CHECKOUT RUNS ../recorded
+    python lora_runs.py CHECKOUT RUNS
 
-as record_proofs.py does it for the others.
+as keep_figures.py keeps the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import lora_proofs
 import peft
 import proofs
 import torch
+from keep_figures import FIGURES, bare
 from lora_proofs import ALPHA, FROZEN, IMAGES, LORA, MODEL, RANK, WITHOUT
-from record_proofs import bare, made_of, rounded
+from started import version_of
 
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -30,6 +31,7 @@ from batchbridge.testing.oracle import relative_error
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.easyr1 import pictures
 from batchbridge_on_cpu.easyr1.scripted import command, prepare
+from batchbridge_on_cpu.figures import keep
 from batchbridge_on_cpu.trajectories import FAULTS, Fault, adamw, distance, reference_run
 
 Weights = Mapping[str, torch.Tensor]
@@ -237,16 +239,11 @@ def movement(start: Weights, end: Weights) -> float:
     return float((moved / sum(float(value.square().sum()) for value in start.values())) ** 0.5)
 
 
-def main(checkout: Path, place: Path, out: Path) -> None:
-    found = everything(place, checkout)
-    version = found["runs"]["enforced, 2"]["framework_version"]
+def main(checkout: Path, place: Path) -> None:
     measured = {f"{name}, {ranks}": gradients(place, checkout, ranks, name) for name, ranks in lora_proofs.CASES}
-    made = made_of(checkout, "lora")
-    made["versions"]["peft"] = peft.__version__
-    record = {"made_of": made, **rounded({"gradients": measured, **found})}
-    text = json.dumps(record, separators=(",", ":")) + "\n"
-    (out / f"lora_{version}.json").write_text(text, encoding="utf-8")
+    found = {"gradients": measured, **everything(place, checkout)}
+    keep(FIGURES, version_of(checkout), "lora", value=lora_proofs.figures(found))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:3]))

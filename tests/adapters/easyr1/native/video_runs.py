@@ -1,8 +1,8 @@
-"""What native/videos.py measures, made once and kept in a folder: see video_proofs.py. Written into the record by
+"""What native/videos.py measures, made once and kept in a folder: see video_proofs.py. Its figures are kept by
 
-    python video_runs.py CHECKOUT RUNS ../recorded
+    python video_runs.py CHECKOUT RUNS
 
-as record_proofs.py does it for the others.
+as keep_figures.py keeps the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import image_runs
 import video_proofs
-from record_proofs import made_of, rounded
+from keep_figures import FIGURES
+from started import version_of
+
+from batchbridge_on_cpu.figures import keep
 
 
 def gradients(place: Path, checkout: Path, ranks: int, name: str) -> dict[str, Any]:
@@ -32,13 +35,10 @@ def gradients(place: Path, checkout: Path, ranks: int, name: str) -> dict[str, A
     return found
 
 
-def main(checkout: Path, place: Path, out: Path) -> None:
+def main(checkout: Path, place: Path) -> None:
     measured = {f"{name}, {ranks}": gradients(place, checkout, ranks, name) for name, ranks in video_proofs.CASES}
-    (version,) = {one["version"] for one in measured.values()}
-    record = {"made_of": made_of(checkout, "videos"), **rounded({"gradients": measured})}
-    text = json.dumps(record, separators=(",", ":")) + "\n"
-    (out / f"videos_{version}.json").write_text(text, encoding="utf-8")
+    keep(FIGURES, version_of(checkout), "videos", value=video_proofs.figures(measured))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:3]))

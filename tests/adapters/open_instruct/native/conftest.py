@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ HERE = Path(__file__).parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-import proofs
 
 Ran = Callable[..., Path]
 SECONDS = 3000
@@ -33,7 +31,7 @@ def checkout() -> Path:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Short: Ray's sockets have paths of at most 107 bytes. `BATCHBRIDGE_OPEN_INSTRUCT_RUNS`: a folder that keeps
-    finished runs, for work on a single test and for `record_proofs.py`."""
+    finished runs, for work on a single test and for `keep_figures.py`."""
     kept = os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT_RUNS")
     return tmp_path_factory.mktemp("o") if kept is None else Path(kept)
 
@@ -49,7 +47,6 @@ def ran(checkout: Path, place: Path) -> Ran:
         folder.mkdir(parents=True, exist_ok=True)
         launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks else []
         paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
-        code = proofs.code(script)
         done = subprocess.run(
             [sys.executable, *launcher, str(HERE / f"{script}.py"), str(folder)],
             capture_output=True,
@@ -59,7 +56,6 @@ def ran(checkout: Path, place: Path) -> Ran:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-20000:]
-        (folder / "code.json").write_text(json.dumps(code), encoding="utf-8")
         return folder
 
     return run

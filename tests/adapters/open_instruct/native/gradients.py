@@ -3,7 +3,7 @@ DeepSpeed on gloo, every optimizer step against the float64 oracle.
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 gradients.py FOLDER
 
-Rank 0 leaves what it measured in FOLDER/measured.json; proofs.py says what is asked of it.
+Rank 0 leaves what it measured in FOLDER/measured.json; oi_proofs.py says what is asked of it.
 """
 
 from __future__ import annotations

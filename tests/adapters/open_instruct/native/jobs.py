@@ -3,7 +3,7 @@ that goes on from DeepSpeed's checkpoint.
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 jobs.py FOLDER
 
-Rank 0 leaves a ledger's summary and the parameters of each in FOLDER; proofs.py says what is asked of them.
+Rank 0 leaves a ledger's summary and the parameters of each in FOLDER; oi_proofs.py says what is asked of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import proofs
+import oi_proofs as proofs
 
 from batchbridge.errors import CannotAttach
 from batchbridge.meaning.spec import Staleness

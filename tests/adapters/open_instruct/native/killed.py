@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import proofs
+import oi_proofs as proofs
 from open_instruct import grpo_fast  # noqa: F401 - before the fork, once for both learners
 
 from batchbridge.meaning.spec import Staleness

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import proofs
+import oi_proofs as proofs
 import torch
 
 from batchbridge.meaning.spec import Staleness

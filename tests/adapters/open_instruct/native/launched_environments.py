@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import launched
-import proofs
+import oi_proofs as proofs
 from launched import Run
 
 from batchbridge_on_cpu.open_instruct import engines, scripted

@@ -4,7 +4,7 @@ something else than the plan has a hand in. The kernel of attention is ours (`ba
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 olmo.py FOLDER
 
-Rank 0 leaves what it measured in FOLDER/measured.json; proofs.py says what is asked of it.
+Rank 0 leaves what it measured in FOLDER/measured.json; oi_proofs.py says what is asked of it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
 
     os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
     cpu.start()
-    import proofs
+    import oi_proofs as proofs
     import ray
 
     from batchbridge_on_cpu.open_instruct import job as kit

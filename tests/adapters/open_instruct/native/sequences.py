@@ -4,7 +4,7 @@ ours (`batchbridge_on_cpu.open_instruct.packed`).
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 sequences.py FOLDER
 
-Rank 0 leaves what it measured in FOLDER/measured.json; proofs.py says what is asked of it.
+Rank 0 leaves what it measured in FOLDER/measured.json; oi_proofs.py says what is asked of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """L2: gradients of Open-Instruct's real learner (DeepSpeed, gloo) against the float64 oracle.
 
-The processes run `gradients.py`; `proofs.py` says what is asked. Ragged lengths, a completion whose loss mask is all
+The processes run `gradients.py`; `oi_proofs.py` says what is asked. Ragged lengths, a completion whose loss mask is all
 zero, packed rows that the ranks do not divide, two passes over each rollout, four stages of ZeRO.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 
 

@@ -1,5 +1,5 @@
 """L1 and L3: whole jobs of the real learner and the real data preparation actor, wrapped, unwrapped, and resumed; and
-one with Ray's actors. `proofs.py` says what is asked."""
+one with Ray's actors. `oi_proofs.py` says what is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 import torch
 

@@ -1,5 +1,5 @@
 """L1 and L2 of grpo.py, whose learner is OLMo-core's: its gradients against the oracle, steps that something else has
-a hand in, and the script itself, launched by `batchbridge run`. `proofs.py` says what is asked."""
+a hand in, and the script itself, launched by `batchbridge run`. `oi_proofs.py` says what is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 import torch
 

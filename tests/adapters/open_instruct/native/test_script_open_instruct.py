@@ -1,5 +1,5 @@
 """L1 and L3: grpo_fast.py itself, launched by `batchbridge run`, 3 rollouts and 2 passes: followed, observed, killed
-and resumed. `proofs.py` says what is asked."""
+and resumed. `oi_proofs.py` says what is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 import torch
 

@@ -1,5 +1,5 @@
-"""L2 and L3 of rows whose tokens two ranks share: on two and on four ranks, and grpo_fast.py itself. `proofs.py` says
-what is asked."""
+"""L2 and L3 of rows whose tokens two ranks share: on two and on four ranks, and grpo_fast.py itself. `oi_proofs.py`
+says what is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import proofs
+import oi_proofs as proofs
 import pytest
 
 Ran = Callable[..., Path]

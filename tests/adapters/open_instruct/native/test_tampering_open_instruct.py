@@ -1,6 +1,6 @@
 """Losses of one's own, and steps that something else has a hand in: Open-Instruct's real learner on DeepSpeed.
 
-The processes run `tampering.py`; `proofs.py` says what is asked.
+The processes run `tampering.py`; `oi_proofs.py` says what is asked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 
 

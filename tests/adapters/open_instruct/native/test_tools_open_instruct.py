@@ -1,5 +1,5 @@
 """L2 and L3 of tools and environments: a tool's tokens in the middle of completions, and grpo_fast.py itself with
-`--tools`. `proofs.py` says what is asked."""
+`--tools`. `oi_proofs.py` says what is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import proofs
+import oi_proofs as proofs
 import pytest
 
 Ran = Callable[..., Path]

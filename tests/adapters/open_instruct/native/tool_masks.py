@@ -3,7 +3,7 @@ tokens stand, which the loss leaves out, every optimizer step against the float6
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 tool_masks.py FOLDER
 
-Rank 0 leaves what it measured in FOLDER/measured.json; proofs.py says what is asked of it.
+Rank 0 leaves what it measured in FOLDER/measured.json; oi_proofs.py says what is asked of it.
 """
 
 from __future__ import annotations

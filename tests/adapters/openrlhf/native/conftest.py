@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -19,15 +18,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Keeps figures, two digits each, where BATCHBRIDGE_RECORD=1 asks for it: in the file of `recorded` that the module
-    names as its RECORD, else in measured.json."""
-    from orl_proofs import keep, rounded
+    """Keeps figures, two digits each, where BATCHBRIDGE_RECORD=1 asks for it: in the group that the module names as its
+    RECORD, else in that of the native tests."""
+    from orl_proofs import keep
 
-    file = getattr(request.module, "RECORD", "measured.json")
+    from batchbridge_on_cpu.figures import rounded
+
+    group = getattr(request.module, "RECORD", "native")
 
     def kept(what: str, **figures: float) -> None:
-        values = {name: rounded(value) for name, value in figures.items()}
-        keep(file, importlib.metadata.version("openrlhf"), what, value=values)
+        keep(group, what, {name: rounded(value) for name, value in figures.items()})
 
     return kept
 

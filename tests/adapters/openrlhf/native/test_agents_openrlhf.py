@@ -10,19 +10,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from agent_masks import OBJECTIVES, TRAINERS
-from orl_proofs import keep, rounded
 
 from batchbridge.testing.oracle import gradient_bar
 
 HERE = Path(__file__).parent
-FILE = f"together_{version('openrlhf')}.json"
 WAYS = ("the environment's tokens are trained", "a token is left out", "other words")
 """What is done to a rollout on its way; `agent_fits` is not imported here: it takes the place of Ray's functions."""
 
@@ -57,10 +54,6 @@ def test_every_step_has_the_gradient_of_the_tokens_that_the_mask_trains(measured
     for result in results:
         assert result["error"] <= bar, result
         assert result["norm"] > 0.1, result
-    worst = max(result["error"] for result in results)
-    figures = {"error": rounded(worst), "bar": rounded(bar), "ranks": measured["ranks"]}
-    figures["whole"] = rounded(min(result["whole"] for result in results))
-    keep(FILE, "figures", f"agents: gradient of {case}, ranks: {measured['ranks']}", value=figures)
 
 
 def test_negative_control_to_train_the_environments_tokens_misses_the_bar_a_hundredfold(
@@ -79,8 +72,6 @@ def test_a_whole_run_with_openrlhfs_agents_trains_its_plan_with_the_oracles_grad
         assert step["completions"], "the environment's words stand in what is trained on"
         assert step["tokens"], "and are not counted"
         assert step["with"] <= 1, step
-    worst = {name: rounded(max(step[name] for step in fitted["steps"])) for name in ("with", "whole")}
-    keep(FILE, "figures", "agents: fit", value=worst)
 
 
 def test_every_turn_is_asked_for_with_its_completions_seed(fitted: dict[str, Any]) -> None:

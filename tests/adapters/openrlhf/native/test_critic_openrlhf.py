@@ -20,7 +20,7 @@ from batchbridge.testing.equivalence import TRAJECTORY_BAR
 from batchbridge.testing.oracle import gradient_bar, relative_error
 from batchbridge_on_cpu.trajectories import assert_other_end, assert_same_end
 
-RECORD = "critics.json"
+RECORD = "critics"
 DIVIDED_TWICE = Version(importlib.metadata.version("openrlhf")) < Version("0.11.2")
 """Whether the DeepSpeed of this release divides the gradients of the critic's layers twice (BB-ORL-069)."""
 SETUPS = {

@@ -24,7 +24,7 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.testing.oracle import gradient_bar
 from batchbridge_on_cpu.trajectories import assert_same_end
 
-# Minutes: `nox -s openrlhf_full` runs it on every release; its figures are kept with digests of our code.
+# Minutes: `nox -s openrlhf_full` runs it on every release.
 pytestmark = pytest.mark.by_hand
 
 HERE = Path(__file__).parent

@@ -11,18 +11,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from images import RUNS, WAYS, runs
-from orl_proofs import keep, rounded
 from tampering import STEP
 
 SCRIPT = Path(__file__).parent / "images.py"
-FILE = f"images_{version('openrlhf')}.json"
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +49,6 @@ def test_every_step_has_the_oracles_gradient_with_each_completions_own_image(
     steps = measured(ranks)[name]
     assert len(steps) == 6
     assert max(step["with"] for step in steps) <= 1, steps
-    figures = {
-        "of the bar": rounded(max(step["with"] for step in steps)),
-        "with other images": rounded(min(step["without"] for step in steps if step["images"])),
-    }
-    keep(FILE, "figures", f"{name}, ranks: {ranks}", value=figures)
 
 
 @pytest.mark.parametrize(("ranks", "name"), CASES)

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ import pytest
 import torch
 from exactly import BAR
 from gradients import EVERYWHERE
-from orl_proofs import keep, rounded
+from orl_proofs import keep
 from tampering import STEP, WAYS
 
 from batchbridge.testing.oracle import gradient_bar
+from batchbridge_on_cpu.figures import rounded
 
 HERE = Path(__file__).parent
-FILE = f"tensors_{version('openrlhf')}.json"
 ROUNDED = ("sequence_mean, k2 and entropy", 4)
 """Case and ranks of which one step in float32 is beyond the bar of plain float32; every other is within it, too."""
 
@@ -61,7 +60,7 @@ def test_every_step_of_a_group_has_the_oracles_gradient(measured: dict[str, Any]
         assert rough <= bar
     plain = {"error": rough, "bar": rounded(bar)}
     figures = {"error": error, "bar": rounded(BAR), "in float32": plain}
-    keep(FILE, "figures", f"gradient of {case}, ranks: {measured['ranks']}", value=figures)
+    keep("tensors", f"gradient of {case}, ranks: {measured['ranks']}", value=figures)
 
 
 @pytest.mark.parametrize("trainer", ["ZeRO-1", "ZeRO-2"])
@@ -82,7 +81,7 @@ def test_negative_control_gradients_that_are_not_added_up_over_the_group_miss_th
     measured: dict[str, Any],
 ) -> None:
     assert measured["blind"] > 100
-    keep(FILE, "figures", f"blind, ranks: {measured['ranks']}", value=rounded(measured["blind"]))
+    keep("tensors", f"blind, ranks: {measured['ranks']}", value=rounded(measured["blind"]))
 
 
 def test_a_model_whose_layers_deepspeed_cuts_by_their_names_is_refused(measured: dict[str, Any]) -> None:

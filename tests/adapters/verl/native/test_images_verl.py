@@ -30,7 +30,7 @@ LAYOUTS = {
 """Processes, and what `processes.py` is told: rows padded, or laid end to end (`use_remove_padding`, verl's default)
 with a stand-in for flash-attn's kernel."""
 BY_HAND = ("one rank", "packed on two ranks")
-"""Recorded with the digests of our code."""
+"""Minutes each."""
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.by_hand] * (name in BY_HAND)) for name in LAYOUTS])

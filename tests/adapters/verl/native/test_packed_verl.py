@@ -27,7 +27,7 @@ LAYOUTS = {
 }
 """Processes, and what `processes.py` is told: ranks that a row is on, or the attention of whole rows."""
 BY_HAND = ("rows whole, sdpa, two ranks", "two sequence groups of two")
-"""Minutes each; recorded with the digests of our code."""
+"""Minutes each."""
 
 
 @pytest.fixture(scope="module")

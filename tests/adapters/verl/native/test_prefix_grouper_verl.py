@@ -15,7 +15,7 @@ import torch
 
 from batchbridge.testing.oracle import gradient_bar
 
-pytestmark = pytest.mark.by_hand  # minutes; what it measured is kept with the digests of our code, see `record`
+pytestmark = pytest.mark.by_hand  # minutes
 
 
 @pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])

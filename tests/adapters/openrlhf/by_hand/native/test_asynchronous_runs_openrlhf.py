@@ -3,7 +3,6 @@
 
 OpenRLHF's own asynchronous trainer under Ray on CPU, as in `test_runs_openrlhf`; engines are OpenRLHF's own actors with
 a scripted vLLM, and know by content which weights they have. Minutes each, so by hand: `nox -s openrlhf_runs`.
-BATCHBRIDGE_RECORD=1 leaves what they said in `recorded/asynchronous_<release>.json`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from pathlib import Path
 
 import orl_versions as asked
 import pytest
-from orl_proofs import check_once, keep
-from orl_runs import RELEASE, Run, run
+from orl_proofs import check_once
+from orl_runs import Run, run
 
-FILE = f"asynchronous_{RELEASE}.json"
 OBSERVE = ("--mode", "observe")
 
 
@@ -38,14 +36,6 @@ def started(folder: Path, ranks: int, *flags: str, env: dict[str, str] | None = 
     return run(folder, ranks, "--train.async_enable", *flags, options=OBSERVE, env=env, **changes)
 
 
-def says(found: Run, name: str, *texts: str) -> None:
-    """The run ended with an error that has `texts`; they are recorded."""
-    assert found.code != 0
-    for text in texts:
-        assert text in found.text, found.text[-20000:]
-    keep(FILE, "said", name, value=list(texts))
-
-
 def test_every_completion_has_the_version_of_the_weights_that_its_engine_had(place: Path) -> None:
     """Two ranks, two engines, a queue of two rollouts; six rollouts of two steps over two episodes."""
     changes = {"train__num_episodes": "2", "vllm__num_engines": "2", "train__async_queue_size": "2"}
@@ -54,7 +44,6 @@ def test_every_completion_has_the_version_of_the_weights_that_its_engine_had(pla
     said = asked.told(found.ledger, place / "ya" / "truth")
     asked.check_truth(said)
     assert 0 < asked.oldest(said) <= 2 * asked.STEPS
-    keep(FILE, "runs", "observed", value=said)
 
 
 def test_a_skipped_broadcast_shows_as_an_older_version_and_a_claimed_one_is_not_believed(place: Path) -> None:
@@ -67,22 +56,21 @@ def test_a_skipped_broadcast_shows_as_an_older_version_and_a_claimed_one_is_not_
     asked.check_truth(said)
     assert asked.versions(said) == {0: {0}, 1: {0}, 2: {0}}
     assert asked.oldest(said) == 2 * asked.STEPS
-    keep(FILE, "runs", "skipped", value=said)
 
 
 def test_a_version_that_is_rewritten_on_its_way_ends_the_run_before_it_is_trained(place: Path) -> None:
     found = started(place / "yc", 1, env={"BATCHBRIDGE_REWRITES": "2"})
-    says(found, "rewritten", "weights_version: a completion's version of the weights", "its engine sealed")
+    found.says("weights_version: a completion's version of the weights", "its engine sealed")
     assert not found.ledger.exists()
 
 
 def test_weights_that_come_while_completions_are_generated_end_the_run(place: Path) -> None:
     """OpenRLHF's lock does not hold; the first rollout is sound."""
     found = started(place / "yd", 1, env={"BATCHBRIDGE_UNLOCKED": "1"})
-    says(found, "unlocked", "weights_version: weights came while a completion was generated")
+    found.says("weights_version: weights came while a completion was generated")
 
 
 def test_partial_rollouts_are_refused_before_anything_is_generated(place: Path) -> None:
     found = started(place / "ye", 1, "--train.partial_rollout_enable")
-    says(found, "partial", "asynchronous: train.async_enable trains on", "without train.partial_rollout_enable")
+    found.says("asynchronous: train.async_enable trains on", "without train.partial_rollout_enable")
     assert not (place / "ye" / "truth" / "made").exists()

@@ -18,7 +18,7 @@ from typing import Any
 
 import orl_proofs as proofs
 import pytest
-from orl_proofs import GROUP, ROLLOUTS, keep, rounded, rows_of
+from orl_proofs import GROUP, ROLLOUTS, rows_of
 from test_runs_openrlhf import Run, prepared, run
 
 from batchbridge.ledger import diff, fingerprint, read_steps
@@ -28,7 +28,6 @@ from batchbridge_on_cpu.openrlhf.conversations import Conversations
 from batchbridge_on_cpu.openrlhf.scripted import command
 from batchbridge_on_cpu.trajectories import assert_same_end
 
-FILE = f"together_{version('openrlhf')}.json"
 SETTINGS = {
     "train__agent_func_path": str(agent.__file__),
     "algo__advantage__estimator": "reinforce_baseline",
@@ -81,7 +80,6 @@ def test_a_run_with_an_agent_is_the_plan(name: str, request: pytest.FixtureReque
     ]
     assert len(said["steps"]) == 2 * ROLLOUTS
     check_conversations(said)
-    keep(FILE, "runs", name.replace("_", " "), value=said)
 
 
 def check_conversations(run: dict[str, Any]) -> None:
@@ -105,6 +103,4 @@ def test_a_ring_of_two_ranks_trains_what_one_rank_does(one_rank: Run, ring: Run)
     compared = diff(one_rank.ledger, ring.ledger, rtol=1e-4)
     assert compared.equal, compared.text()
     case = "openrlhf, sgd: the stock entry with an agent on one rank and on a ring of two"
-    apart = assert_same_end(case, one_rank.weights("policy"), ring.weights(), one_rank.weights())
-    keep(FILE, "figures", "moved", value=rounded(apart.moved))
-    keep(FILE, "figures", "apart: ring", value=rounded(apart.said))
+    assert_same_end(case, one_rank.weights("policy"), ring.weights(), one_rank.weights())

@@ -1,13 +1,12 @@
-"""What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
+"""What is asked of the running trainer's runs, and the figures of docs/open_instruct.md that they leave.
 
-A record is JSON: `gradients` by number of ranks (what native/gradients.py measured), `jobs` by name (`summary` of a
-ledger), `script` (what native/launched.py left). native/record_proofs.py makes the recorded ones.
+What was measured is JSON: `gradients` by number of ranks (native/gradients.py), `jobs` by name (`summary` of a ledger),
+`script` (what native/launched.py left).
 """
 
 from __future__ import annotations
 
 import math
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,38 +230,6 @@ TAMPERED: Mapping[str, str] = {
 
 CLIP_NORM = "carried.max_gradient_norm: 1000000000.0 in the checkpoint, 100000000.0 now"
 """What a resumed run's note says of its other clip norm."""
-PARTS = ("candidates", "engine", "feed", "learners", "probe", "runtime", "sequences", "watching", "weights")
-"""Modules of the adapter that act on every wrapped learner."""
-SCRIPTS: Mapping[str, tuple[str, ...]] = {
-    # record -> the scripts of `native` that it is of
-    "gradients": ("gradients",),
-    "jobs": ("jobs", "killed", "ray_job"),
-    "script": ("launched",),
-    "tampering": ("tampering",),
-    "tools": ("tool_masks", "launched_tools"),
-    "environments": ("launched_environments",),
-    "sequences": ("sequences", "launched_shared"),
-    "olmo": ("olmo", "launched_olmo"),
-}
-BUILDS_ON: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("tool_masks", "sequences"), ("gradients",)),
-    **dict.fromkeys(("launched_tools", "launched_environments", "launched_shared", "launched_olmo"), ("launched",)),
-    "olmo": ("gradients", "tampering"),
-}
-"""Scripts of `native` that take another one's parts."""
-
-
-def code(*scripts: str) -> dict[str, str]:
-    """Digests of the code that runs of scripts of `native` are of, comments and docstrings aside: a record of other
-    code says nothing."""
-    import batchbridge_open_instruct as adapter
-
-    here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
-    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest_of"]
-    scripts += tuple(other for name in scripts for other in BUILDS_ON.get(name, ()))
-    modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
-    files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
-    return {f"{file.parent.name}/{file.name}": digest(file) for file in files}
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:
@@ -627,7 +594,7 @@ def figures(
     sequences: Mapping[str, Any],
     olmo: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The figures of docs/open_instruct.md, of the recorded proofs."""
+    """The figures of docs/open_instruct.md."""
     by_ranks = [gradients[ranks] for ranks in ("1", "2")]
     wrapped = [result for measured in by_ranks for result in measured["wrapped"]]
     native = [result for measured in by_ranks for result in measured["natively"]]
