@@ -1,4 +1,7 @@
-"""The texts of `make_figures.py`: each a table, made from what tests and benchmarks recorded."""
+"""The texts of `make_figures.py`: each a table, made from the figures that the matrix and the benchmarks left.
+
+A figure stands beside the commit and the date of its measuring, and may be older than the code.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +66,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
+def when(on: Mapping[str, str]) -> str:
+    """The commit and the date of a measuring."""
+    return f"measured on `{on['commit']}`, {on['date']}"
+
+
 def measured(rows: Sequence[Row]) -> str:
     """The table of "What was measured"; versions and device are said once for neighbours that share them."""
     before = ("", *(row.on for row in rows))
@@ -76,23 +84,24 @@ def measured(rows: Sequence[Row]) -> str:
 def suite(framework: str) -> Iterator[Row]:
     """Gradients and ends of the framework's runs of `tests/equivalence`."""
     found: dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]] = {}
+    figures = read("tests/equivalence/figures.json")
     others = [
         pair["first_gradient"]
-        for case in read("tests/equivalence/recorded.json").values()
+        for case in figures["cases"].values()
         for names, pair in case["pairs"]["observe"].items()
         if framework in {name.partition(" ")[0] for name in names.split(" / ")}
         and pair["first_gradient"] is not None
         and (pair["first_difference"] or {}).get("step") == 0
         and pair["first_difference"]["aspect"] in ("order", "membership")
     ]
-    for case in read("tests/equivalence/recorded.json").values():
+    for case in figures["cases"].values():
         for run, version in case["versions"].items():
             if run.partition(" ")[0] == framework:
                 gradients, ends = found.setdefault(version, ([], []))
                 gradients.append(case["oracle"][run])
                 ends.append(case["plain_torch"][run])
     for version, (gradients, ends) in found.items():
-        on = f"{framework} {version}, CPU, float32: {len(gradients)} runs of {SUITE}"
+        on = f"{framework} {version}, CPU, float32: {len(gradients)} runs of {SUITE}; {when(figures['measured_on'])}"
         worst = max(gradients, key=lambda one: one["of_the_bar"])
         error = max(one["error"] for one in gradients)
         yield Row(
@@ -116,7 +125,7 @@ def suite(framework: str) -> Iterator[Row]:
 
 def kernels(framework: str) -> Iterator[Row]:
     """Ends of runs that train the same, under other kernels."""
-    recorded = read("tests/kernels/recorded.json")
+    recorded = read("tests/kernels/figures.json")
     figures = [
         (case, figure)
         for found in recorded["figures"].values()
@@ -131,7 +140,7 @@ def kernels(framework: str) -> Iterator[Row]:
     yield Row(
         "policies at the end of runs with other splits and ranks, and of the plan in plain torch",
         f"{recorded['machine']}, float32: {len(sound)} comparisons under {len(recorded['figures'])} sets of kernels "
-        f"({KERNELS})",
+        f"({KERNELS}); {when(recorded['measured_on'][framework])}",
         f"at most {digits(max(sound.values()))} of their change",
         TRAJECTORY,
         f"runs with one fault: at least {digits(control)}",
@@ -170,6 +179,16 @@ def published(framework: str) -> Iterator[Row]:
             )
 
 
+def by_age(release: str) -> list[int]:
+    """What releases are sorted by."""
+    return [int(part) for part in re.findall(r"\d+", release)]
+
+
+def newest(releases: Iterable[str]) -> str:
+    """The newest release of several."""
+    return max(releases, key=by_age)
+
+
 # ---- one block each
 
 
@@ -199,7 +218,7 @@ def trl_history() -> str:
     history = ADAPTERS / "trl" / "history"
     verdicts = Counter(str(row["trl"]) for row in lines(history / "verdicts.jsonl"))
     steps = Counter(str(row["trl"]) for row in lines(history / "steps.jsonl"))
-    releases = sorted({*verdicts, *steps}, key=lambda release: [int(part) for part in release.split(".")])
+    releases = sorted({*verdicts, *steps}, key=by_age)
     return table(
         ("TRL", "verdicts kept", "runs kept, step by step"),
         [(release, str(verdicts[release]), str(steps[release])) for release in releases],
@@ -209,8 +228,9 @@ def trl_history() -> str:
 def verl() -> str:
     """docs/verl.md: what was measured."""
     native = ADAPTERS / "verl" / "native"
-    ((release, found),) = read(native / "measured.json").items()
-    on = f"verl {release}, CPU, float32"
+    every = read(ADAPTERS / "verl" / "figures.json")
+    found = every[release := newest(every)]
+    dated = {what: f"verl {release}, CPU, float32; {when(of.pop('measured_on'))}" for what, of in found.items()}
     ends = {other: case["said"] for other, case in found["ends"].items()}
     verdicts = Counter(str(row["version"]) for row in lines(ADAPTERS / "verl" / "validator_verdicts.jsonl"))
     drawn = constant(native / "test_rules_against_verl.py", "CONFIGURATIONS")
@@ -218,9 +238,9 @@ def verl() -> str:
     policies = {name: case for name, case in found["gradient"].items() if name not in critics}
     unwrapped = (case["bars"] for name, case in found["natively"].items() if name.startswith(("geo_mean", "seq-mean")))
     since = (
-        ("the same of a critic's optimizer steps, values clipped and not", critics),
-        ("the same with corrections towards the sampler, or its log-probabilities", found.get("corrected", {})),
-        ("the same of losses that choose tokens, given their choice", found.get("chosen", {})),
+        ("the same of a critic's optimizer steps, values clipped and not", "gradient", critics),
+        ("the same with corrections towards the sampler, or its log-probabilities", "corrected", found["corrected"]),
+        ("the same of losses that choose tokens, given their choice", "chosen", found["chosen"]),
     )
     return measured(
         [
@@ -229,7 +249,7 @@ def verl() -> str:
                 ", ranks",
                 Row(
                     "gradient of every optimizer step against the float64 oracle",
-                    on,
+                    dated["gradient"],
                     "",
                     GRADIENT,
                     f"unwrapped null factor, geo_mean, filler rows in B: at least {min(unwrapped):,.0f} times the bar",
@@ -238,13 +258,17 @@ def verl() -> str:
             gradients(
                 found["packed"],
                 ", rows|, (one|two) sequence",
-                Row("the same on packed rows, and with Ulysses", on, "", GRADIENT),
+                Row("the same on packed rows, and with Ulysses", dated["packed"], "", GRADIENT),
             ),
-            gradients(found["images"], ", (packed|one|two)", Row("the same of prompts with images", on, "", GRADIENT)),
-            *(gradients(cases, ", ranks", Row(what, on, "", GRADIENT)) for what, cases in since if cases),
+            gradients(
+                found["images"],
+                ", (packed|one|two)",
+                Row("the same of prompts with images", dated["images"], "", GRADIENT),
+            ),
+            *(gradients(cases, ", ranks", Row(what, dated[group], "", GRADIENT)) for what, group, cases in since),
             Row(
                 "policy at the end: one rank, V0, a sequence group against V1 on two ranks",
-                on,
+                dated["ends"],
                 f"at most {digits(max(ends[name] for name in ('one_rank', 'v0', 'sequence')))} of its change",
                 TRAJECTORY,
                 f"unwrapped V0 {ends['unwrapped V0'] * 100:.0f} %, unwrapped V1 {ends['unwrapped V1'] * 100:.0f} %",
@@ -252,8 +276,10 @@ def verl() -> str:
             *suite("verl"),
             *kernels("verl"),
             *cost("verl"),
-            *handed_over("one_step_off_policy", found.get("one_step_off", {}), on, "all"),
-            *handed_over("fully_async_policy", found.get("fully_async", {}), on, "nine in ten, the others older ones"),
+            *handed_over("one_step_off_policy", found["one_step_off"], dated["one_step_off"], "all"),
+            *handed_over(
+                "fully_async_policy", found["fully_async"], dated["fully_async"], "nine in ten, the others older ones"
+            ),
             Row(
                 "random configurations near the rules' boundaries, against verl's `validate_config`",
                 f"verl {release}",
@@ -272,17 +298,16 @@ def verl() -> str:
 
 
 def handed_over(program: str, cases: dict[str, dict[str, float]], on: str, bar: str) -> Iterator[Row]:
-    """The row of completions whose weights are told, where such runs were recorded."""
-    if cases:
-        count = int(sum(case["completions"] for case in cases.values()))
-        same = int(sum(case.get("same", case["completions"]) for case in cases.values()))
-        oldest = int(max(case["oldest"] for case in cases.values()))
-        yield Row(
-            f"completions of {program} whose weights the ledger names as the engine held them",
-            on,
-            f"{same} of {count}; up to {oldest} optimizer steps old",
-            bar,
-        )
+    """The row of completions whose weights are told."""
+    count = int(sum(case["completions"] for case in cases.values()))
+    same = int(sum(case.get("same", case["completions"]) for case in cases.values()))
+    oldest = int(max(case["oldest"] for case in cases.values()))
+    yield Row(
+        f"completions of {program} whose weights the ledger names as the engine held them",
+        on,
+        f"{same} of {count}; up to {oldest} optimizer steps old",
+        bar,
+    )
 
 
 def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
@@ -295,23 +320,27 @@ def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
 
 def openrlhf() -> str:
     """docs/openrlhf.md: what was measured."""
-    recorded, native = ADAPTERS / "openrlhf" / "recorded", ADAPTERS / "openrlhf" / "native"
-    found = read(recorded / "measured.json")
-    releases = sorted(found, key=lambda release: [int(part) for part in release.split(".")])
-    newest, cases = releases[-1], [case for figures in found.values() for case in figures.items()]
+    native, found = ADAPTERS / "openrlhf" / "native", read(ADAPTERS / "openrlhf" / "figures.json")
+    releases = sorted(found, key=by_age)
+    newest, cases = releases[-1], [case for figures in found.values() for case in figures["native"].items()]
     oracle = [(name, case) for name, case in cases if name.startswith("gradient of ")]
     fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
     named = ("filtered fit, own", "filtered fit, passes")
     most = max((case for name, case in cases if name.startswith(named)), key=lambda case: case["error"])
-    critics = [case for figures in read(recorded / "critics.json").values() for case in figures.items()]
+    critics = [case for figures in found.values() for case in figures["critics"].items()]
     of_critics = [case for name, case in critics if "gae, gradient of the " in name]
     divided = min(case["of_the_bar"] for name, case in critics if name.startswith("gae, alone"))
-    runs = read(recorded / f"runs_{newest}.json")["figures"]
-    parts = read(recorded / f"tensors_{newest}.json")["figures"]
+    runs, parts = (found[newest][name] for name in ("runs", "tensors"))
     cut = [case for name, case in parts.items() if name.startswith("gradient of ")]
     rounds = max((case["in float32"] for case in cut), key=lambda case: case["error"])
     uncut = min(value for name, value in parts.items() if name.startswith("blind"))
-    every, one = f"OpenRLHF {listed(releases)}, CPU, float32", f"OpenRLHF {newest}, CPU, float32"
+    every = f"OpenRLHF {listed(releases)}, CPU, float32"
+    natives, with_critics = (
+        f"{every}; {listed(list(dict.fromkeys(when(of[group]['measured_on']) for of in found.values())))}"
+        for group in ("native", "critics")
+    )
+    one = f"OpenRLHF {newest}, CPU, float32; {when(found[newest]['native']['measured_on'])}"
+    ray = f"OpenRLHF {newest}, CPU, float32; {when(runs['measured_on'])}"
     pinned = dict(re.findall(r"(?m)^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text()))
     kept = lines(ADAPTERS / "openrlhf" / "parser_verdicts.jsonl")
     own = f"OpenRLHF {pinned['openrlhf']}, DeepSpeed {pinned['deepspeed']}"
@@ -319,7 +348,7 @@ def openrlhf() -> str:
         [
             Row(
                 "gradient of every optimizer step against the float64 oracle, ZeRO-1, 2 and 3",
-                every,
+                natives,
                 f"at most {digits(max(case['error'] for _, case in oracle))}, "
                 f"{max(case['of_the_bar'] for _, case in oracle)} of the bar; "
                 f"{len({name.rpartition(', ranks')[0] for name, _ in oracle})} objectives",
@@ -329,20 +358,20 @@ def openrlhf() -> str:
             ),
             Row(
                 "gradients of a whole `PPOTrainer.fit`",
-                every,
+                natives,
                 f"at most {digits(fit['error'])} where plain float32 errs by {digits(fit['float32'])}",
                 GRADIENT,
             ),
             Row(
                 "the same with dynamic filtering, on one rank and on two",
-                every,
+                natives,
                 f"at most {digits(most['error'])} where plain float32 errs by {digits(most['float32'])}",
                 GRADIENT,
                 "the first candidates, kept or not: more than 10 times the bar",
             ),
             Row(
                 "gradients of critic and policy with gae, padded and packed, on one rank and on two",
-                every,
+                with_critics,
                 f"at most {digits(max(case['error'] for case in of_critics))}, "
                 f"{max(case['of_the_bar'] for case in of_critics)} of the bar",
                 GRADIENT,
@@ -350,7 +379,7 @@ def openrlhf() -> str:
             ),
             Row(
                 "gradient of every optimizer step with tensor parallelism, ZeRO-1 and 2, one group of ranks and two",
-                f"OpenRLHF {newest}, CPU, passes in float64",
+                f"OpenRLHF {newest}, CPU, passes in float64; {when(parts['measured_on'])}",
                 f"at most {digits(max(case['error'] for case in cut))}; with passes in float32 at most "
                 f"{digits(rounds['error'])}, where three times plain float32's error is {digits(rounds['bar'])}",
                 "`3 x float32's epsilon`",
@@ -359,13 +388,13 @@ def openrlhf() -> str:
             Row(
                 "policy at the end with other micro-batches",
                 one,
-                f"{digits(found[newest]['fit, other micro-batches']['apart'])} of its change",
+                f"{digits(found[newest]['native']['fit, other micro-batches']['apart'])} of its change",
                 TRAJECTORY,
-                f"unwrapped: {found[newest]['fit, unwrapped']['apart'] * 100:.0f} %",
+                f"unwrapped: {found[newest]['native']['fit, unwrapped']['apart'] * 100:.0f} %",
             ),
             Row(
                 "parameters at the end of the stock entry under Ray: one rank, ZeRO-3, against two ranks with ZeRO-2",
-                one,
+                ray,
                 f"at most {digits(max(runs['apart: one rank'], runs['apart: zero 3']))} of their movement, itself "
                 f"{runs['moved'] * 100:.1f} % of their norm",
                 TRAJECTORY,
@@ -406,16 +435,13 @@ def openrlhf() -> str:
 
 def easyr1() -> str:
     """docs/easyr1.md: what its native tests measured, by release."""
-    recorded = ADAPTERS / "easyr1" / "recorded"
-    figures, rows = read(recorded / "figures.json"), []
-    versions = {version: lines(recorded / f"{version}.jsonl") for version in sorted(figures, reverse=True)}
-    for version in versions:
-        of, ends = figures[version], read(recorded / f"runs_{version}.json")["ends_apart"]
+    figures, rows = read(ADAPTERS / "easyr1" / "figures.json"), []
+    versions = sorted(figures, key=by_age, reverse=True)
+    for found in map(figures.get, versions):
+        of = found["text"]
         rows.append(
             {
-                "test_gradients_easyr1.py: gradient of every optimizer step against the float64 oracle": (
-                    f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar"
-                ),
+                "test_gradients_easyr1.py: gradient of every optimizer step against the float64 oracle": steps(of),
                 "... of how many objectives": str(of["objectives"]),
                 "... unwrapped, in bars: `seq` (`token` until 0.3.1); floors": (
                     f"{of['natively_bars']:,.0f}; " + (f"{of['floors_bars']:,.0f}" if of["floors_bars"] else "not run")
@@ -430,16 +456,20 @@ def easyr1() -> str:
                 "... unwrapped, no step has the planned members: apart by": f"{of['unwrapped_apart']:.0%}",
                 **easyr1_ulysses(of),
                 "the stock entry on one rank, cut by tokens: apart by, of its change": (
-                    digits(ends["stock entry on one rank"]) if "stock entry on one rank" in ends else "no token budget"
+                    digits(of["budget_apart"]) if "budget_apart" in of else "no token budget"
                 ),
-                **easyr1_images(recorded / f"images_{version}.json"),
-                **easyr1_videos(recorded / f"videos_{version}.json"),
-                **easyr1_lora(recorded / f"lora_{version}.json"),
+                **easyr1_parts(found),
             }
         )
-    commits = [f"{version} ({head['commit'][:7]})" for version, (head, *_) in versions.items()]
+    commits = [f"{version} ({figures[version]['text']['checkout'][:7]})" for version in versions]
     runs = table(("proof", *commits), [(what, *(row[what] for row in rows)) for what in rows[0]])
     return f"{runs}\n\n{measured([*suite('easyr1'), *kernels('easyr1'), *cost('easyr1'), *published('easyr1')])}"
+
+
+def steps(of: Mapping[str, Any]) -> str:
+    """How many optimizer steps were held against the oracle, and the worst of them; when, where it is said."""
+    said = f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar"
+    return f"{said}; {when(of['measured_on'])}" if "measured_on" in of else said
 
 
 def easyr1_ulysses(of: dict[str, Any]) -> dict[str, str]:
@@ -451,86 +481,49 @@ def easyr1_ulysses(of: dict[str, Any]) -> dict[str, str]:
     )
     if "ulysses_error" not in of:
         return dict.fromkeys(names, "refused")
-    worst = f"{of['ulysses_steps']} steps, at most {digits(of['ulysses_error'])}, {of['ulysses_of_the_bar']:.2f}"
+    worst = steps({name: of[f"ulysses_{name}"] for name in ("steps", "error", "of_the_bar")})
     apart = f"{digits(of['ulysses_apart'])}; {of['ulysses_unwrapped_apart']:.0%}"
-    return dict(zip(names, (f"{worst} of the bar", f"{of['ulysses_unscaled_bars']:,.0f}", apart), strict=True))
+    return dict(zip(names, (worst, f"{of['ulysses_unscaled_bars']:,.0f}", apart), strict=True))
 
 
-def easyr1_images(file: Path) -> dict[str, str]:
-    """Of one version: what test_images_easyr1.py measured, where images are followed."""
-    if not file.exists():
-        return dict.fromkeys(easyr1_images(file.with_name("images_0.3.3.dev0.json")), "refused")
-    record = read(file)
-    results = [result for case in record["gradients"].values() for result in case["wrapped"]]
-    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
-    controls = [case["controls"] for case in record["gradients"].values()]
-    tower = min(case["a trained tower"] for case in controls if "a trained tower" in case)
-    apart = record["apart"]
-    return {
-        "test_images_easyr1.py: the same gradients of rows with no, one or two images": (
-            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
-            f"{max(of_the_bar):.2f} of the bar"
+def easyr1_parts(found: dict[str, Any]) -> dict[str, str]:
+    """Of one version: what is measured of images, videos and LoRA, where they are followed."""
+    images, videos, lora = (found.get(name) for name in ("images", "videos", "lora"))
+    rows: dict[str, Callable[[], str]] = {
+        "test_images_easyr1.py: the same gradients of rows with no, one or two images": lambda: steps(images),
+        "... of how many families of models": lambda: str(images["families"]),
+        "... an oracle that is shown other pictures; that trains a frozen tower: at least, in bars": lambda: (
+            f"{images['other_pictures_bars']:,.0f}; {images['trained_tower_bars']:,.0f}"
         ),
-        "... of how many families of models": str(len({name.split(",")[0] for name in record["gradients"]}) - 2),
-        "... an oracle that is shown other pictures; that trains a frozen tower: at least, in bars": (
-            f"{min(case['other pictures'] for case in controls):,.0f}; {tower:,.0f}"
+        "... `fit` on 1 and 2 ranks; with KL and a frozen tower: apart by, of its change": lambda: (
+            f"{digits(images['ranks_apart'])}; {digits(images['penalised_apart'])}"
         ),
-        "... `fit` on 1 and 2 ranks; with KL and a frozen tower: apart by, of its change": (
-            f"{digits(apart['enforced, 1'])}; {digits(apart['penalised, tower frozen, 1'])}"
-        ),
-        "... unwrapped: apart by": f"{apart['observed, 2']:.0%}",
-    }
-
-
-def easyr1_videos(file: Path) -> dict[str, str]:
-    """Of one version: what test_videos_easyr1.py measured, where videos are followed."""
-    if not file.exists():
-        return dict.fromkeys(easyr1_videos(file.with_name("videos_0.3.3.dev0.json")), "refused")
-    cases = read(file)["gradients"].values()
-    results = [result for case in cases for result in case["wrapped"]]
-    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
-    controls = [case["controls"] for case in cases]
-
-    def least(name: str) -> str:
-        return f"{min(case[name] for case in controls if name in case):,.0f}"
-
-    named = ("first videos of two prompts exchanged", "frames backwards", "no videos", "a trained tower")
-    return {
-        "test_videos_easyr1.py: the same gradients of rows with no, one or two videos": (
-            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
-            f"{max(of_the_bar):.2f} of the bar"
-        ),
+        "... images, unwrapped: apart by": lambda: f"{images['unwrapped_apart']:.0%}",
+        "test_videos_easyr1.py: the same gradients of rows with no, one or two videos": lambda: steps(videos),
         "... an oracle with the videos of two prompts exchanged; with frames backwards; without videos; that trains a "
-        "frozen tower: at least, in bars": "; ".join(map(least, named)),
-        "... Qwen2-VL, an oracle with the positions of transformers: at least, in bars": least(
-            "positions of transformers"
+        "frozen tower: at least, in bars": lambda: "; ".join(
+            f"{videos[name]:,.0f}"
+            for name in ("first videos of two prompts exchanged", "frames backwards", "no videos", "a trained tower")
         ),
+        "... Qwen2-VL, an oracle with the positions of transformers: at least, in bars": lambda: (
+            f"{videos['positions of transformers']:,.0f}"
+        ),
+        "test_lora_easyr1.py: gradients of adapters": lambda: steps(lora),
+        "... an oracle whose adapters are 1 % larger: at least, in bars": lambda: (
+            f"{lora['larger_adapters_bars']:,.0f}"
+        ),
+        "... `fit` on 1 and 2 ranks; with KL in the loss; with images: apart by, of its change": lambda: "; ".join(
+            digits(lora[f"{name}_apart"]) for name in ("ranks", "penalised", "images")
+        ),
+        "... from the same plan in plain torch, float64; with one fault in it, at least": lambda: (
+            f"{digits(lora['plain_torch_apart'])}; {digits(lora['fault_apart'])}"
+        ),
+        "... with LoRA, unwrapped: apart by": lambda: f"{lora['unwrapped_apart']:.0%}",
     }
-
-
-def easyr1_lora(file: Path) -> dict[str, str]:
-    """Of one version: what test_lora_easyr1.py measured, where there is LoRA."""
-    if not file.exists():
-        return dict.fromkeys(easyr1_lora(file.with_name("lora_0.3.3.dev0.json")), "no LoRA")
-    record = read(file)
-    results = [result for case in record["gradients"].values() for result in case["wrapped"]]
-    of_the_bar = [result["error"] / max(1e-6, 3 * result["floor"]) for result in results]
-    apart, plain, faults = (record[name] for name in ("apart", "plain_torch", "plain_torch_with_a_fault"))
-    controls = [case["control"] for case in record["gradients"].values()]
-    return {
-        "test_lora_easyr1.py: gradients of adapters": (
-            f"{len(results)} steps, at most {digits(max(result['error'] for result in results))}, "
-            f"{max(of_the_bar):.2f} of the bar"
-        ),
-        "... an oracle whose adapters are 1 % larger: at least, in bars": f"{min(controls):,.0f}",
-        "... `fit` on 1 and 2 ranks; with KL in the loss; with images: apart by, of its change": "; ".join(
-            digits(apart[f"{name}, 1"]) for name in ("enforced", "penalised", "images")
-        ),
-        "... from the same plan in plain torch, float64; with one fault in it, at least": (
-            f"{digits(max(plain.values()))}; {digits(min(faults.values()))}"
-        ),
-        "... with LoRA, unwrapped: apart by": f"{apart['observed, 2']:.0%}",
-    }
+    if images is None:
+        lora_begins = list(rows).index("test_lora_easyr1.py: gradients of adapters")
+        return {what: "refused" if place < lora_begins else "no LoRA" for place, what in enumerate(rows)}
+    return {what: said() for what, said in rows.items()}
 
 
 def easyr1_against() -> str:

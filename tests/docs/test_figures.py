@@ -7,6 +7,7 @@ one is added.
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import json
 import re
@@ -253,8 +254,8 @@ def test_the_page_of_openrlhf_names_what_the_session_installs_and_every_release_
     pinned = dict(re.findall(r"^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text(), re.M))
     assert f"installs OpenRLHF {pinned['openrlhf']} and DeepSpeed {pinned['deepspeed']}" in text
     assert {row["version"] for row in lines(ADAPTERS / "openrlhf" / "parser_verdicts.jsonl")} == set(RELEASES)
-    for file in (ADAPTERS / "openrlhf" / "recorded").glob("runs_*.json"):
-        assert file.stem.removeprefix("runs_") in text
+    for release in json.loads((ADAPTERS / "openrlhf" / "figures.json").read_text(encoding="utf-8")):
+        assert release in text
 
 
 def test_the_page_of_easyr1_says_how_many_configurations_a_live_comparison_draws() -> None:
@@ -276,13 +277,60 @@ def test_the_page_of_trl_names_the_releases_that_sessions_prove() -> None:
 
 
 def test_what_is_called_far_beyond_the_bar_is() -> None:
-    verl = json.loads((ADAPTERS / "verl" / "native" / "measured.json").read_text(encoding="utf-8"))["0.9.1"]
-    openrlhf = json.loads((ADAPTERS / "openrlhf" / "recorded" / "measured.json").read_text(encoding="utf-8"))
-    alone = [case for found in openrlhf.values() for key, case in found.items() if key.startswith("alone, ")]
-    assert min(case["bars"] for case in (*verl["natively"].values(), *alone)) > 10_000
-    runs = [json.loads(file.read_text("utf-8")) for file in (ADAPTERS / "easyr1" / "recorded").glob("runs_*.json")]
-    on_one_rank = [apart for run in runs if (apart := run["ends_apart"].get("stock entry on one rank")) is not None]
-    assert (len(runs), len(on_one_rank)) == (4, 2)  # two releases have no token budget
+    verl, openrlhf, easyr1 = (
+        json.loads((ADAPTERS / name / "figures.json").read_text(encoding="utf-8"))
+        for name in ("verl", "openrlhf", "easyr1")
+    )
+    native = [case for name, case in verl["0.9.1"]["natively"].items() if name != "measured_on"]
+    alone = [case for of in openrlhf.values() for name, case in of["native"].items() if name.startswith("alone, ")]
+    assert min(case["bars"] for case in (*native, *alone)) > 10_000
+    on_one_rank = [of["text"]["budget_apart"] for of in easyr1.values() if "budget_apart" in of["text"]]
+    assert (len(easyr1), len(on_one_rank)) == (4, 2)  # two releases have no token budget
     assert max(on_one_rank) <= 1.0e-6
-    apart = verl["ends"]
-    assert min(apart[run]["said"] for run in ("unwrapped V0", "unwrapped V1")) > 10_000 * TRAJECTORY_BAR
+    ends = verl["0.9.1"]["ends"]
+    assert min(ends[run]["said"] for run in ("unwrapped V0", "unwrapped V1")) > 10_000 * TRAJECTORY_BAR
+
+
+FIGURES = [
+    *ADAPTERS.glob("*/figures.json"),
+    ROOT / "tests/equivalence/figures.json",
+    ROOT / "tests/kernels/figures.json",
+]
+
+
+def dates(value: Any) -> Iterator[dict[str, str]]:
+    """Every commit and date in a file of figures."""
+    if isinstance(value, dict):
+        yield from ([value] if {"commit", "date"} == value.keys() else ())
+        for inner in value.values():
+            yield from dates(inner)
+
+
+@pytest.mark.parametrize("file", FIGURES, ids=name)
+def test_figures_say_on_which_commit_and_day_they_were_measured_and_so_does_their_page(file: Path) -> None:
+    found = list(dates(json.loads(file.read_text(encoding="utf-8"))))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert found
+    for on in found:
+        assert re.fullmatch(r"[0-9a-f]{12}", on["commit"]), "measured on code that no commit has"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", on["date"])
+    assert any(f"`{on['commit']}`, {on['date']}" in text for on in found)
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules that write pages of their own, importable."""
+    for folder in ("tests/equivalence/native", "tests/adapters/open_instruct"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+
+def test_the_page_of_the_suite_is_that_of_its_figures(scripts: None) -> None:
+    report = importlib.import_module("report")
+    figures = json.loads((ROOT / "tests" / "equivalence" / "figures.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "equivalence.md").read_text(encoding="utf-8") == report.page(figures)
+
+
+def test_the_table_of_open_instruct_is_that_of_its_figures(scripts: None) -> None:
+    figures = json.loads((ADAPTERS / "open_instruct" / "figures.json").read_text(encoding="utf-8"))
+    table = importlib.import_module("oi_proofs").table(figures)
+    assert table in (ROOT / "docs" / "open_instruct.md").read_text(encoding="utf-8")

@@ -3,9 +3,9 @@
     python tests/kernels/record.py --python trl=.nox/trl/bin/python --python verl=... --python openrlhf=...
 
 Runs the named frameworks' own tests of trajectories with each set of kernels in `KERNELS` (a processor has those of its
-predecessors too, and the libraries can be told to take them) and holds every figure against its bar. The figures stand in
-figures.json beside this file, each framework's with its commit and date, and in the table of docs/testing.md. `nox -s
-kernels` starts it; `--table` only writes the table again.
+predecessors too, and the libraries can be told to take them) and holds every figure against its bar. Figures stand in
+figures.json beside this file, each framework's with its commit and date, and in the table of docs/testing.md.
+`nox -s kernels` starts it; `--table` only writes the table again.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def summary(ledger: Path) -> dict[str, Any]:
 
 def keep(group: str, name: str, value: Any) -> None:
     """Keeps a figure of the installed release."""
-    figures.keep(HERE / "figures.json", importlib.metadata.version("openrlhf"), group, name, value=value)
+    figures.keep(HERE / "figures.json", importlib.metadata.version("openrlhf"), group, {name: value})
 
 
 def keep_unwrapped(name: str, run: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,19 @@ def measured_on(place: Path) -> dict[str, str]:
     return {"commit": f"{commit}{'+changes' if changed else ''}", "date": datetime.date.today().isoformat()}
 
 
-def keep(file: Path, release: str, *path: str, value: Any) -> None:
-    """Puts a value of a framework's release into a file of figures, where that is asked for. Those of another commit
-    go: a release has figures of one."""
+def keep(file: Path, release: str, group: str, figures: Mapping[str, Any]) -> None:
+    """Puts figures of a framework's release into a file, where that is asked for. Those of the group that were measured
+    on another commit go: a group has figures of one."""
     if not asked():
         return
     with file.open("a+", encoding="utf-8") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)  # pytest's other process may keep some, too
         opened.seek(0)
         kept, now = json.loads(opened.read() or "{}"), measured_on(file)
-        if kept.get(release, {}).get(MEASURED_ON, {}).get("commit") != now["commit"]:
-            kept[release] = {MEASURED_ON: now}
-        node = kept[release]
-        for name in path[:-1]:
-            node = node.setdefault(name, {})
-        node[path[-1]] = value
+        of_release = kept.setdefault(release, {})
+        if of_release.get(group, {}).get(MEASURED_ON, {}).get("commit") != now["commit"]:
+            of_release[group] = {MEASURED_ON: now}
+        of_release[group] |= figures
         opened.truncate(0)
         opened.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 

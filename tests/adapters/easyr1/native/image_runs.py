@@ -199,7 +199,7 @@ def main(checkout: Path, place: Path) -> None:
         for name in image_proofs.cases_of(ranks)
     }
     found = {"gradients": measured, **everything(place, checkout)}
-    keep(FIGURES, version_of(checkout), "images", value=image_proofs.figures(found))
+    keep(FIGURES, version_of(checkout), "images", image_proofs.figures(found))
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ def whole(value: Any) -> Any:
 def main(checkout: Path, place: Path) -> None:
     version = version_of(checkout)
     found = runs_of(place, version)
-    keep(FIGURES, version, "checkout", value=commit_of(checkout))
-    keep(FIGURES, version, "text", value=proofs.figures(gradients_of(place, version), found))
+    text = proofs.figures(gradients_of(place, version), found)
+    keep(FIGURES, version, "text", {"checkout": commit_of(checkout), **text})
     keep_unwrapped(checkout, version, found["runs"])
 
 

@@ -242,7 +242,7 @@ def movement(start: Weights, end: Weights) -> float:
 def main(checkout: Path, place: Path) -> None:
     measured = {f"{name}, {ranks}": gradients(place, checkout, ranks, name) for name, ranks in lora_proofs.CASES}
     found = {"gradients": measured, **everything(place, checkout)}
-    keep(FIGURES, version_of(checkout), "lora", value=lora_proofs.figures(found))
+    keep(FIGURES, version_of(checkout), "lora", lora_proofs.figures(found))
 
 
 if __name__ == "__main__":

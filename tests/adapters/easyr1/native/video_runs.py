@@ -37,7 +37,7 @@ def gradients(place: Path, checkout: Path, ranks: int, name: str) -> dict[str, A
 
 def main(checkout: Path, place: Path) -> None:
     measured = {f"{name}, {ranks}": gradients(place, checkout, ranks, name) for name, ranks in video_proofs.CASES}
-    keep(FIGURES, version_of(checkout), "videos", value=video_proofs.figures(measured))
+    keep(FIGURES, version_of(checkout), "videos", video_proofs.figures(measured))
 
 
 if __name__ == "__main__":

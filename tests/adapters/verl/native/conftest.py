@@ -27,7 +27,7 @@ def record() -> Callable[..., None]:
 
     def kept(what: str, case: str, **figures: float) -> None:
         two = {name: value if isinstance(value, int) else rounded(value) for name, value in figures.items()}
-        keep(FIGURES, importlib.metadata.version("verl"), what, case, value=two)
+        keep(FIGURES, importlib.metadata.version("verl"), what, {case: two})
 
     return kept
 
