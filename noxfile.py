@@ -47,6 +47,8 @@ nox.options.sessions = [
     "trl_oldest",
     "openrlhf",
     "verl",
+    "easyr1",
+    "open_instruct",
     "equivalence",
 ]
 
@@ -435,25 +437,70 @@ def verl_full(session: nox.Session, release: str) -> None:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def easyr1(session: nox.Session) -> None:
-    """EasyR1's own code: random configurations, gradients, full runs. By name only: BATCHBRIDGE_EASYR1: a checkout."""
+    """EasyR1's own code, three processor minutes of it, where BATCHBRIDGE_EASYR1 names a checkout: gradients, a step
+    that is tampered with, a run that is killed and goes on. Skipped elsewhere: it is on no package index."""
     if not os.environ.get("BATCHBRIDGE_EASYR1"):
-        session.error("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
+        session.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
+    install_easyr1(session)
+    pytest(session, *native("adapters/easyr1"), "-m", "smoke")
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+def easyr1_full(session: nox.Session) -> None:
+    """EasyR1's own code: random configurations, gradients, full runs. By name only: BATCHBRIDGE_EASYR1: a checkout."""
+    checkout = os.environ.get("BATCHBRIDGE_EASYR1") or session.error(
+        "BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md"
+    )
+    old = install_easyr1(session)
+    (folder,) = native("adapters/easyr1")
+    runs = session.env["BATCHBRIDGE_EASYR1_RUNS"] = tempfile.mkdtemp(prefix="e")  # paths of Ray's sockets must be short
+    pytest(session, "tests/adapters/easyr1", "-k", "own_code")
+    pytest(session, folder)
+    for script in ("keep_figures", *(() if old else ("image_runs", "video_runs", "lora_runs"))):
+        keep_figures(session, f"{folder}/{script}.py", checkout, runs)
+
+
+def install_easyr1(session: nox.Session) -> bool:
+    """What the checkout's release runs with; whether that is an old one, without images and LoRA."""
     package = Path(os.environ["BATCHBRIDGE_EASYR1"], "verl", "__init__.py").read_text(encoding="utf-8")
     old = any(f'"{version}"' in package for version in ("0.3.0", "0.3.1"))  # they import what transformers 4.53 lost
     constraints, more = ("easyr1_0.3.1", ("tensorboard",)) if old else ("easyr1", ())
     install(session, constraints, f"torch=={TORCH}", *EASYR1, *more, *TEST, ON_CPU, ".")
-    pytest(session, "tests/adapters/easyr1", "-k", "own_code")
-    pytest(session, *native("adapters/easyr1"))
+    return old or '"0.3.2"' in package
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def open_instruct(session: nox.Session) -> None:
+    """Open-Instruct's learner, three processor minutes of it, where BATCHBRIDGE_OPEN_INSTRUCT names a checkout, e6c3044;
+    skipped elsewhere, as `easyr1`."""
+    if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
+        session.skip("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
+    install_open_instruct(session)
+    pytest(session, *native("adapters/open_instruct"), "-m", "smoke")
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+def open_instruct_full(session: nox.Session) -> None:
     """Open-Instruct's learner, and its script: gradients, jobs. By name only; BATCHBRIDGE_OPEN_INSTRUCT: e6c3044."""
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
+    install_open_instruct(session)
+    (folder,) = native("adapters/open_instruct")
+    runs = session.env["BATCHBRIDGE_OPEN_INSTRUCT_RUNS"] = tempfile.mkdtemp(prefix="o")  # short, as above
+    pytest(session, folder)
+    keep_figures(session, f"{folder}/keep_figures.py", runs)
+
+
+def install_open_instruct(session: nox.Session) -> None:
+    """What its script and data loader import on a CPU."""
     install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ON_CPU, ".")
     install_deepspeed(session, "open_instruct")
-    pytest(session, *native("adapters/open_instruct"))
+
+
+def keep_figures(session: nox.Session, script: str, *words: str) -> None:
+    """Keeps the figures of runs, where BATCHBRIDGE_RECORD=1 asks for it, as `matrix` does."""
+    if os.environ.get("BATCHBRIDGE_RECORD") == "1":
+        session.run("python", script, *words, env=ENVIRONMENT)
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python
@@ -481,8 +528,10 @@ def equivalence_full(session: nox.Session) -> None:
     """The whole matrix, and its page; by name only. EasyR1 and Open-Instruct take part where BATCHBRIDGE_EASYR1 and
     BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
     folder = compare(session, environments(session, "trl", "verl", "openrlhf", *checkouts()), "--all")
-    written = ("docs/equivalence.md", "tests/equivalence/recorded.json")
-    session.run(sys.executable, "tests/equivalence/native/report.py", folder, *written, external=True)
+    written = ("docs/equivalence.md", "tests/equivalence/figures.json")
+    session.run(
+        str(ROOT / ".nox/trl/bin/python"), "tests/equivalence/native/report.py", folder, *written, external=True
+    )
 
 
 @nox.session(venv_backend="none")
@@ -491,6 +540,34 @@ def kernels(session: nox.Session) -> None:
     pythons = environments(session, "trl", "openrlhf", "verl", *checkouts())
     named = [f"--python={name}={python}" for name, python in pythons.items()]
     session.run(sys.executable, "tests/kernels/record.py", *named, external=True, env=ENVIRONMENT)
+
+
+MATRIX = (
+    *("trl_full", "trl_history", "openrlhf_full", "openrlhf_runs", "verl_full", "easyr1_full", "open_instruct_full"),
+    *("equivalence_full", "kernels"),
+)
+"""Everything that is too long for a commit: benches, releases, kernels, the whole suite."""
+
+
+@nox.session(venv_backend="none")
+def matrix(session: nox.Session) -> None:
+    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`; those of
+    EasyR1 and Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
+    if unknown := set(session.posargs) - set(MATRIX):
+        session.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(MATRIX)}")
+    parts = session.posargs or MATRIX
+    session.run(sys.executable, "-m", "nox", "-s", *parts, external=True, env={"BATCHBRIDGE_RECORD": "1"})
+    session.run(sys.executable, "docs/make_figures.py", external=True)
+
+
+@nox.session(venv_backend="none")
+def mutations(session: nox.Session) -> None:
+    """Every module that acts on a run, tampered with once: which tests find it; by name only, hours."""
+    core = f"core-{interpreters()[0]}"
+    pythons = environments(session, core, "trl", "openrlhf", "verl", *checkouts())
+    named = [f"--python={name.partition('-')[0]}={python}" for name, python in pythons.items()]
+    words = ("tests/repository/mutations.py", *named, *session.posargs)
+    session.run(sys.executable, *words, external=True, env=ENVIRONMENT)
 
 
 def checkouts() -> list[str]:
@@ -504,7 +581,7 @@ def environments(session: nox.Session, *names: str) -> dict[str, Path]:
     for name in names:
         again = ("--envdir", str(folder), "-s", name, "--reuse-existing-virtualenvs", "--install-only")
         session.run(sys.executable, "-m", "nox", *again, external=True)
-    return {name: folder / name / "bin" / "python" for name in names}
+    return {name: folder / name.replace(".", "-") / "bin" / "python" for name in names}
 
 
 def compare(session: nox.Session, pythons: dict[str, Path], *options: str) -> str:

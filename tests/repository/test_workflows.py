@@ -71,6 +71,49 @@ def test_there_is_a_job_for_every_default_session_and_every_python() -> None:
     assert matrix() == wanted | {f"core-{python}": python for python in pythons}
 
 
+CHECKOUTS = {"easyr1": ("hiyouga/EasyR1", "easyr1.md"), "open_instruct": ("allenai/open-instruct", "open_instruct.md")}
+"""Frameworks on no package index: their repositories, and the page that names the commit."""
+
+
+@pytest.mark.parametrize("session", CHECKOUTS)
+def test_a_framework_on_no_package_index_is_checked_out_at_the_commit_that_its_page_names(session: str) -> None:
+    repository, page = CHECKOUTS[session]
+    job = WORKFLOWS["ci.yml"]["jobs"]["session"]
+    (one,) = [one for one in job["strategy"]["matrix"]["include"] if one["session"] == session]
+    assert one["repository"] == repository
+    assert one["ref"][:7] in (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (out,) = [step["with"] for step in job["steps"] if step.get("if") == "matrix.repository"]
+    assert (out["repository"], out["ref"]) == ("${{ matrix.repository }}", "${{ matrix.ref }}")
+    named = job["env"][f"BATCHBRIDGE_{session.upper()}"]
+    assert named == f"${{{{ matrix.session == '{session}' && format('{{0}}/{out['path']}', github.workspace) || '' }}}}"
+    night = WORKFLOWS["nightly.yml"]["jobs"]["matrix"]["steps"]
+    (there,) = [step["with"] for step in night if step.get("with", {}).get("repository") == repository]
+    assert there["ref"] == one["ref"]
+
+
+def test_the_night_runs_every_part_of_the_matrix() -> None:
+    (parts,) = [
+        ast.literal_eval(node.value)
+        for node in noxfile().body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MATRIX"
+    ]
+    assert WORKFLOWS["nightly.yml"]["jobs"]["matrix"]["strategy"]["matrix"]["part"] == list(parts)
+    assert set(parts) <= every_session() - set(default_sessions())
+
+
+SMOKE = re.compile(r"pytest\.mark\.smoke")
+
+
+@pytest.mark.parametrize("framework", ["trl", "verl", "openrlhf", "easyr1", "open_instruct"])
+def test_every_framework_has_gradients_tampering_and_a_run_that_goes_on_in_a_default_session(framework: str) -> None:
+    native = ROOT / "tests" / "adapters" / framework / "native"
+    marked = {path.name for path in native.glob("test_*.py") if SMOKE.search(path.read_text(encoding="utf-8"))}
+    texts = "\n".join((native / name).read_text(encoding="utf-8") for name in sorted(marked))
+    for word in ("gradient", "tampered", "resum"):
+        assert re.search(rf"def test_\w*{word}", texts), word
+    assert framework in default_sessions()
+
+
 def test_a_job_runs_the_readmes_command_for_its_session() -> None:
     (step,) = [step for step in WORKFLOWS["ci.yml"]["jobs"]["session"]["steps"] if "run" in step]
     assert step["run"] == f'{readme_command("test-command")} --session "$SESSION"'
@@ -79,14 +122,14 @@ def test_a_job_runs_the_readmes_command_for_its_session() -> None:
 
 def test_every_session_that_a_workflow_names_exists() -> None:
     named = {name for _, step in RUN for name in re.findall(r"--session (\w+)", step["run"])}
-    assert named == {"upstream"}
+    assert named == {"upstream", "matrix", "mutations"}
     assert named | {name.partition("-")[0] for name in matrix()} <= every_session()
 
 
 @pytest.mark.parametrize(("name", "job"), JOBS)
 def test_a_job_has_a_time_limit_and_may_do_no_more_than_it_needs(name: str, job: str) -> None:
     workflow, body = WORKFLOWS[name], JOBS[name, job]
-    assert 0 < int(body["timeout-minutes"]) <= 180
+    assert 0 < int(body["timeout-minutes"]) <= (360 if name == "nightly.yml" else 180)
     assert workflow["concurrency"]["group"]
     allowed: Any = body.get("permissions", workflow["permissions"])
     assert allowed == {"contents": "read"} | ({"issues": "write"} if name == "upstream.yml" else {})

@@ -42,6 +42,8 @@ BENCHES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 """What native/gradients.py and native/tampering.py measure on: ranks, and settings."""
 FEW = ("ulysses, 4", "ulysses, padded")
 """Benches with two objectives: what differs there is where rows are."""
+SMOKE = "ulysses, padded"
+"""The bench of every commit: two objectives on two ranks."""
 MEASURED_ON = {"gradients": tuple(BENCHES), "tampering": ("1", "2", "ulysses, 2")}
 LEFT = {"gradients": "measured.json", "tampering": "tampering.json", "signs": "signs.json"}
 """Script -> the benches that it measures on, and the file that it leaves."""

@@ -143,6 +143,7 @@ def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(one: Path) -
     proofs.check_members(fit_run(one, "orderly", 1))
 
 
+@pytest.mark.smoke
 def test_verifying_ends_a_run_that_is_tampered_with_in_step_3_before_its_update(fit: Fit) -> None:
     proofs.check_tampered_with(fit_failed(fit(1, proofs.TAMPERED_WITH), proofs.TAMPERED_WITH))
 
@@ -208,6 +209,7 @@ def test_ranks_do_not_change_a_filtered_run(fit: Fit) -> None:
     assert_same_end("easyr1, filtered: one rank and two", first, end(one, "filtered"), end(two, "filtered"))
 
 
+@pytest.mark.smoke
 def test_a_filtered_run_that_is_resumed_offers_the_next_candidates(fit: Fit) -> None:
     uninterrupted = fit(2, "filtered")
     assert fit_failed(fit(2, "filtered, killed", BATCHBRIDGE_KILL=proofs.KILL), "filtered, killed")["code"] != 0

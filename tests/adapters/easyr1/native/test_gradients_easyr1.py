@@ -16,7 +16,13 @@ from started import measured_by
 SCRIPT = Path(__file__).parent / "gradients.py"
 
 
-@pytest.fixture(scope="module", params=proofs.MEASURED_ON["gradients"])
+BENCHES = [
+    pytest.param(bench, marks=pytest.mark.smoke) if bench == proofs.SMOKE else bench
+    for bench in proofs.MEASURED_ON["gradients"]
+]
+
+
+@pytest.fixture(scope="module", params=BENCHES)
 def measured(request: pytest.FixtureRequest, place: Path, checkout: Path, release: str) -> tuple[str, dict[str, Any]]:
     """What was measured on a bench."""
     if request.param not in proofs.measured_on("gradients", release):

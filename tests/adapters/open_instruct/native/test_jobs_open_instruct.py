@@ -27,7 +27,7 @@ from batchbridge_on_cpu.trajectories import (
 Ran = Callable[..., Path]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.smoke), 2], ids=["one rank", "two ranks"])
 def jobs(request: pytest.FixtureRequest, ran: Ran) -> tuple[int, Path]:
     return request.param, ran("jobs", request.param, "resumed.json")
 

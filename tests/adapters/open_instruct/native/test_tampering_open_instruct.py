@@ -14,7 +14,7 @@ import oi_proofs as proofs
 import pytest
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.smoke), 2], ids=["one rank", "two ranks"])
 def measured(request: pytest.FixtureRequest, ran: Callable[..., Path]) -> tuple[int, dict[str, Any]]:
     """What was measured on so many ranks."""
     folder = ran("tampering", request.param, "tampering.json")

@@ -19,7 +19,7 @@ def left(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.smoke), 2])
 def test_gradients_leave_a_tools_tokens_out(ran: Ran, ranks: int) -> None:
     measured = left(ran("tool_masks", ranks, "finished"), "measured")
     assert measured["ranks"] == ranks

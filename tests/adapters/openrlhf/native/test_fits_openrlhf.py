@@ -154,6 +154,7 @@ def test_openrlhfs_own_logger_gets_the_ledgers_numbers(folder: Path, run: str, r
         assert 0 < numbers["batchbridge/drift"] < 1e-5
 
 
+@pytest.mark.smoke
 def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], folder: Path) -> None:
     assert measured["resumed"] == {"steps": [4, 5], "equal": True}
     whole = list(read_steps(folder / "own"))

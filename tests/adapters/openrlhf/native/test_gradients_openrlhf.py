@@ -81,7 +81,7 @@ def measured(folders: Folders) -> Measured:
     return Measured(folders)
 
 
-@pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.smoke), 2], ids=["one rank", "two ranks"])
 def ranks(request: pytest.FixtureRequest) -> int:
     value: int = request.param
     return value

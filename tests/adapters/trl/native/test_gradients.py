@@ -58,7 +58,13 @@ def train(built: Any) -> Captured:
     return captured
 
 
-@pytest.mark.parametrize(("loss_type", "split", "beta"), cells(LOSSES, SPLITS, [0.0, 0.1]))
+@pytest.mark.parametrize(
+    ("loss_type", "split", "beta"),
+    [
+        pytest.param(*cell, marks=[pytest.mark.smoke] * (cell[0] in ("grpo", "bnpo")))
+        for cell in cells(LOSSES, SPLITS, [0.0, 0.1])
+    ],
+)
 def test_every_step_has_the_oracles_gradient(
     trainer: Callable[..., Any], loss_type: str, split: str, beta: float
 ) -> None:

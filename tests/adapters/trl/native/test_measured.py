@@ -115,6 +115,7 @@ def test_a_loss_that_cannot_be_run_on_a_made_up_batch_is_refused_with_its_error(
 # ---- in a step
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["enforce", "verify"])
 @pytest.mark.parametrize("way", tampering.WAYS)
 def test_a_step_that_is_tampered_with_is_not_applied(trainer: Callable[..., Any], way: str, mode: str) -> None:
@@ -175,6 +176,7 @@ def test_the_same_runs_go_through_where_nobody_tampers(trainer: Callable[..., An
         assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
 
 
+@pytest.mark.smoke
 def test_tampering_on_one_rank_stops_every_rank_in_the_same_step(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}

@@ -61,6 +61,7 @@ def build(folder: Path, **changes: Any) -> Any:
     return scripted_trainer(folder, reference=tiny_policy(seed=1), **RUN | changes)
 
 
+@pytest.mark.smoke
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     whole = wrap(build(tmp_path / "whole"), ledger=tmp_path / "whole_ledger")
     whole.train()

@@ -63,7 +63,7 @@ def measured(folder: Callable[[int], Path]) -> Callable[[int], dict[str, Any]]:
     return lambda ranks: torch.load(folder(ranks) / "measured.pt", weights_only=True)
 
 
-@pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.smoke), 2], ids=["one rank", "two ranks"])
 def ranks(request: pytest.FixtureRequest) -> int:
     value: int = request.param
     return value

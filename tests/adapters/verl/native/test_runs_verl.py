@@ -863,7 +863,7 @@ def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(place: Path)
         assert trained == sorted((member.prompt, member.sample) for member in plan.step(step["step"]).members)
 
 
-@pytest.mark.by_hand
+@pytest.mark.smoke
 def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run, record: Callable[..., None]) -> None:
     assert killed.code != 0
     assert "died" in killed.text or "killed" in killed.text.lower()
@@ -873,7 +873,7 @@ def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run, 
     record("run", "killed", whole_steps=len(numbers))
 
 
-@pytest.mark.by_hand
+@pytest.mark.smoke
 def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run, record: Callable[..., None]) -> None:
     assert resumed.code == 0, resumed.text[-20000:]
     compared = diff(two_ranks.ledger, resumed.ledger, exact=True)
