@@ -471,8 +471,8 @@ def install_easyr1(session: nox.Session) -> bool:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def open_instruct(session: nox.Session) -> None:
-    """Open-Instruct's learner, three processor minutes of it, where BATCHBRIDGE_OPEN_INSTRUCT names a checkout, e6c3044;
-    skipped elsewhere, as `easyr1`."""
+    """Open-Instruct's learner, three processor minutes of it, where BATCHBRIDGE_OPEN_INSTRUCT names a checkout
+    (e6c3044); skipped elsewhere, as `easyr1`."""
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.skip("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
     install_open_instruct(session)
@@ -543,8 +543,15 @@ def kernels(session: nox.Session) -> None:
 
 
 MATRIX = (
-    *("trl_full", "trl_history", "openrlhf_full", "openrlhf_runs", "verl_full", "easyr1_full", "open_instruct_full"),
-    *("equivalence_full", "kernels"),
+    "trl_full",
+    "trl_history",
+    "openrlhf_full",
+    "openrlhf_runs",
+    "verl_full",
+    "easyr1_full",
+    "open_instruct_full",
+    "equivalence_full",
+    "kernels",
 )
 """Everything that is too long for a commit: benches, releases, kernels, the whole suite."""
 
