@@ -453,7 +453,7 @@ def easyr1_full(session: nox.Session) -> None:
     )
     old = install_easyr1(session)
     (folder,) = native("adapters/easyr1")
-    runs = session.env["BATCHBRIDGE_EASYR1_RUNS"] = tempfile.mkdtemp(prefix="e")  # paths of Ray's sockets must be short
+    runs = session.env["BATCHBRIDGE_EASYR1_RUNS"] = tempfile.mkdtemp(prefix="e")  # short, for Ray's sockets
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
     pytest(session, folder)
     for script in ("keep_figures", *(() if old else ("image_runs", "video_runs", "lora_runs"))):
@@ -558,8 +558,8 @@ MATRIX = (
 
 @nox.session(venv_backend="none")
 def matrix(session: nox.Session) -> None:
-    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`; those of
-    EasyR1 and Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
+    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`. EasyR1
+    and Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
     if unknown := set(session.posargs) - set(MATRIX):
         session.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(MATRIX)}")
     parts = session.posargs or MATRIX

@@ -37,7 +37,7 @@ WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in WORKSHOP))
 RUNNING = re.compile(
     r"engine|driver|trainer\w*|feed|observe|watching|epochs|rows|shares|launched|composed\w*|step_driver"
 )
-"""Modules of an adapter that act on a run, and speak when it breaks: recorded runs hold digests of their code."""
+"""Modules of an adapter that act on a run, and speak when it breaks."""
 CANONICAL = ("writing.py", "writing_carried.py", "new_adapter.py")
 """They name canonical fields by their paths: those that cannot be written, and those of an adapter to be made."""
 
