@@ -423,7 +423,10 @@ def main() -> None:
     here = Path(__file__)
     if options.write:
         file = here.with_suffix(".json")
-        results = {**json.loads(file.read_text(encoding="utf-8")), options.framework: result}
+        results = {
+            **json.loads(file.read_text(encoding="utf-8")),
+            options.framework: {"measured_on": runs.measured_on(), **result},
+        }
         file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         here.with_suffix(".md").write_text("\n".join(page(results)), encoding="utf-8")
     if options.json is not None:

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import random
+import runpy
 import statistics
 import sys
 import tempfile
@@ -395,6 +396,14 @@ def own_noise(setting: Setting, say: Callable[[str], None]) -> dict[str, float]:
         kept = {each: run(False, Path(name) / each, of).gradient for each, of in {"": one, **others}.items()}
     found = {each: apart(kept[each], kept[""], setting.device) for each in others}
     say(f"the native gradient: {found['noise']:.1e} by its split, {found['control']:.1e} by other completions")
+    return found
+
+
+def measured_on() -> dict[str, str]:
+    """The commit and the date of a figure that is kept; see `batchbridge_on_cpu.figures`."""
+    root = Path(__file__).parents[1]
+    place = root / "tests" / "on_cpu" / "batchbridge_on_cpu" / "figures.py"
+    found: dict[str, str] = runpy.run_path(str(place))["measured_on"](root)
     return found
 
 

@@ -171,7 +171,8 @@ def write(pairs: int, steps: int, again: Sequence[int] | None) -> None:
             file = Path(folder) / "result.json"
             subprocess.run([sys.executable, __file__, *said, "--json", str(file)], check=True)
             found = json.loads(file.read_text())
-            results[row] = {"command": " ".join(said), "load_average": load, **found} if pairs else results[row] | found
+            on = {"measured_on": runs.measured_on(), "command": " ".join(said), "load_average": load}
+            results[row] = {**on, **found} if pairs else results[row] | found
         here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     here.with_suffix(".md").write_text("\n".join(page(results)) + "\n", encoding="utf-8")
 

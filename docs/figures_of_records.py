@@ -163,7 +163,7 @@ def setting(found: dict[str, Any]) -> str:
     """Versions and machine of a benchmark's record, and the type that it computes in."""
     versions = ", ".join(f"{name} {said}" for name, said in found["versions"].items() if said and name != "batchbridge")
     kind = "bf16" if found.get("options", {}).get("device", "cpu") == "cuda" else "float32"
-    return f"{versions}; {found['machine']}, {kind}"
+    return f"{versions}; {found['machine']}, {kind}; {when(found['measured_on'])}"
 
 
 def published(framework: str) -> Iterator[Row]:
