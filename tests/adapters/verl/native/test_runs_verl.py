@@ -1045,7 +1045,11 @@ def critic_sequence(place: Path) -> Run:
 
 
 @pytest.fixture(
-    params=[pytest.param("critic_v1", marks=needs_v1), "critic_v0", pytest.param("critic_sequence", marks=needs_v1)]
+    params=[
+        pytest.param("critic_v1", marks=needs_v1),
+        pytest.param("critic_v0", marks=pytest.mark.by_hand),
+        pytest.param("critic_sequence", marks=[needs_v1, pytest.mark.by_hand]),
+    ]
 )
 def followed(request: pytest.FixtureRequest) -> Run:
     found: Run = request.getfixturevalue(request.param)
@@ -1081,6 +1085,7 @@ def test_the_critics_ledger_is_the_critics_plan_with_its_weights(followed: Run) 
         assert [seen for _, seen in shown] == pytest.approx([weight for weight, _ in shown], rel=1e-4)
 
 
+@pytest.mark.by_hand
 @pytest.mark.skipif(not HAS_V1, reason="the V1 trainer came with verl 0.9.0")
 def test_one_rank_of_v0_and_two_of_v1_train_the_same_critic(critic_v1: Run, critic_v0: Run) -> None:
     for run_of in (critics, lambda one: one):
