@@ -457,7 +457,7 @@ def easyr1_full(session: nox.Session) -> None:
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
     pytest(session, folder)
     for script in ("keep_figures", *(() if old else ("image_runs", "video_runs", "lora_runs"))):
-        keep_figures(session, f"{folder}/{script}.py", checkout, runs)
+        keep_figures(session, f"{folder}/{script}.py", str(Path(checkout).absolute()), runs)
 
 
 def install_easyr1(session: nox.Session) -> bool:
