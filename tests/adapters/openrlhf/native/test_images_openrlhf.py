@@ -39,7 +39,8 @@ def _measured(factory: pytest.TempPathFactory, ranks: int) -> dict[str, Any]:
     return found
 
 
-CASES = [(ranks, name) for ranks in (1, 2) for name in runs(ranks)]
+RANKS = [pytest.param(1, marks=pytest.mark.by_hand), 2]
+CASES = [pytest.param(1, name, marks=pytest.mark.by_hand) for name in runs(1)] + [(2, name) for name in runs(2)]
 
 
 @pytest.mark.parametrize(("ranks", "name"), CASES)
@@ -61,7 +62,7 @@ def test_negative_control_with_other_images_the_oracle_misses_the_bar_tenfold(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_a_completion_that_is_shown_another_image_or_none_ends_the_step_on_every_rank(
     measured: Callable[[int], dict[str, Any]], ranks: int, way: str
 ) -> None:
@@ -73,7 +74,7 @@ def test_a_completion_that_is_shown_another_image_or_none_ends_the_step_on_every
         assert "tokens or images" in rank["detail"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_negative_control_the_same_run_that_nobody_tampers_with_trains_to_its_end(
     measured: Callable[[int], dict[str, Any]], ranks: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_negative_control_the_same_run_that_nobody_tampers_with_trains_to_its_en
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_some_prompts_without_an_image_are_refused_on_several_ranks_and_under_zero_3(
     measured: Callable[[int], dict[str, Any]], ranks: int
 ) -> None:
