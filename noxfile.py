@@ -438,10 +438,7 @@ def easyr1(session: nox.Session) -> None:
     """EasyR1's own code: random configurations, gradients, full runs. By name only: BATCHBRIDGE_EASYR1: a checkout."""
     if not os.environ.get("BATCHBRIDGE_EASYR1"):
         session.error("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
-    package = Path(os.environ["BATCHBRIDGE_EASYR1"], "verl", "__init__.py").read_text(encoding="utf-8")
-    old = any(f'"{version}"' in package for version in ("0.3.0", "0.3.1"))  # they import what transformers 4.53 lost
-    constraints, more = ("easyr1_0.3.1", ("tensorboard",)) if old else ("easyr1", ())
-    install(session, constraints, f"torch=={TORCH}", *EASYR1, *more, *TEST, ON_CPU, ".")
+    install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ON_CPU, ".")
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
     pytest(session, *native("adapters/easyr1"))
 

@@ -405,10 +405,10 @@ def openrlhf() -> str:
 
 
 def easyr1() -> str:
-    """docs/easyr1.md: what its native tests measured, by release."""
+    """docs/easyr1.md: what its native tests measured, on both checkouts."""
     recorded = ADAPTERS / "easyr1" / "recorded"
     figures, rows = read(recorded / "figures.json"), []
-    versions = {version: lines(recorded / f"{version}.jsonl") for version in sorted(figures, reverse=True)}
+    versions = {version: lines(recorded / f"{version}.jsonl") for version in ("0.3.3.dev0", "0.3.2")}
     for version in versions:
         of, ends = figures[version], read(recorded / f"runs_{version}.json")["ends_apart"]
         rows.append(
@@ -417,9 +417,7 @@ def easyr1() -> str:
                     f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar"
                 ),
                 "... of how many objectives": str(of["objectives"]),
-                "... unwrapped, in bars: `seq` (`token` until 0.3.1); floors": (
-                    f"{of['natively_bars']:,.0f}; " + (f"{of['floors_bars']:,.0f}" if of["floors_bars"] else "not run")
-                ),
+                "... unwrapped, in bars: `seq`; floors": f"{of['natively_bars']:,.0f}; {of['floors_bars']:,.0f}",
                 "... k3 against an oracle without its clamp, in bars": f"{of['unclamped_bars']:,.0f}",
                 "test_fits_easyr1.py: what the parameters moved, over their norm, at least": f"{of['moved']:.1%}",
                 "... on 1 and 2 ranks: what the policies say at the end is apart by, of its change "
@@ -428,9 +426,18 @@ def easyr1() -> str:
                     digits(of[f"{name}_ranks_apart"]) for name in ("seq", "sgd", "like")
                 ),
                 "... unwrapped, no step has the planned members: apart by": f"{of['unwrapped_apart']:.0%}",
-                **easyr1_ulysses(of),
-                "the stock entry on one rank, cut by tokens: apart by, of its change": (
-                    digits(ends["stock entry on one rank"]) if "stock entry on one rank" in ends else "no token budget"
+                "... with Ulysses: gradients against the oracle": (
+                    f"{of['ulysses_steps']} steps, at most {digits(of['ulysses_error'])}, "
+                    f"{of['ulysses_of_the_bar']:.2f} of the bar"
+                ),
+                "... gathered without the factor for the ranks of a replica: at least, in bars": (
+                    f"{of['ulysses_unscaled_bars']:,.0f}"
+                ),
+                "... `fit` from the same without Ulysses; unwrapped: apart by, of its change": (
+                    f"{digits(of['ulysses_apart'])}; {of['ulysses_unwrapped_apart']:.0%}"
+                ),
+                "the stock entry on one rank, cut by tokens: apart by, of its change": digits(
+                    ends["stock entry on one rank"]
                 ),
                 **easyr1_images(recorded / f"images_{version}.json"),
                 **easyr1_videos(recorded / f"videos_{version}.json"),
@@ -440,20 +447,6 @@ def easyr1() -> str:
     commits = [f"{version} ({head['commit'][:7]})" for version, (head, *_) in versions.items()]
     runs = table(("proof", *commits), [(what, *(row[what] for row in rows)) for what in rows[0]])
     return f"{runs}\n\n{measured([*suite('easyr1'), *kernels('easyr1'), *cost('easyr1'), *published('easyr1')])}"
-
-
-def easyr1_ulysses(of: dict[str, Any]) -> dict[str, str]:
-    """Of one version: what is measured where ranks share the tokens of their rows."""
-    names = (
-        "... with Ulysses: gradients against the oracle",
-        "... gathered without the factor for the ranks of a replica: at least, in bars",
-        "... `fit` from the same without Ulysses; unwrapped: apart by, of its change",
-    )
-    if "ulysses_error" not in of:
-        return dict.fromkeys(names, "refused")
-    worst = f"{of['ulysses_steps']} steps, at most {digits(of['ulysses_error'])}, {of['ulysses_of_the_bar']:.2f}"
-    apart = f"{digits(of['ulysses_apart'])}; {of['ulysses_unwrapped_apart']:.0%}"
-    return dict(zip(names, (f"{worst} of the bar", f"{of['ulysses_unscaled_bars']:,.0f}", apart), strict=True))
 
 
 def easyr1_images(file: Path) -> dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +32,6 @@ def _proofs() -> ModuleType:
 
 proofs = _proofs()
 COMMITS = {
-    "0.3.0": "7435d3c718fcdef84d41f0fdbaba9515001b268e",
-    "0.3.1": "149fbfcf084b8a629972877ad0f70f558c27f2e4",
     "0.3.2": "a23fb5b06be61d0eaa5819430533bf11136609cf",
     "0.3.3.dev0": "b44b311b669bf1fd1aa2fc36f2251482ba33cb16",
 }
@@ -69,11 +66,6 @@ SAME += [(f"fit {name.partition(',')[0]}, 2", f"fit {name}, 2") for name in proo
 SAME += [("fit enforced, 2", "fit enforced, ulysses, 4")]
 
 
-def runs_of(version: str, names: Iterable[str]) -> set[str]:
-    """Of names of runs, with Ray or without, those that a release has settings for."""
-    return {name for name in names if proofs.has(version, name.removeprefix("fit ").rpartition(", ")[0] or name)}
-
-
 def recorded(kind: str, version: str) -> dict[str, Any]:
     text = (HERE / "recorded" / f"{kind}_{version}.json").read_text(encoding="utf-8")
     made: dict[str, Any] = json.loads(text)
@@ -95,7 +87,7 @@ def test_a_record_of_other_code_fails() -> None:
 
 @pytest.mark.parametrize(
     ("version", "bench"),
-    [(version, bench) for version in VERSIONS for bench in proofs.measured_on("gradients", version)],
+    [(version, bench) for version in VERSIONS for bench in proofs.MEASURED_ON["gradients"]],
 )
 def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, bench: str) -> None:
     measured = recorded("gradients", version)[bench]
@@ -108,7 +100,7 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_tampering_ended_before_its_update(version: str) -> None:
     measured = recorded("tampering", version)
-    for bench in proofs.measured_on("tampering", version):
+    for bench in proofs.MEASURED_ON["tampering"]:
         proofs.check_probe(measured[bench])
         proofs.check_tampering(measured[bench], proofs.BENCHES[bench][0])
 
@@ -135,16 +127,16 @@ def said(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def of_each(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """(version, *case), where the release has a setting for the run that each begins with."""
-    return [(version, *case) for version in VERSIONS for case in cases if runs_of(version, case[:1])]
+    return [(version, *case) for version in VERSIONS for case in cases]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_runs_are_those_that_the_tables_above_name(version: str) -> None:
     said = recorded("runs", version)
     named = ON_THE_PLAN.keys() | ON_THE_CANDIDATES.keys() | NATIVE
-    assert said["runs"].keys() == runs_of(version, named | WITH_RAY.keys() | UNWRAPPED_WITH_RAY)
+    assert said["runs"].keys() == named | WITH_RAY.keys() | UNWRAPPED_WITH_RAY
     faults = {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
-    assert said["failed"].keys() == runs_of(version, faults | set(proofs.FAULTS))
+    assert said["failed"].keys() == faults | set(proofs.FAULTS)
     assert WITH_RAY.keys() | UNWRAPPED_WITH_RAY | set(proofs.FAULTS) == proofs.RUNS.keys()
 
 
@@ -164,7 +156,7 @@ def test_every_recorded_run_says_that_its_code_is_proven_but_for_the_one_with_an
     assert set(grades.values()) == {"proven"}
 
 
-@pytest.mark.parametrize("version", [one for one in VERSIONS if proofs.has(one, "filtered")])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_filtered_runs_trained_the_plans_candidates_in_their_order(version: str) -> None:
     said = recorded("runs", version)
     for name, ranks in ON_THE_CANDIDATES.items():
@@ -209,7 +201,7 @@ def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(
     assert said["ends_apart"][name] > 10 * BAR
 
 
-@pytest.mark.parametrize(("version", "name", "other"), [one for one in of_each(*SAME) if runs_of(one[0], one[2:])])
+@pytest.mark.parametrize(("version", "name", "other"), of_each(*SAME))
 def test_ranks_and_micro_batches_did_not_change_the_recorded_run(version: str, name: str, other: str) -> None:
     said = recorded("runs", version)
     proofs.check_same(said["runs"][name], said["runs"][other])
@@ -223,14 +215,14 @@ def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any])
             assert said["ends_apart"][name] == 0.0
 
 
-@pytest.mark.parametrize("version", [one for one in VERSIONS if proofs.has(one, "resumed, ulysses")])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_resumed_run_whose_ranks_share_rows_is_the_uninterrupted_one(version: str) -> None:
     said, sharing = recorded("runs", version), ("fit resumed, ulysses, 2", "fit enforced, ulysses, 2")
     proofs.check_identical(*(said["runs"][name] for name in sharing))
     assert len({said["ends_apart"][name] for name in sharing}) == 1
 
 
-@pytest.mark.parametrize("version", [one for one in VERSIONS if proofs.has(one, proofs.OTHER_SETTINGS)])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_run_that_was_resumed_with_a_token_budget_ended_within_the_bar(version: str) -> None:
     said = recorded("runs", version)
     name = f"fit {proofs.OTHER_SETTINGS}, 2"
@@ -253,7 +245,7 @@ def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> N
             assert said["ends_apart"][name] == 0.0
 
 
-@pytest.mark.parametrize("version", [one for one in VERSIONS if proofs.has(one, proofs.ON_ONE_RANK)])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(version: str) -> None:
     run = recorded("runs", version)["runs"][proofs.ON_ONE_RANK]
     proofs.check_cuts(run)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 import torch
-from started import bench_folder, finished, fit_failed, fit_run, parameters, version_of
+from started import bench_folder, finished, fit_failed, fit_run, parameters
 
 from batchbridge_on_cpu.trajectories import distance
 
@@ -66,7 +66,7 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-def runs_of(place: Path, version: str) -> dict[str, Any]:
+def runs_of(place: Path) -> dict[str, Any]:
     """Finished runs by name; outcomes of those that failed; how far each moved, over its parameters' norm, and how far
     what its policy says at the end is from what its base's says, over how far that moved."""
     runs: dict[str, Any] = {}
@@ -74,17 +74,15 @@ def runs_of(place: Path, version: str) -> dict[str, Any]:
     weights: dict[str, Path] = {}
     for ranks, names in FITS.items():
         folder = place / f"fits-{ranks}"
-        for name in (name for name in names if proofs.has(version, name)):
+        for name in names:
             run = fit_run(folder, name, ranks)
             runs[f"fit {name}, {ranks}"] = {**run, "argv": bare(run["argv"])}
             if name not in UNCOMPARED:
                 weights[f"fit {name}, {ranks}"] = folder / f"{name}-weights"
     for name, (ranks, _) in proofs.FIT_FAULTS.items():
-        if not proofs.has(version, name):
-            continue
         failed[f"fit {name}, {ranks}"] = fit_failed(place / f"fits-{ranks}", name)
     with_ray = any(finished(place, name) for name in proofs.RUNS)
-    for name in (name for name in proofs.RUNS if with_ray and proofs.has(version, name)):
+    for name in proofs.RUNS if with_ray else ():
         if (run := finished(place, name)) is None:
             raise SystemExit(f"{place} has no run {name}: test_runs_easyr1.py makes it")
         if name in proofs.FAULTS:
@@ -111,19 +109,18 @@ def runs_of(place: Path, version: str) -> dict[str, Any]:
     }
 
 
-def gradients_of(place: Path, version: str) -> dict[str, Any]:
+def gradients_of(place: Path) -> dict[str, Any]:
     """What gradients.py measured, by bench."""
-    return _measured(place, "gradients", version)
+    return _measured(place, "gradients")
 
 
-def tampering_of(place: Path, version: str) -> dict[str, Any]:
+def tampering_of(place: Path) -> dict[str, Any]:
     """What tampering.py measured, by bench."""
-    return _measured(place, "tampering", version)
+    return _measured(place, "tampering")
 
 
-def _measured(place: Path, kind: str, version: str) -> dict[str, Any]:
-    benches = proofs.measured_on(kind, version)
-    files = {bench: bench_folder(place, kind, bench) / proofs.LEFT[kind] for bench in benches}
+def _measured(place: Path, kind: str) -> dict[str, Any]:
+    files = {bench: bench_folder(place, kind, bench) / proofs.LEFT[kind] for bench in proofs.MEASURED_ON[kind]}
     return {bench: json.loads(file.read_text(encoding="utf-8")) for bench, file in files.items()}
 
 
@@ -146,11 +143,11 @@ def versions_of(kind: str, record: dict[str, Any]) -> set[str]:
     """Versions of EasyR1 that a record is of: one."""
     if kind == "runs":
         return {run["framework_version"] for run in record["runs"].values()}
-    return {of["version"] for bench, of in record.items() if bench in proofs.MEASURED_ON[kind]}
+    return {record[bench]["version"] for bench in proofs.MEASURED_ON[kind]}
 
 
 def main(checkout: Path, place: Path, out: Path, *kinds: str) -> None:
-    kept = {kind: KINDS[kind](place, version_of(checkout)) for kind in kinds or KINDS}
+    kept = {kind: KINDS[kind](place) for kind in kinds or KINDS}
     versions = set().union(*(versions_of(kind, record) for kind, record in kept.items()))
     if len(versions) != 1:
         raise SystemExit(f"{place} has runs of {', '.join(sorted(versions))}, and a record is of one version")
