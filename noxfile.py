@@ -197,8 +197,11 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation as a site; every link and anchor is followed, and nothing in it is fetched from elsewhere."""
-    install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis")
+    """The documentation as a site; every link and anchor is followed, and nothing in it is fetched from elsewhere. The
+    pages of the rules and of the API are built first: no commit has them."""
+    install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis", ".")
+    session.run("python", "docs/make_rules.py")
+    session.run("python", "docs/make_api.py")
     site = str(Path(session.create_tmp()) / "site")
     session.env.update({"NO_MKDOCS_2_WARNING": "1", "BATCHBRIDGE_SITE": site})  # the first: an advertisement
     # Never --quiet: it hides the warnings from --strict, too.
