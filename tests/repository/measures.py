@@ -207,10 +207,8 @@ def table(found: Mapping[str, Room]) -> list[str]:
     """The rooms and their sum as lines of text."""
     whole = Room(*(sum(each) for each in zip(*found.values(), strict=True)))
     head = f"{'lines':>7} {'files':>6} {f'< {SHORT}':>6} {f'> {LONG}':>6}  room"
-    return [
-        head,
-        *("{0:>7,} {1:>6} {2:>6} {3:>6}  {name}".format(*size, name=name) for name, size in found.items()),
-    ] + ["{0:>7,} {1:>6} {2:>6} {3:>6}  all that is shipped".format(*whole)]
+    rows = {**found, "all that is shipped": whole}
+    return [head, *("{0:>7,} {1:>6} {2:>6} {3:>6}  {name}".format(*size, name=name) for name, size in rows.items())]
 
 
 def measured() -> dict[str, object]:
