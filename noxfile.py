@@ -199,8 +199,11 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation as a site; every link and anchor is followed, and nothing in it is fetched from elsewhere."""
-    install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis")
+    """The documentation as a site; every link and anchor is followed, and nothing in it is fetched from elsewhere. The
+    pages of the rules and of the API are built first: no commit has them."""
+    install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis", ".")
+    session.run("python", "docs/make_rules.py")
+    session.run("python", "docs/make_api.py")
     site = str(Path(session.create_tmp()) / "site")
     session.env.update({"NO_MKDOCS_2_WARNING": "1", "BATCHBRIDGE_SITE": site})  # the first: an advertisement
     # Never --quiet: it hides the warnings from --strict, too.
@@ -465,10 +468,8 @@ def easyr1_full(session: nox.Session) -> None:
 def install_easyr1(session: nox.Session) -> bool:
     """What the checkout's release runs with; whether that is an old one, without images and LoRA."""
     package = Path(os.environ["BATCHBRIDGE_EASYR1"], "verl", "__init__.py").read_text(encoding="utf-8")
-    old = any(f'"{version}"' in package for version in ("0.3.0", "0.3.1"))  # they import what transformers 4.53 lost
-    constraints, more = ("easyr1_0.3.1", ("tensorboard",)) if old else ("easyr1", ())
-    install(session, constraints, f"torch=={TORCH}", *EASYR1, *more, *TEST, ON_CPU, ".")
-    return old or '"0.3.2"' in package
+    install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ON_CPU, ".")
+    return '"0.3.2"' in package
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python

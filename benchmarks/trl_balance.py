@@ -3,10 +3,10 @@
     python benchmarks/trl_balance.py [--processes 2] [--completions 64] [--steps 4] [--write]
 
 The completions, lengths and model are those of `trl_step_time.py`. Ranks exchange metrics in every micro-batch, so that
-a turn (one micro-batch of each) takes as long as its slowest rank. A step is cut in three ways: by a constant cost of a
-micro-batch and the ranks' sums alone (`partition_by_tokens`), by a constant and turn by turn, and turn by turn by the
-cost that the run fitted to its first steps. Time is the CPU time of the training thread, which waits for nobody: no
-other process on the machine is in it. --write writes trl_balance.json and .md beside this file. A report, never a gate.
+a turn (one micro-batch of each) takes as long as its slowest rank. A step is cut in two ways: so that the ranks' sums
+cost the same (`partition_by_tokens`), and so that their turns do. Time is the CPU time of the training thread, which
+waits for nobody: no other process on the machine is in it. --write writes trl_balance.json and .md beside this file. A
+report, never a gate.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from trl_runs import GROUP, PROMPT, SHAPES, Setting, build, machine
+from trl_runs import GROUP, SHAPES, Setting, build, machine
 from trl_step_time import say
 
 import batchbridge_trl.shares
 from batchbridge import wrap
-from batchbridge.kit import partition_by_tokens, with_attention
-from batchbridge.kit.step_cost import ASSUMED_OVERHEAD_TOKENS
+from batchbridge.kit import Length, partition_by_tokens, with_attention
 from batchbridge.kit.versions import installed
-from batchbridge_trl.pace import Clock, Pace
+from batchbridge_trl.compute_time import Clock
 from batchbridge_trl.shares import Shares
 
 NAMES = {
     "native": "unwrapped",
-    "sums": "constant, sums of ranks balanced",
-    "turns": "constant, turns balanced",
-    "fitted": "fitted, turns balanced",
+    "sums": "sums of ranks balanced",
+    "turns": "turns balanced",
 }
 """The ways to cut a step, in words."""
 
@@ -52,7 +50,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
 
 
 def by_sums(lengths: Any, *, cost: Any, **options: Any) -> Any:
-    """The cut before costs were fitted."""
+    """The cut that balances the ranks' sums alone."""
     return partition_by_tokens(lengths, cost=with_attention(SHAPES["small"]["hidden_size"]), **options)
 
 
@@ -82,25 +80,28 @@ def native(folder: Path, options: argparse.Namespace) -> list[list[float]]:
     return [found[start : start + turns] for start in range(0, len(found), turns)]
 
 
+def padded(batch: list[Length]) -> int:
+    """Tokens of a micro-batch, padding included."""
+    return len(batch) * (
+        max((one.prompt for one in batch), default=0) + max((one.response for one in batch), default=0)
+    )
+
+
 def wrapped(cut: str, folder: Path, options: argparse.Namespace) -> tuple[list[list[float]], dict[str, Any]]:
     """CPU seconds of this rank by optimizer step and micro-batch, and what is known of the last step."""
     if cut == "sums":
         batchbridge_trl.shares.partition_by_cost = by_sums
-    if cut != "fitted":
-        Pace.fits = property(lambda pace: False)  # type: ignore[assignment,method-assign]  # in a process of its own
     trainer = wrap(build(folder, setting_of(options)), tokens_per_device=setting_of(options).native_tokens)
     found: list[list[float]] = []
     said: dict[str, Any] = {}
     forget = Shares.forget
 
     def forgotten(shares: Shares, step: Any) -> None:
-        clocks, cost = shares.pace._clocks, shares.pace.cost
-        seconds = [clock.seconds() for _, clock in clocks]
-        found.append(seconds)
-        said["cost"] = vars(cost)
-        said["off"] = [cost.of(one.terms) / took - 1 for (one, _), took in zip(clocks, seconds, strict=True)]
-        said["positions"] = sum(one.terms[1] for one, _ in clocks)
-        said["tokens"] = sum(rows.length(place).tokens for rows, place in shares.completions(step))
+        found.append([clock.seconds() for clock in shares.time._clocks])
+        lengths = [rows.length(place) for rows, place in shares.completions(step)]
+        own = ([lengths[item] for item in batch if item is not None] for batch in shares.own(step))
+        said["positions"] = sum(padded(batch) for batch in own)
+        said["tokens"] = sum(length.tokens for length in lengths)
         forget(shares, step)
 
     Shares.forget = forgotten  # type: ignore[method-assign]  # in a process of its own
@@ -130,8 +131,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     if options.only != "native":
         result["padded"] = sum(said["positions"] for _, said in everyone) / everyone[0][1]["tokens"]
-        result["model_off"] = statistics.median(abs(value) for _, said in everyone for value in said["off"])
-        result["cost"] = everyone[0][1]["cost"]
     return result
 
 
@@ -150,10 +149,7 @@ def main() -> None:
         if Accelerator().is_main_process:
             options.json.write_text(json.dumps(found), encoding="utf-8")
         return
-    drawn = setting_of(options).script.lengths(options.completions)
     results: dict[str, Any] = {"machine": machine("cpu"), "command": " ".join(sys.argv[1:]), "ways": {}}
-    results["assumed"] = ASSUMED_OVERHEAD_TOKENS
-    results["width"] = PROMPT + statistics.mean(drawn)
     results["versions"] = {name: installed(name) or "not installed" for name in ("trl", "accelerate", "torch")}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
     for name in NAMES:
@@ -181,27 +177,19 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     yield f"Written by `python benchmarks/trl_balance.py {results['command']}`: {results['machine']}; {versions}."
     yield "CPU seconds of the training threads in one optimizer step, which waiting and other processes are no part of."
     yield "Turn by turn: of each turn its slowest rank, added up, as ranks wait for each other in every turn. Padded:"
-    yield "tokens that are computed for each one that there is. Off: median deviation of the cost model from what was"
-    yield "measured.\n"
-    yield "| cut | micro-batches | padded | ranks' mean | the rank with most | turn by turn | of unwrapped | off |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "tokens that are computed for each one that there is.\n"
+    yield "| cut | micro-batches | padded | ranks' mean | the rank with most | turn by turn | of unwrapped |"
+    yield "|---|---|---|---|---|---|---|"
     base = results["ways"]["native"]["turns_seconds"]
     for name, found in results["ways"].items():
-        fitted = "cost" in found and name == "fitted"
         cells = (
             NAMES[name],
             f"{found['turns'][-1]}",
             f"{found['padded']:.2f}" if "padded" in found else "",
             *(f"{found[key]:.2f}" for key in ("mean_seconds", "largest_sum_seconds", "turns_seconds")),
             f"{found['turns_seconds'] / base:.3f}",
-            f"{found['model_off']:.1%}" if fitted else "",
         )
         yield f"| {' | '.join(cells)} |"
-    cost = results["ways"]["fitted"]["cost"]
-    token = cost["token"] + cost["response"] + cost["pair"] * results["width"]
-    # A few small micro-batches may differ by noise alone: then their sizes cost nothing.
-    overhead = f"what {cost['micro_batch'] / token:.0f} tokens do" if token else "the same whatever is in it"
-    yield f"\nFitted: a micro-batch costs {overhead} (assumed before: {results['assumed']})."
 
 
 if __name__ == "__main__":

@@ -240,7 +240,6 @@ def verl() -> str:
     since = (
         ("the same of a critic's optimizer steps, values clipped and not", "gradient", critics),
         ("the same with corrections towards the sampler, or its log-probabilities", "corrected", found["corrected"]),
-        ("the same of losses that choose tokens, given their choice", "chosen", found["chosen"]),
     )
     return measured(
         [
@@ -443,9 +442,7 @@ def easyr1() -> str:
             {
                 "test_gradients_easyr1.py: gradient of every optimizer step against the float64 oracle": steps(of),
                 "... of how many objectives": str(of["objectives"]),
-                "... unwrapped, in bars: `seq` (`token` until 0.3.1); floors": (
-                    f"{of['natively_bars']:,.0f}; " + (f"{of['floors_bars']:,.0f}" if of["floors_bars"] else "not run")
-                ),
+                "... unwrapped, in bars: `seq`; floors": f"{of['natively_bars']:,.0f}; {of['floors_bars']:,.0f}",
                 "... k3 against an oracle without its clamp, in bars": f"{of['unclamped_bars']:,.0f}",
                 "test_fits_easyr1.py: what the parameters moved, over their norm, at least": f"{of['moved']:.1%}",
                 "... on 1 and 2 ranks: what the policies say at the end is apart by, of its change "

@@ -1,9 +1,13 @@
-"""Writes `api.md`: every public name with its signature, read from the source. `python docs/make_api.py`"""
+"""Builds `api.md`: every public name with its signature, read from the source. `python docs/make_api.py [FILE]`
+
+The page is part of the site and of no commit.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +16,8 @@ PAGE = Path(__file__).with_name("api.md")
 START = """\
 # The API
 
-Written by `python docs/make_api.py` from the code: every public name with its signature and what its docstring says; a
-test holds the page against it. Users need `batchbridge`; authors of adapters `batchbridge.kit`, its modules and
-`batchbridge.testing` ([plugins](plugins.md) says how they go together).
+Every public name with its signature and what its docstring says, built from the code. Users need `batchbridge`; authors
+of adapters `batchbridge.kit`, its modules and `batchbridge.testing` ([plugins](plugins.md) says how they go together).
 
 """
 Value = ast.Assign | ast.AnnAssign
@@ -133,4 +136,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    file = Path(*sys.argv[1:]) if sys.argv[1:] else PAGE
+    file.write_text(page(), encoding="utf-8")

@@ -1,12 +1,13 @@
-"""Writes the pages of `docs/rules`, one for each rule, from the adapters' tables: `python docs/make_rules.py`.
+"""Builds the pages of `docs/rules`, one for each rule, from the adapters' tables: `python docs/make_rules.py [FOLDER]`.
 
-A page is what `batchbridge rule CODE` prints. Its configuration is that of `examples.json` beside the adapter's rules,
-which `tests/repository/rule_examples.py` takes from the adapters' tests.
+They are part of the site and of no commit. A page is what `batchbridge rule CODE` prints. Its configuration is that of
+`examples.json` beside the adapter's rules, which `tests/repository/rule_examples.py` takes from the adapters' tests.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -20,8 +21,8 @@ OURS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct")
 START = """\
 # Rules
 
-One page for each rule: `batchbridge rule CODE` prints it. The pages are written by `python docs/make_rules.py` from
-the adapters' tables, and a test executes every configuration and its fixes.
+One page for each rule: `batchbridge rule CODE` prints it. The pages are built from the adapters' tables, and a test
+executes every configuration and its fixes.
 """
 
 
@@ -56,11 +57,16 @@ def marks(text: str, *, table: bool = True) -> str:
     return text.replace("|", "\\|") if table else text
 
 
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+def build(folder: Path) -> None:
+    """Writes every page into a folder, and removes those of rules that are gone."""
+    folder.mkdir(parents=True, exist_ok=True)
     made = pages()
-    for file in FOLDER.glob("*.md"):
+    for file in folder.glob("*.md"):
         if file.name not in made:
             file.unlink()
     for name, text in made.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    build(Path(*sys.argv[1:]) if sys.argv[1:] else FOLDER)

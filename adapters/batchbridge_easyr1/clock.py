@@ -25,7 +25,7 @@ def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:
     """EasyR1's own schedule over `ticks` ticks. Source: EasyR1 fsdp_workers._build_model_optimizer."""
     from verl.utils import torch_functional
 
-    warmup = getattr(optim, "lr_warmup_steps", None)  # since 0.3.1
+    warmup = optim.lr_warmup_steps
     warmup = int(optim.lr_warmup_ratio * ticks) if warmup is None else warmup
     if getattr(optim, "lr_scheduler_type", "constant") == "constant":
         return torch_functional.get_constant_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=warmup)

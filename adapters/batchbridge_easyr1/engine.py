@@ -28,7 +28,6 @@ from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
 from batchbridge_easyr1.exchange import Exchange
 from batchbridge_easyr1.images import processed
-from batchbridge_easyr1.older import averages, weighs_by_tokens
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import Given, Watch
@@ -75,7 +74,6 @@ class ActorLayer:
         self._worker, self._actor, self._orders = worker, worker.actor, orders
         self._config = self._actor.config
         self._require_proven_code()
-        self._require_log_probabilities()
         self.exchange = Exchange(worker)
         replica, replicas = self.exchange.replica, self.exchange.replicas
         self._recorder = Recorder(
@@ -94,22 +92,20 @@ class ActorLayer:
         self._normaliser: Normaliser | None = None
         self._looked = False
         self._tick = True
-        native = type(self._actor).update_policy
-        self._by_tokens = weighs_by_tokens(native)
-        names: dict[str, Any] = {}
-        if "prepare_dynamic_batch" in native.__globals__:
-            names["prepare_dynamic_batch"] = self._cut_by_tokens
+        names: dict[str, Any] = {"prepare_dynamic_batch": self._cut_by_tokens}
         if orders.mode == "enforce":
             self._apply_settings()
             self._set_clock()
-            names |= averages(native, self._average, self._policy_loss)
+            native = type(self._actor).update_policy.__globals__["compute_policy_loss"]
+            self._native_policy_loss = rebound(native, average_loss=self._average)
+            names |= {"average_loss": self._average, "compute_policy_loss": self._policy_loss}
             if (rollout := getattr(worker, "rollout", None)) is not None:
                 what, why = "each completion by its own seed", "rollout identity"
                 self._patches.set(rollout, "generate_sequences", seeded(rollout), what=what, why=why)
-            if getattr(worker, "processor", None) is not None and hasattr(worker, "_process_multi_modal_inputs"):
+            if getattr(worker, "processor", None) is not None:
                 what, why = "images of each call's own rows", "membership of the plan"
                 self._patches.set(worker, "_process_multi_modal_inputs", processed(worker), what=what, why=why)
-        update = rebound(native, **names)
+        update = rebound(type(self._actor).update_policy, **names)
         self._native_update = types.MethodType(update, self._actor)
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
             self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
@@ -173,18 +169,6 @@ class ActorLayer:
         self._orders = self._orders.here(proven.require(CODE, self._orders.allow, self._worker, self._actor))
         if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
-
-    def _require_log_probabilities(self) -> None:
-        """The check of log-probabilities: 0.3.0 and 0.3.1 leave out the minus where flash-attn is not there: ratios of
-        a policy that is trained away from what is rewarded look as they should."""
-        logits, label = torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long)
-        device = torch.cuda.current_device()
-        if not float(self._actor.log_probs_from_logits(logits.to(device), label.to(device))) < 0:
-            reason = (
-                "the log-probabilities of this EasyR1 have the wrong sign without flash-attn, and the policy would be "
-                "trained away from what is rewarded; pip install flash-attn, or EasyR1 0.3.2 or later"
-            )
-            raise CannotAttach({"log_probabilities": reason})
 
     # ---- what the native loss and clock read
 
@@ -251,8 +235,7 @@ class ActorLayer:
     @contextlib.contextmanager
     def _one_step(self, rows: int, **more: Any) -> Iterator[None]:
         """The native loop sees one mini-batch of `rows` rows, once; and `more` of its settings."""
-        asked = {"global_batch_size_per_device": rows, "ppo_epochs": 1, **more}
-        settings = {name: value for name, value in asked.items() if hasattr(self._config, name)}
+        settings = {"global_batch_size_per_device": rows, "ppo_epochs": 1, **more}
         own = {name: getattr(self._config, name) for name in settings}
         for name, value in settings.items():
             setattr(self._config, name, value)
@@ -262,28 +245,20 @@ class ActorLayer:
             for name, value in own.items():
                 setattr(self._config, name, value)
 
-    def _average(self, values: Any, mask: Any, *arguments: Any, **options: Any) -> Any:
-        """This micro-batch's share of the step's weighted sum, times what `update_policy` divides by afterwards: its
-        tokens over T are what it multiplies with, or it divides by the number of micro-batches, and FSDP by that of
-        replicas. In place of EasyR1's average, for the policy loss, the KL term and the entropy metric."""
+    def _average(self, values: Any, mask: Any, mode: str, eps: float = 1e-8) -> Any:
+        """This micro-batch's share of the step's weighted sum, times T over its own tokens: `update_policy` multiplies
+        with its tokens over T. In place of `average_loss`, for the policy loss, the KL term and the entropy metric."""
         assert self._normaliser is not None
         sums, lengths = (values * mask).sum(-1), mask.sum(-1)
         if self._normaliser.aggregation == "sequence_mean":
             sums = sums / lengths.clamp(min=1)
         share, tokens = sums.sum() * self._normaliser.step_factor(), lengths.sum()
-        if not self._by_tokens:
-            config, ranks = self._config, 1 if self._probing else self.exchange.replicas
-            parts = config.global_batch_size_per_device // config.micro_batch_size_per_device_for_update
-            return share * parts * ranks
         return share * self._normaliser.tokens / tokens if tokens else share
 
-    def _policy_loss(self, native: Any) -> Any:
-        def loss(**inputs: Any) -> Any:
-            if self._orders.detached:
-                inputs["old_log_probs"] = inputs["log_probs"].detach()
-            return native(**inputs)
-
-        return loss
+    def _policy_loss(self, **inputs: Any) -> Any:
+        if self._orders.detached:
+            inputs["old_log_probs"] = inputs["log_probs"].detach()
+        return self._native_policy_loss(**inputs)
 
     def _cut_by_tokens(self, data: Any, *arguments: Any, **options: Any) -> Any:
         from verl.utils.seqlen_balancing import prepare_dynamic_batch
@@ -327,36 +302,28 @@ class ActorLayer:
         return [row for row in self._step_rows() if row is not None]
 
     def _step_rows(self) -> Sequence[TrainedRow | None]:
-        return self._rows[self._start : self._start + self._step_size]
-
-    @property
-    def _steps_a_pass(self) -> int:
-        """Optimizer steps of one pass over a native call's rows."""
-        return max(len(self._rows) // int(self._config.global_batch_size_per_device), 1)
-
-    @property
-    def _step_size(self) -> int:
-        """Rows of the optimizer step. Until 0.3.1 EasyR1 makes equal parts of rows that its sizes do not divide.
-        Source: EasyR1 DataProto.split."""
-        return len(self._rows) if self._normaliser is not None else len(self._rows) // self._steps_a_pass
+        size = len(self._rows) if self._normaliser is not None else self._config.global_batch_size_per_device
+        return self._rows[self._start : self._start + size]
 
     @property
     def _start(self) -> int:
         """The place of the step's first row in the batch."""
-        return 0 if self._normaliser is not None else self._done % self._steps_a_pass * self._step_size
+        size = self._config.global_batch_size_per_device
+        return 0 if self._normaliser is not None else int(self._done % max(len(self._rows) // size, 1) * size)
 
     def _places(self, number: int, rows: int) -> Sequence[int]:
         """Places in the batch of the rows of a micro-batch of the step. Source: EasyR1 DataProto.split."""
         if self._cuts is not None:
             return [self._start + place for place in self._cuts[number]] if number < len(self._cuts) else []
-        first = self._start + number * rows
+        first = self._start + number * self._config.micro_batch_size_per_device_for_update
         return range(first, min(first + rows, len(self._rows)))
 
     def _native_pass(self) -> int:
-        return self._done // self._steps_a_pass
+        return int(self._done // max(len(self._rows) // self._config.global_batch_size_per_device, 1))
 
     def _natively_last(self) -> bool:
-        return bool(self._done + 1 == self._config.ppo_epochs * self._steps_a_pass)
+        steps = self._config.ppo_epochs * (len(self._rows) // self._config.global_batch_size_per_device)
+        return bool(self._done + 1 == steps)
 
     def _write(self, *, gradient_norm: float | None, skipped: bool, learning_rate: float | None = None) -> None:
         if not self.exchange.writes:
@@ -394,9 +361,8 @@ def made_up(parts: Sequence[ProbeBatch]) -> Any:
     old = torch.cat([part.logprobs if part.old is None else part.old for part in parts])
     references = [part.logprobs if part.reference is None else part.reference for part in parts]
     ids = torch.ones_like(masks)
-    tensors = {name: ids.clone() for name in ("input_ids", "position_ids", "responses")}
+    tensors = {name: ids.clone() for name in ("input_ids", "attention_mask", "position_ids", "responses")}
     tensors |= {
-        "attention_mask": masks.clone(),  # until 0.3.1 the loss takes its mask from it
         "response_mask": masks,
         "old_log_probs": old,
         "ref_log_probs": torch.cat(references),

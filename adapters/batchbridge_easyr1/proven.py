@@ -1,7 +1,7 @@
 """The functions of EasyR1 that a wrapped trainer depends on.
 
 EasyR1's version says little: 0.3.3.dev0 has named every commit since September 2025, and forks keep it. `proven.json`
-beside this file records the tags v0.3.0, v0.3.1 and v0.3.2, and commit b44b311; tests/upstream/record.py writes it.
+beside this file records the tag v0.3.2 and commit b44b311; tests/upstream/record.py writes it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
-from batchbridge_easyr1.older import actor_group, ulysses_of
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, holds
 from batchbridge_easyr1.writing import micro_batch_settings
@@ -70,15 +69,7 @@ def _other_images(reading: Reading) -> bool | None:
 def _rows_in_parts(reading: Reading) -> bool | None:
     """Whether ranks share the tokens of rows as EasyR1's own forward cannot; None: the model's name does not say."""
     run = run_of(reading)
-    if run[run.ulysses_key] == 1:
-        return False
-    return True if _cuts_tokens_alone(run.version) else images_of(setting(reading, MODEL))
-
-
-def _cuts_tokens_alone(version: str) -> bool:
-    """Whether a row's tokens are cut and their position numbers are not. Source: EasyR1 0.3.0 and 0.3.1 (run, with
-    transformers 4.52.4) utils/ulysses.py ulysses_pad_and_slice_inputs."""
-    return holds("<0.3.2", version)
+    return False if run[run.ulysses_key] == 1 else images_of(setting(reading, MODEL))
 
 
 def _scores_any_rows(reading: Reading) -> bool:
@@ -91,11 +82,10 @@ def assumed(reading: Reading) -> tuple[str, ...]:
     model, lora = setting(reading, MODEL), is_on(setting(reading, f"{ACTOR}model.lora.rank"))
     version = run_of(reading).version
     peft = () if lora is False or holds("<0.3.3.dev0", version) else (f"peft before {UNSENT_FROM}",)
-    flash = ("flash-attn is installed",) if holds("<0.3.2", version) else ()  # see `log_probabilities`
     if model is None:
-        return (ASSUMED, *peft, *flash)
+        return (ASSUMED, *peft)
     videos = images_of(model) and not re.match(r"qwen2(\.5)?-vl-", _last(model))
-    return (*(("a data set without videos",) if videos else ()), *peft, *flash)
+    return (*(("a data set without videos",) if videos else ()), *peft)
 
 
 def _last(model: Any) -> str:
@@ -125,11 +115,9 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
         return None
     if request.spec.micro_batch.tokens_per_device is None:
         return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
-    if not hasattr(actor(trainer), "dynamic_batching"):
-        return "before 0.3.2 EasyR1 cuts by no budget: use a later release"
     if problems:
         return "; ".join(problem.reason for problem in problems)
-    if actor_group(trainer) is not None:
+    if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
         return (
             "its workers have started with their micro-batches; wrap before init_workers(), or set "
             "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
@@ -189,13 +177,9 @@ REFUSALS: tuple[Refusal, ...] = (
     refused.group_size("worker.rollout.n", lambda trainer: trainer.config.worker.rollout.n),
     Refusal(
         "sequence_parallel",
-        "ranks that share a row's tokens (worker.actor.ulysses_size above 1) stop in EasyR1's own forward: of a model "
-        "that reads images each has a part of the tokens and all features of the images; before 0.3.2, of any model, "
-        "a part of the tokens and the position numbers of all",
-        lambda trainer, request: (
-            ulysses_of(actor(trainer)) > 1
-            and (trainer.processor is not None or _cuts_tokens_alone(run_of(request.reading).version))
-        ),
+        "ranks that share a row's tokens (worker.actor.ulysses_size above 1) stop in EasyR1's own forward of a model "
+        "that reads images: each has a part of the tokens and all features of the images",
+        lambda trainer, request: actor(trainer).ulysses_size > 1 and trainer.processor is not None,
         configured=_rows_in_parts,
         remedy="worker.actor.ulysses_size=1",
     ),

@@ -109,7 +109,10 @@ def _version(trainer: Any) -> str:
     if version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
     if not holds(f">={OLDEST_ENFORCED}", version):
-        reason = f"EasyR1 {version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
+        reason = (
+            f"EasyR1 {version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped; without "
+            "flash-attn, 0.3.0 and 0.3.1 have log-probabilities of the wrong sign, and train away from what is rewarded"
+        )
         raise CannotAttach({"version": reason})
     return version
 

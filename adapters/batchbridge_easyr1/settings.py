@@ -18,7 +18,7 @@ from batchbridge.kit.versions import holds as holds
 VERSIONS = ">=0.3.0"
 """Versions that are read. Rows are complete for the tags v0.3.0, v0.3.1, v0.3.2, and 0.3.3.dev0 (b44b311, 2026-07-30);
 a newer version is read as that."""
-OLDEST_ENFORCED = "0.3.0"
+OLDEST_ENFORCED = "0.3.2"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.3.3.dev0"
 

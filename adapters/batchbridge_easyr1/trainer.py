@@ -26,7 +26,6 @@ from batchbridge.kit.ranks import layout
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_easyr1.images import require
-from batchbridge_easyr1.older import actor_group, cuts_by_tokens, makes_batches, reference_group, ulysses_of
 from batchbridge_easyr1.sampling import SeededLoader
 
 CANDIDATE = "batchbridge_candidate"
@@ -45,15 +44,15 @@ class Driver(StepDriver):
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
         loss is the plan's."""
-        self.receipts = install_everywhere(actor_group(self._trainer), self.orders, patches)
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders, patches)
 
     @property
     def ranks(self) -> int:
-        return self.shards // ulysses_of(self._actor)
+        return self.shards // int(self._actor.ulysses_size)
 
     @property
     def shards(self) -> int:
-        return int(actor_group(self._trainer).world_size)
+        return int(self._trainer.actor_rollout_ref_wg.world_size)
 
     def require_images(self, columns: Mapping[str, Any]) -> None:
         """Refusal (`CannotAttach`) of a rollout whose images cannot follow their rows."""
@@ -70,7 +69,7 @@ class Driver(StepDriver):
     def _whole(self, fixed: int) -> int:
         """Rows of which a replica has whole numbers: of its micro-batches where they are `fixed`, and for its ranks,
         which are sent a part each and put them together. Source: EasyR1 FSDPUlyssesShardingManager.preprocess_data."""
-        return math.lcm(1 if cuts_by_tokens(self._actor) else int(fixed), ulysses_of(self._actor))
+        return math.lcm(1 if self._actor.dynamic_batching else int(fixed), int(self._actor.ulysses_size))
 
 
 class Planned:
@@ -79,8 +78,7 @@ class Planned:
     def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
-        self._native_init: Callable[[], Any] = trainer.init_workers
-        self._native_make: Any = getattr(trainer, "_make_batch_data", None)
+        self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         total = driver.rollouts()
         self._candidates, loader = None, self._planned_loader()
@@ -88,32 +86,27 @@ class Planned:
             loader = self._candidates = self._candidate_loader(driver.plan)
         self._loader = loader = SeededLoader(loader)
         order, resume = "order and membership of the plan", "exact resume"
-        known = "the plan's rollout is complete, its rows are known"
-        placed = "rows are placed by the step that trains them"
-        if makes_batches(trainer):
-            patches.set(trainer, "_make_batch_data", self._make_batch, what=known, why=order)
         for name, value, what, why in (
             ("train_dataloader", loader, "the plan's prompts, not the sampler's", order),
             ("training_steps", total, f"{total} rollouts", "clock of the spec"),
             ("init_workers", self._init_workers, "the workers get their orders", order),
-            ("_balance_batch", self._leave if makes_batches(trainer) else self._identified, placed, order),
+            ("_make_batch_data", self._make_batch, "the plan's rollout is complete, its rows are known", order),
+            ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
             ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
             ("_load_checkpoint", self._load, "the plan is held against the file", resume),
         ):
             patches.set(trainer, name, value, what=what, why=why)
-        if actor_group(trainer) is not None:
+        if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
 
     def _planned_loader(self) -> Any:
         trainer, native = self._trainer, self._trainer.train_dataloader
-        # A loop over the loader asks for a rollout before it counts it.
-        begun = 1 if makes_batches(trainer) else 0
         return PlannedLoader(
             self._driver.plan,
             dataset=native.dataset,
             collate=native.collate_fn,
-            rollouts_done=lambda: int(trainer.global_step) - begun,
-            prompts_at_once=getattr(trainer.config.data, "mini_rollout_batch_size", None),  # since 0.3.1
+            rollouts_done=lambda: int(trainer.global_step) - 1,
+            prompts_at_once=trainer.config.data.mini_rollout_batch_size,
         )
 
     def _candidate_loader(self, plan: CandidatePlan) -> CandidateLoader:
@@ -131,15 +124,14 @@ class Planned:
 
     def _arrive(self) -> None:
         self._driver.install(self._patches)
-        group, order = actor_group(self._trainer), "membership of the plan"
-        for owner, name, patch, what in (
-            (group, "generate_sequences", self._generate, "any number of prompts, each with its completions' seeds"),
-            (group, "compute_log_probs", self._forward, "rows split evenly"),
-            (reference_group(self._trainer), "compute_ref_log_probs", self._forward, "rows split evenly"),
-            (group, "update_actor", self._update, "one call per planned optimizer step"),
+        group, order = self._trainer.actor_rollout_ref_wg, "membership of the plan"
+        for name, patch, what in (
+            ("generate_sequences", self._generate, "any number of prompts, each with its completions' seeds"),
+            ("compute_log_probs", self._forward, "rows split evenly"),
+            ("compute_ref_log_probs", self._forward, "rows split evenly"),
+            ("update_actor", self._update, "one call per planned optimizer step"),
         ):
-            if owner is not None:
-                self._patches.set(owner, name, patch(getattr(owner, name)), what=what, why=order)
+            self._patches.set(group, name, patch(getattr(group, name)), what=what, why=order)
 
     # ---- a rollout
 
@@ -156,12 +148,6 @@ class Planned:
             batch = self._native_make(metrics)
         finally:
             data.rollout_batch_size = own
-        self._identified(batch, metrics)
-        return batch
-
-    def _identified(self, batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> None:
-        """A rollout's batch, as it was generated: every row is known, and all are there."""
-        driver, rollout = self._driver, int(self._trainer.global_step) - 1
         number_samples(batch, driver.plan.completions_per_prompt)
         columns = batch.non_tensor_batch
         driver.require_images(columns)
@@ -175,6 +161,7 @@ class Planned:
         lengths = lengths_of(batch)
         costs = {row: lengths[arrived[row]] for row in sorted(arrived)}
         self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        return batch
 
     def _take(self, loader: CandidateLoader, columns: dict[str, Any], rollout: int) -> None:
         """The candidates that were kept fill the rollout's places, lowest number first; those generated beyond the last
@@ -206,7 +193,7 @@ class Planned:
             driver = self._driver
             places = layout(lengths_of(batch), ranks=driver.ranks, rows_per_micro_batch=driver.forward_rows)
             back = {row: place for place, row in enumerate(places) if row is not None}
-            return rows_of(native(selected(batch, places)), [back[row] for row in range(len(batch))])
+            return native(selected(batch, places))[[back[row] for row in range(len(batch))]]
 
         return compute
 
@@ -292,14 +279,14 @@ class Observer:
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
-        self._native_init, self._native_balance = trainer.init_workers, trainer._balance_batch
+        self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self.receipts: list[Receipt] = []
         # torch forbids a loader another dataset, but its iterator reads this entry.
         self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
         vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
-        for name, value in (("init_workers", self._init_workers), ("_balance_batch", self._balance)):
+        for name, value in (("init_workers", self._init_workers), ("_make_batch_data", self._make_batch)):
             patches.set(trainer, name, value, what="rows are told apart", why="ledger")
-        if actor_group(trainer) is not None:
+        if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
 
     def detach(self) -> None:
@@ -311,24 +298,24 @@ class Observer:
         self._arrive()
 
     def _arrive(self) -> None:
-        self.receipts = install_everywhere(actor_group(self._trainer), self._orders, self._patches)
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders, self._patches)
 
-    def _balance(self, batch: Any, *arguments: Any, **options: Any) -> None:
-        """A rollout's batch is as it was generated, until EasyR1 places its rows."""
+    def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
 
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
+        batch = self._native_make(metrics)
         group = self._trainer.config.worker.rollout.n
         number_samples(batch, group)
         columns = batch.non_tensor_batch
         columns[ROLLOUT] = np.array([int(self._trainer.global_step) - 1] * len(batch), dtype=object)
         columns[POSITION] = (np.arange(len(batch)) // group).astype(object)
-        self._native_balance(batch, *arguments, **options)
+        return batch
 
 
 def number_samples(batch: Any, group: int) -> None:
-    """Each row's sample: answers are prompt-major, in whole groups. Source: EasyR1 _make_batch_data; 0.3.0 fit."""
+    """Each row's sample: answers are prompt-major, in whole groups. Source: EasyR1 _make_batch_data."""
     import numpy as np
 
     columns = batch.non_tensor_batch
@@ -343,18 +330,10 @@ def lengths_of(batch: Any) -> list[int]:
     return [int(length) for length in batch.batch["attention_mask"].sum(-1).tolist()]
 
 
-def rows_of(batch: Any, places: Sequence[int]) -> Any:
-    """The rows of a `DataProto` at `places`, in this order; 0.3.0 has no method for it."""
-    columns = {name: values[list(places)] for name, values in batch.non_tensor_batch.items()}
-    return type(batch)(batch.batch[list(places)], columns, batch.meta_info)
-
-
 def selected(batch: Any, places: Sequence[int | None]) -> Any:
-    """The rows of a `DataProto` at `places`, in this order; None is a filler: the first row with nothing to train, and
-    no completion that a model would read; until 0.3.1 the loss takes its mask from what is read."""
-    part = rows_of(batch, [0 if place is None else place for place in places])
+    """The rows of a `DataProto` at `places`, in this order; None is a filler: the first row with nothing to train."""
+    part = batch[[0 if place is None else place for place in places]]
     spare = [row for row, place in enumerate(places) if place is None]
-    part.batch["attention_mask"][spare, part.batch["input_ids"].shape[1] - part.batch["responses"].shape[1] :] = 0
     for name in ("response_mask", "advantages"):
         if name in part.batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             part.batch[name][spare] = 0
@@ -367,7 +346,7 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     settings = trainer.config.trainer
     if settings.load_checkpoint_path is not None:
         return Path(settings.load_checkpoint_path)
-    if not getattr(settings, "find_last_checkpoint", False):  # since 0.3.2
+    if not settings.find_last_checkpoint:
         return None
     from verl.utils.checkpoint import find_latest_ckpt
 
@@ -383,7 +362,7 @@ def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Rec
     def undo() -> None:
         workers_ray.install_everywhere(group.workers, None, _in_worker)
 
-    patches.made("workers", undo, what=what, why=why)
+    patches.made("actor_rollout_ref_wg", undo, what=what, why=why)
     return receipts
 
 

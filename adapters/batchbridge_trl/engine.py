@@ -272,7 +272,7 @@ class Enforcer:
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._shares.forget(step)
-        self._log.compute_seconds = self._shares.pace.seconds
+        self._log.compute_seconds = self._shares.time.of_the_step()
         return loss
 
     def _train(
@@ -294,7 +294,7 @@ class Enforcer:
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
                 turn = self._turn(model, last=number == len(share) - 1)
-                with turn, attending_to(self._free), self._shares.turn(step, batch, micro):
+                with turn, attending_to(self._free), self._shares.time.micro_batch():
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss

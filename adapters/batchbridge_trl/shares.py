@@ -5,9 +5,9 @@ Every rank computes every rank's share, of lengths that all of them know.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,15 +17,14 @@ from batchbridge import BatchDrift, Plan
 from batchbridge.kit import (
     Length,
     MicroBatches,
+    StepCost,
     StepPlan,
-    micro_batch_terms,
-    packed_terms,
     partition,
     partition_by_cost,
     partition_packed,
 )
-from batchbridge_trl.pace import Pace
-from batchbridge_trl.rows import MicroBatch, RolloutRows
+from batchbridge_trl.compute_time import ComputeTime
+from batchbridge_trl.rows import RolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
 
@@ -38,17 +37,15 @@ class Shares:
         self._trainer, self._plan, self._rollouts = trainer, plan, rollouts
         self._accelerator = trainer.accelerator
         self._shares: dict[int, list[MicroBatches]] = {}
-        self.pace = Pace(trainer, sharded=self._sharded)
-        """The cost of a micro-batch, as far as it was measured."""
+        self.time = ComputeTime(trainer, sharded=self._sharded)
 
     def clear(self) -> None:
         """Forgets every step."""
         self._shares.clear()
-        self.pace.clear()
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint, plain values: by which shares ranks keep their rows, and the cost model."""
-        return {"steps": dict(self._shares), "pace": self.pace.state(), "packed": self._packed}
+        """The state for a checkpoint, plain values: by which shares ranks keep their rows."""
+        return {"steps": dict(self._shares), "packed": self._packed}
 
     def cut_alike(self, state: Mapping[str, Any] | None) -> bool:
         """Whether `state` is there, and of shares as these are cut."""
@@ -57,7 +54,6 @@ class Shares:
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes on with the shares that a checkpoint of equally many ranks stored."""
         self._shares.update(state["steps"])
-        self.pace.load(state["pace"])
 
     def completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
         """Every completion of the step, by its rollout and its position there."""
@@ -95,7 +91,7 @@ class Shares:
         """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
         micro, ranks = self._plan.spec.micro_batch, self._accelerator.num_processes
         size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
-        budget, cost, soft = micro.tokens_per_device, self.pace.cost, micro.cap == "soft"
+        budget, cost, soft = micro.tokens_per_device, self._cost, micro.cap == "soft"
         if self._packed:
             return partition_packed(
                 lengths,
@@ -104,21 +100,16 @@ class Shares:
                 tokens_per_device=budget,
                 completions_per_device=size if budget is None else None,
                 soft=soft,
-                cost=lambda tokens: cost.token * tokens + cost.pair * tokens * tokens,
-                slowness=cost.slowness,
+                cost=cost.of_sequence,
             )
         if budget is None:
             return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
         return partition_by_cost(lengths, ranks=ranks, tokens_per_device=budget, cost=cost, soft=soft)
 
-    def turn(self, step: StepPlan, batch: Sequence[int | None], micro: MicroBatch) -> AbstractContextManager[None]:
-        """The span in which a micro-batch of this rank runs forward and backward, which is timed."""
-        if not self._packed:
-            rows, width = micro["completion_ids"].shape
-            return self.pace.turn(micro_batch_terms([Length(micro["prompt_ids"].shape[1], width)] * rows))
-        items, completions = [item for item in batch if item is not None], self.completions(step)
-        lengths = [completions[item][0].length(completions[item][1]) for item in items]
-        return self.pace.turn(packed_terms(lengths, [_prompt(step.members[item]) for item in items]))
+    @functools.cached_property
+    def _cost(self) -> StepCost:
+        config = self._trainer.model.config.get_text_config()
+        return StepCost.assumed(getattr(config, "hidden_size", None))
 
     @property
     def _sharded(self) -> bool:
@@ -169,9 +160,7 @@ class Shares:
             raise BatchDrift(self._trainer.state.global_step, "ranks", "each shares the step out in its own way")
 
     def forget(self, step: StepPlan) -> None:
-        """Forgets a step that was taken, and the rollouts that no later one uses. Collective."""
-        budget = self._plan.spec.micro_batch.tokens_per_device
-        self.pace.step_done(by_tokens=self._packed or budget is not None)
+        """Forgets a step that was taken, and the rollouts that no later one uses."""
         self._shares.pop(step.index, None)
         # After the last step, too: a longer run may go on from its checkpoint.
         first = self._plan.step(step.index + 1).members[0].rollout

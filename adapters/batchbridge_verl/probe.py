@@ -12,7 +12,6 @@ import torch
 from batchbridge import CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
-from batchbridge_verl.chosen_tokens import CLIP, choosing_nothing
 from batchbridge_verl.distillation import bound_of, settings_of
 from batchbridge_verl.other_engines import is_proven, run_probe
 from batchbridge_verl.watching import Watch, responses_of
@@ -30,10 +29,7 @@ def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
     taps = []
     config = worker.loss_fn.keywords["config"]
     # With the current policy as the ratio's denominator every ratio is one.
-    runs = [(False, True)] if spec.objective.old_logprobs == "detached" else [(False, True), (True, True)]
-    if watch.objective.surrogate == CLIP:
-        runs.append((False, False))  # a completion of one token shows no weight where that is chosen
-    for off_policy, choosing in runs:
+    for off_policy in (False,) if spec.objective.old_logprobs == "detached" else (False, True):
         tap, made = watch.tap(), list(batches(watch.objective, off_policy=off_policy))
         if (taught := settings_of(worker.loss_fn)) is not None:
             bound = bound_of(taught)
@@ -41,11 +37,7 @@ def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
         data = _data(made, spec, first=worker.engine.get_data_parallel_rank() == 0)
         if taught is not None:
             _teach(data, made)
-        with (
-            _unchanged(config, *([] if taught is None else [taught.distillation_loss])),
-            torch.random.fork_rng(devices=[]),  # a loss may draw
-            contextlib.nullcontext() if choosing else choosing_nothing(config.policy_loss),
-        ):
+        with _unchanged(config, *([] if taught is None else [taught.distillation_loss])):
             if _run(worker, data, tap, made, watch.output):
                 taps.append(tap)
     if taps:  # else another process of this replica has the loss

@@ -15,10 +15,10 @@ from batchbridge_verl.ahead import OBSERVED_ALONE, ON_THE_TRAINERS_DEVICES
 from batchbridge_verl.run import FULLY_ASYNC, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
 from batchbridge_verl.sharing import asked_in_vain
-from batchbridge_verl.terms import AGGREGATIONS, CHOOSING, KL_NAMES, LOSS_MODES, aggregations_of
+from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
-PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "dro", "clip_cov", "kl_cov")
+PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
 """A bound that is never reached: verl has no word for a clip that is off, and infinity times zero is no number."""
@@ -318,16 +318,9 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "surrogate",
         f"policy_loss.loss_mode: proven against the oracle are {', '.join(PROVEN_SURROGATES)}; geo_mean takes a mean "
-        "over each micro-batch, so that its gradient grows with their number, dppo_tv and dppo_kl choose tokens by a "
-        "threshold that rounding decides; clip_cov and kl_cov are followed where they are the trainer's own loss mode, "
-        "since the schema has no words for how many tokens they choose, and between which bounds",
-        lambda trainer, request: (
-            loss_mode(request.spec) not in PROVEN_SURROGATES
-            or (
-                request.spec.objective.surrogate in CHOOSING
-                and request.spec.objective.surrogate != own_spec(request).objective.surrogate
-            )
-        ),
+        "over each micro-batch, so that its gradient grows with their number, clip_cov and kl_cov choose tokens by the "
+        "statistics of each, dppo_tv and dppo_kl by a threshold that rounding decides",
+        lambda trainer, request: loss_mode(request.spec) not in PROVEN_SURROGATES,
         remedy="actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or gspo for ratios of whole sequences",
     ),
     Refusal(

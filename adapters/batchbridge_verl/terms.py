@@ -65,9 +65,6 @@ LOSS_MODES = {
 """Policy losses by name. Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to
 rollout_correction. gspo is PPO's surrogate with the ratio of whole sequences."""
 
-CHOOSING = ("clip_cov", "kl_cov")
-"""Surrogates (canonical) whose loss chooses some of a micro-batch's tokens: `batchbridge_verl.chosen_tokens`."""
-
 
 def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
     """The aggregations (canonical) that a loss mode can take in `version`."""

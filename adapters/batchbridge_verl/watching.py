@@ -25,15 +25,14 @@ from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge.kit.workers import TrainedRow
-from batchbridge_verl.chosen_tokens import ChoosingTap
 from batchbridge_verl.distillation import Teacher
-from batchbridge_verl.terms import CHOOSING, KL_CLAMP
+from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
 """Column of a rank's batch: each row's place in it, which its micro-batches keep."""
-FORMULAS = ("ppo", "gspo", "cispo", "dro", "sapo", "gpg", "gmpo", *CHOOSING)
-"""Surrogates whose gradient has a formula here, of some given the tokens that they choose. dppo's choice hangs on
-rounding: nothing shows what its rows weigh."""
+FORMULAS = ("ppo", "gspo", "cispo", "dro", "sapo", "gpg", "gmpo")
+"""Surrogates whose gradient has a formula here. clip_cov and kl_cov choose tokens by the statistics of a micro-batch,
+dppo's choice hangs on rounding: nothing shows what their rows weigh."""
 FURTHEST = 20.0
 """Log of a token's ratio beyond which its loss has no gradient. Source: verl 0.9.1 compute_policy_loss_vanilla."""
 
@@ -141,8 +140,6 @@ class Watch:
 
     def tap(self) -> Tap:
         """A new one for this objective."""
-        if self.objective.surrogate in CHOOSING:
-            return ChoosingTap(self.objective, self._config.policy_loss)
         return Tap(self.objective, surrogate=surrogates(self._config).get(self.objective.surrogate or ""))
 
     @property

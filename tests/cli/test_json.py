@@ -24,7 +24,6 @@ ON = (*TRL, "--world-size", "4")
 SCENES = {
     "explain": [
         ("r.yaml", *ON),
-        ("r.yaml", *ON, "--memory", "--parameters", "1B"),
         ("bad.yaml", *ON),
         ("r.yaml", *TRL),
         ("r.yaml",),

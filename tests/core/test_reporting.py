@@ -64,22 +64,6 @@ def test_a_steps_numbers_are_of_all_ranks_and_kept_on_the_first() -> None:
     assert write(recorder(1, told(every[:2])), every[2:]) == []
 
 
-def test_the_tokens_that_a_loss_chose_are_counted_over_all_ranks_where_it_chooses_any() -> None:
-    every = rows()
-    for row, measured in zip(every, ((0, 1, 4), (), None, (2, 5)), strict=True):
-        row.chosen = measured
-    others = [
-        (*one, None if row.chosen is None else len(row.chosen))
-        for one, row in zip(told(every[2:]), every[2:], strict=True)
-    ]
-    (numbers,) = write(recorder(0, others), every[:2])
-    assert (numbers.completions, numbers.chosen) == (4, 5)
-    assert (
-        logged([numbers, numbers._replace(chosen=2), numbers._replace(chosen=None)])["batchbridge/chosen_tokens"] == 3.5
-    )
-    assert write(recorder(0), rows())[0].chosen is None
-
-
 def test_nothing_is_gathered_or_kept_that_nobody_asks_for() -> None:
     def gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         raise AssertionError("a gathering costs every rank a message")

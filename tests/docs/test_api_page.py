@@ -1,9 +1,10 @@
-"""docs/api.md is what the source says, and has what an adapter's author looks for."""
+"""The built page of the API has what an adapter's author looks for, and links to what is there."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,22 +16,17 @@ import batchbridge.testing
 
 
 @pytest.fixture(scope="module")
-def make_api(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_api", repository / "docs" / "make_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def page(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page as the script writes it, without anything installed."""
+    file = tmp_path_factory.mktemp("site") / "api.md"
+    subprocess.run([sys.executable, "-I", str(repository / "docs" / "make_api.py"), str(file)], check=True)
+    return file.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def page(make_api: ModuleType) -> str:
-    return str(make_api.page())
-
-
-def test_the_page_is_what_the_source_says(repository: Path, page: str) -> None:
-    assert (repository / "docs" / "api.md").read_text(encoding="utf-8") == page, "python docs/make_api.py"
+def test_every_link_of_the_page_leads_to_a_page(repository: Path, page: str) -> None:
+    links = set(re.findall(r"\]\(([^)#]+\.md)", page))
+    assert "plugins.md" in links
+    assert [link for link in links if not (repository / "docs" / link).is_file()] == []
 
 
 @pytest.mark.parametrize("package", [batchbridge, batchbridge.kit, batchbridge.testing], ids=lambda one: one.__name__)
@@ -71,7 +67,7 @@ def test_every_module_of_the_kit_that_a_page_names_exists(repository: Path) -> N
     modules = {file.stem for file in kit.glob("*.py")}
     pages = {page.name: page.read_text(encoding="utf-8") for page in (repository / "docs").glob("*.md")}
     named = {(name, word) for name, text in pages.items() for word in re.findall(r"batchbridge\.kit\.(\w+)", text)}
-    assert len(named) > 60
+    assert len(named) > 20
     assert (
         sorted((name, word) for name, word in named if word not in modules and word not in batchbridge.kit.__all__)
         == []

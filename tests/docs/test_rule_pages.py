@@ -1,4 +1,5 @@
-"""docs/rules is what `batchbridge rule` says; every page's configuration breaks its rule, and its fixes mend it."""
+"""The built pages of rules are what `batchbridge rule` says; a page's configuration breaks its rule, and its fixes mend
+it."""
 
 from __future__ import annotations
 
@@ -44,9 +45,31 @@ PAGES: dict[str, RulePage] = {
 WITH_AN_EXAMPLE = [code for code in PAGES if code not in NOT_IN_A_FILE]
 
 
-def test_the_pages_are_what_the_tables_say() -> None:
-    there = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "rules").glob("*.md")}
-    assert there == make_rules.pages(), "python docs/make_rules.py"
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pages, where one of a rule that is gone has been."""
+    folder = tmp_path_factory.mktemp("site") / "rules"
+    folder.mkdir()
+    (folder / "BB-TRL-999.md").write_text("# BB-TRL-999\n", encoding="utf-8")
+    make_rules.build(folder)
+    return folder
+
+
+def test_every_rule_gets_its_page_and_no_other_stays(built: Path) -> None:
+    assert {file.name for file in built.iterdir()} == {"index.md", *(f"{code}.md" for code in PAGES)}
+    for code, page in PAGES.items():
+        assert (built / f"{code}.md").read_text(encoding="utf-8") == make_rules.escaped(shown(page))
+
+
+def test_the_index_links_to_every_page_and_to_nothing_else(built: Path) -> None:
+    links = re.findall(r"\]\((.+?)\)", (built / "index.md").read_text(encoding="utf-8"))
+    assert links == [f"{code}.md" for code in PAGES]
+
+
+def test_a_page_links_to_nothing(built: Path) -> None:
+    """What looks like a link in a message is none of Markdown's."""
+    prose = {code: re.sub(r"(?ms)^```.*?^```$", "", (built / f"{code}.md").read_text("utf-8")) for code in PAGES}
+    assert [code for code, text in prose.items() if re.search(r"(?<!\\)\[[^\]]*\]\(", text)] == []
 
 
 def test_every_rule_of_every_adapter_has_a_page() -> None:

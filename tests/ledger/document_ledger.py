@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripted_ledger import ORDERED, header, record, rows_of
 
-from batchbridge.ledger import COLUMNS, OPTIONAL_COLUMNS, SCALARS, TIMES, Writer, diff
+from batchbridge.ledger import COLUMNS, SCALARS, TIMES, Writer, diff
 from batchbridge.ledger.certificates import certificate
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.summary import FIGURES, summarise
@@ -45,7 +45,6 @@ def parts() -> dict[str, str]:
         "step": _code("json", "{\n" + ",\n".join(_entries(step)) + "\n}"),
         "scalars": _table("scalar", SCALARS),
         "columns": _table("column", COLUMNS),
-        "optional columns": _table("column", OPTIONAL_COLUMNS),
         "times": _table("time", TIMES),
         "diff": _code("text", text),
         "summary": _code("text", whole),

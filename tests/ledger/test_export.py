@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, OPTIONAL_COLUMNS, SCALARS, export, read_steps
+from batchbridge.ledger import COLUMNS, SCALARS, export, read_steps
 from batchbridge.ledger.reading import Ledger
 
 Write = Callable[..., Path]
@@ -27,7 +27,7 @@ def expected(folder: Path) -> list[dict[str, Any]]:
             row |= {f"normaliser_{name}": said.get(name) for name in ("aggregation", "completions", "tokens")}
             row |= {f"normaliser_{name}": said.get(name) for name in ("constant", "prompts")}
             row |= {"ranks": step["ranks"], "rank": step["rank"][place]}
-            row |= {name: None if step[name] is None else step[name][place] for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
+            row |= {name: None if step[name] is None else step[name][place] for name in COLUMNS}
             rows.append(row)
     return rows
 
@@ -46,7 +46,7 @@ def hard(step: int, rows: list[dict[str, Any]], scalars: dict[str, Any]) -> None
 
 def test_every_column_has_a_meaning_and_a_kind() -> None:
     assert set(export.MEANINGS) == set(export.KINDS)
-    assert {*SCALARS, *COLUMNS, *OPTIONAL_COLUMNS} - {"normaliser"} <= set(export.MEANINGS)
+    assert {*SCALARS, *COLUMNS} - {"normaliser"} <= set(export.MEANINGS)
     assert all(export.MEANINGS.values())
 
 

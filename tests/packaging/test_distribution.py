@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,3 +65,13 @@ def test_frameworks_are_extras_only(distribution: importlib.metadata.Distributio
     ]
     extras = {"trl", "verl", "openrlhf", "hydra", "speed", "html", "parquet", "remote"}
     assert set(distribution.metadata.get_all("Provides-Extra") or ()) == extras
+
+
+@pytest.mark.parametrize("code", ["BB-TRL-021", "BB-VERL-004", "BB-EZR1-023", "BB-ORL-036", "BB-OI-077"])
+def test_a_rule_prints_its_whole_page_without_the_documentation(code: str, tmp_path: Path) -> None:
+    """The command is a rule's address: no commit has the pages, and no wheel."""
+    line = [sys.executable, "-m", "batchbridge", "rule", code]
+    said = subprocess.run(line, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert said.startswith(f"# {code}\n")
+    assert "## Versions" in said
+    assert "## A configuration that breaks it" in said

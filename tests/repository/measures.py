@@ -1,10 +1,11 @@
-"""How much code there is, and what imports what: `python tests/repository/measures.py [--json]`.
+"""How much code there is in which room, and what imports what: `python tests/repository/measures.py [--json]`.
 
-With `--page` it writes the picture of docs/house.md anew.
+A mirror, and no gate: docs/house.md says what each room is for, and what would be too much. With `--page` the picture
+of that page is written anew.
 
-A line of code holds something else than a comment, a docstring or nothing. "In functions and classes" leaves tables and
-imports out. A circle is a set of modules that import each other, whether at import time, inside a function or for type
-checkers only. Standard library only; nothing is imported.
+A line of code holds something else than a comment, a docstring or nothing. A circle is a set of modules that import
+each other, whether at import time, inside a function or for type checkers only. Standard library only; nothing is
+imported.
 """
 
 from __future__ import annotations
@@ -21,63 +22,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGES = {path.name: path for folder in ("src", "adapters") for path in sorted((ROOT / folder).glob("*/"))}
 """Every package that is shipped, by name."""
-LONGEST = 400
-"""Lines of code that a file may have."""
-FIRST = 4_300
-"""Lines of code that one has to understand before anything else: meaning, contract, rules, reading."""
-AIM, AIM_IN_FUNCTIONS = 28_000, {"trl": 1_300, "verl": 1_600, "openrlhf": 1_200, "open_instruct": 900, "easyr1": 700}
-"""Lines of code that all packages but `NOT_COUNTED`, and the functions and classes of adapters, are to have without
-what `FEATURES` brought."""
-PLUGINS = {"nemo_rl": 600, "skyrl": 500, "prime_rl": 500}
-"""Lines of code that the plugins of this repository may have."""
+SHORT, LONG = 30, 500
+"""Lines of code below which a file is asked why it is one of its own, and above which it is hard to read."""
 NO_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     | {tokenize.ENCODING}
 )
 FRAMEWORKS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct", "open_r1")
-NOT_COUNTED = ("batchbridge_history",)
-"""A plugin about versions that nobody starts today."""
-
-
-class Feature(NamedTuple):
-    """What came after the aims were set: lines of code in all, and in functions and classes of adapters. Measured
-    between the commits before and after it, so that what it replaced counts against it."""
-
-    what: str
-    lines: int
-    in_functions: Mapping[str, int]
-
-
-FEATURES = (
-    Feature("TRL: FSDP, images, entropy bonuses, a router's loss; verl: packed rows", 1_036, {"trl": 402, "verl": 17}),
-    Feature("verl: estimators without a word of the schema, programs of one's own", 101, {"verl": 11}),
-    Feature(
-        "check in CI, pages, shared settings of conversions, repairs, reports, schemas of files, notebooks, cards",
-        6_163,
-        {"trl": 146, "verl": 101, "easyr1": 59, "openrlhf": 27, "open_instruct": 19},
-    ),
-    Feature(
-        "packed passes, micro-batches by measured cost, summaries and certificates of ledgers", 1_446, {"trl": 418}
-    ),
-    Feature(
-        "images in EasyR1 and OpenRLHF, verl's shared prompts, ledgers of many ranks",
-        791,
-        {"verl": 251, "easyr1": 56, "openrlhf": 19, "trl": 11},
-    ),
-    Feature("OpenRLHF: candidates", 194, {"openrlhf": 143}),
-    Feature("group filters in four frameworks, EasyR1's Ulysses", 416, {"open_instruct": 211, "easyr1": 48}),
-    Feature("Open-Instruct: grpo.py, environments and tools, ranks that share sequences", 710, {"open_instruct": 483}),
-    Feature(
-        "critics, agents, ring attention, tensor parallelism, distillation, other engines, generation ahead",
-        2_334,
-        {"verl": 809, "openrlhf": 692},
-    ),
-    Feature(
-        "losses that choose their tokens, fully_async_policy, EasyR1 0.3.0 and 0.3.1, attention kernels of a GPU",
-        593,
-        {"verl": 292, "easyr1": 78, "openrlhf": 15},
-    ),
-)
 
 
 def files(package: Path) -> list[Path]:
@@ -96,16 +47,6 @@ def lines_of_code(file: Path) -> set[int]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             found -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return found
-
-
-def lines_in_functions(file: Path) -> int:
-    """Lines of code that stand in a function or a class."""
-    spans: set[int] = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            spans |= set(range(first, (node.end_lineno or node.lineno) + 1))
-    return len(spans & lines_of_code(file))
 
 
 def module_name(file: Path) -> str:
@@ -206,21 +147,15 @@ def room(module: str) -> str | None:
 def picture() -> str:
     """Which room imports which, as a matrix: a cross in a row's column says that the row imports from the column.
 
-    Lines of code stand beside it in hundreds, so that the page is rewritten when a room grows, not with every line.
     No cross stands right of the diagonal: nothing imports from a room that comes later.
     """
     crosses = {(room(name), room(to)) for name, found in arrows().items() for to in found}
     shown = [name for name in ROOMS if name not in (*TOOLS, "batchbridge.__main__")]
-    count = dict.fromkeys(ROOMS, 0)
-    for name, file in every_module().items():
-        if (there := room(name)) is not None:
-            count[there] += len(lines_of_code(file))
-    lines = [f"{'':22}{'lines':>6}  " + " ".join(f"{place:>2}" for place in range(1, len(shown) + 1))]
+    lines = [f"{'':22}" + " ".join(f"{place:>2}" for place in range(1, len(shown) + 1))]
     for place, row in enumerate(shown, 1):
         marks = [" ." if column == row else " x" if (row, column) in crosses else "  " for column in shown]
         title = row.removeprefix("batchbridge.").replace("batchbridge", "batchbridge (face)")
-        size = max(100, round(count[row], -2))
-        lines.append(f"{place:>2} {title:19}{size:>6,}  {' '.join(marks)}".rstrip())
+        lines.append(f"{place:>2} {title:19}{' '.join(marks)}".rstrip())
     return "\n".join(lines)
 
 
@@ -235,14 +170,54 @@ def page(text: str) -> str:
     return before + MARKS[0] + picture() + MARKS[1] + after
 
 
+class Room(NamedTuple):
+    """The size of a room. lines: of code. short, long: of its files, those below `SHORT` and above `LONG` lines."""
+
+    lines: int
+    files: int
+    short: int
+    long: int
+
+
+def place_of(file: Path) -> str:
+    """The room of a file: of the core one of `ROOMS`; of an adapter its package and the folder in it; or a plugin."""
+    if "plugins" in file.relative_to(ROOT).parts[:1]:
+        return f"plugins/{file.relative_to(ROOT).parts[1]}"
+    if (known := room(module_name(file))) is not None:
+        return known
+    package = _package(file)
+    return "/".join([package.name, *file.relative_to(package).parent.parts[:1]])
+
+
+def rooms() -> dict[str, Room]:
+    """Every room that is shipped, plugins included, with its size."""
+    every = [file for package in PACKAGES.values() for file in files(package)]
+    every += [file for plugin in sorted((ROOT / "plugins").glob("*/src")) for file in files(plugin)]
+    sizes: dict[str, list[int]] = {}
+    for file in every:
+        sizes.setdefault(place_of(file), []).append(len(lines_of_code(file)))
+    order = {name: place for place, name in enumerate(ROOMS)}
+    return {
+        name: Room(sum(found), len(found), sum(one < SHORT for one in found), sum(one > LONG for one in found))
+        for name, found in sorted(sizes.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+    }
+
+
+def table(found: Mapping[str, Room]) -> list[str]:
+    """The rooms and their sum as lines of text."""
+    whole = Room(*(sum(each) for each in zip(*found.values(), strict=True)))
+    head = f"{'lines':>7} {'files':>6} {f'< {SHORT}':>6} {f'> {LONG}':>6}  room"
+    rows = {**found, "all that is shipped": whole}
+    return [head, *("{0:>7,} {1:>6} {2:>6} {3:>6}  {name}".format(*size, name=name) for name, size in rows.items())]
+
+
 def measured() -> dict[str, object]:
-    """All measures."""
-    every = {name: files(path) for name, path in PACKAGES.items()}
-    known, graph = every_module(), arrows()
+    """What imports what: circles, what adapters take of the core, and what one takes of another."""
+    graph = arrows()
     adapters = {f"batchbridge_{name}" for name in FRAMEWORKS}
     from_adapters = {
         name: sorted({to for to in graph[name] if to.partition(".")[0] != name.partition(".")[0]})
-        for name in known
+        for name in graph
         if name.partition(".")[0] in adapters
     }
     core = {to for found in from_adapters.values() for to in found if to.partition(".")[0] == "batchbridge"}
@@ -253,38 +228,6 @@ def measured() -> dict[str, object]:
         if to.partition(".")[0] in adapters and not name.startswith("batchbridge_open_r1")
     }
     return {
-        "code": {name: sum(len(lines_of_code(file)) for file in found) for name, found in every.items()},
-        "code, all but history": sum(
-            len(lines_of_code(file)) for name, found in every.items() if name not in NOT_COUNTED for file in found
-        ),
-        "in functions and classes, outside rules and testing": {
-            name: sum(
-                lines_in_functions(file)
-                for file in every[name]
-                if not {"rules", "testing"} & set(file.relative_to(PACKAGES[name]).with_suffix("").parts)
-            )
-            for name in sorted(adapters)
-        },
-        "allowed with what features brought": {
-            "code": AIM + sum(one.lines for one in FEATURES),
-            **{
-                f"batchbridge_{name}": aim + sum(one.in_functions.get(name, 0) for one in FEATURES)
-                for name, aim in AIM_IN_FUNCTIONS.items()
-            },
-        },
-        "to be understood before anything else": sum(
-            len(lines_of_code(file)) for name, file in known.items() if room(name) in UNDERSTOOD_FIRST
-        ),
-        "plugins": {
-            name: sum(len(lines_of_code(file)) for file in files(ROOT / "plugins" / f"batchbridge_{name}" / "src"))
-            for name in PLUGINS
-        },
-        f"files above {LONGEST} lines of code": {
-            str(file.relative_to(ROOT)): count
-            for found in every.values()
-            for file in found
-            if (count := len(lines_of_code(file))) > LONGEST
-        },
         "circles": circles(graph),
         "modules of batchbridge that adapters import": sorted(core),
         "imports from one adapter into another": sorted(across),
@@ -295,21 +238,18 @@ def main() -> None:
     if "--page" in sys.argv[1:]:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
-    found = measured()
+    found, sizes = measured(), rooms()
     if "--json" in sys.argv[1:]:
-        print(json.dumps(found, indent=1))
+        print(json.dumps({"rooms": {name: size._asdict() for name, size in sizes.items()}, **found}, indent=1))
         return
+    print(*table(sizes), sep="\n")
     for name, value in found.items():
-        if isinstance(value, dict):
-            print(f"{name}:", *(f"  {value[key]:>7,}  {key}" for key in value), sep="\n")
-        elif isinstance(value, list):
-            print(
-                f"{name}: {len(value)}",
-                *(f"  {' '.join(one) if isinstance(one, list) else one}" for one in value),
-                sep="\n",
-            )
-        else:
-            print(f"{name}: {value:,}")
+        assert isinstance(value, list)
+        print(
+            f"{name}: {len(value)}",
+            *(f"  {' '.join(one) if isinstance(one, list) else one}" for one in value),
+            sep="\n",
+        )
 
 
 if __name__ == "__main__":

@@ -22,12 +22,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.kit.objectives import Surrogate as Surrogate
     from batchbridge.kit.objectives import clip_bounds as clip_bounds
     from batchbridge.kit.packed_batches import partition_packed as partition_packed
-    from batchbridge.kit.step_cost import Observed as Observed
     from batchbridge.kit.step_cost import StepCost as StepCost
-    from batchbridge.kit.step_cost import Terms as Terms
-    from batchbridge.kit.step_cost import fit_cost as fit_cost
-    from batchbridge.kit.step_cost import micro_batch_terms as micro_batch_terms
-    from batchbridge.kit.step_cost import packed_terms as packed_terms
     from batchbridge.kit.step_cost import partition_by_cost as partition_by_cost
     from batchbridge.ledger import digest_floats as digest_floats
     from batchbridge.ledger import fingerprint as fingerprint

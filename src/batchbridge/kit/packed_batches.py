@@ -22,15 +22,13 @@ def partition_packed(
     completions_per_device: int | None = None,
     soft: bool = False,
     cost: Callable[[int], float] = linear,
-    slowness: Sequence[float] = (),
 ) -> list[MicroBatches]:
     """Micro-batches of completions that lie end to end, equally many for each rank.
 
     prompts: what tells the completions' prompts apart; those of one prompt stay together, as far as ranks and
     micro-batches allow. tokens_per_device: a micro-batch's tokens at most, each of its prompts counted once; or
     completions_per_device: its completions. soft: a completion longer than the budget runs alone; else it raises
-    `TooLong`. cost: of a sequence of so many tokens. slowness: each rank's time for the same cost; empty: all are
-    alike. Deterministic; O(n log n).
+    `TooLong`. cost: of a sequence of so many tokens. Deterministic; O(n log n).
     """
     if ranks < 1 or (tokens_per_device is None) == (completions_per_device is None):
         raise ValueError("give at least one rank, and tokens_per_device or completions_per_device, one of them")
@@ -45,7 +43,7 @@ def partition_packed(
         groups.setdefault(prompt, []).append(item)
     for group in groups.values():
         group.sort(key=lambda item: -lengths[item].response)
-    shares = _balanced(list(groups.values()), lengths, slowness or (1.0,) * ranks, cost)
+    shares = _balanced(list(groups.values()), lengths, ranks, cost)
     cuts = [list(_cut(share, lengths, tokens_per_device, completions_per_device)) for share in shares]
     most = max(len(cut) for cut in cuts)
     responses = [length.response for length in lengths]
@@ -53,7 +51,7 @@ def partition_packed(
 
 
 def _balanced(
-    groups: list[list[int]], lengths: Sequence[Length], slowness: Sequence[float], cost: Callable[[int], float]
+    groups: list[list[int]], lengths: Sequence[Length], ranks: int, cost: Callable[[int], float]
 ) -> list[list[list[int]]]:
     """Each rank's groups, or parts of them: whole ones while they fit into an equal share of the step, what is left
     over completion by completion, the costliest first, each to the rank with the least so far."""
@@ -65,24 +63,23 @@ def _balanced(
         return cost(lengths[group[0]].prompt) + sum(map(own, group))
 
     costs = [whole(group) for group in groups]
-    ranks = len(slowness)
-    equal = sum(costs) / sum(1 / slow for slow in slowness)
+    equal = sum(costs) / ranks
     shares: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
     loads = [(0.0, rank) for rank in range(ranks)]
     left: list[tuple[float, int, int]] = []
     for number in sorted(range(len(groups)), key=lambda number: -costs[number]):
         load, rank = loads[0]
         # Of one rank, equal is the sum in another order of adding.
-        if ranks == 1 or load + costs[number] * slowness[rank] <= equal:
+        if ranks == 1 or load + costs[number] <= equal:
             shares[rank][number] = list(groups[number])
-            heapq.heapreplace(loads, (load + costs[number] * slowness[rank], rank))
+            heapq.heapreplace(loads, (load + costs[number], rank))
         else:
             left += [(own(item), number, item) for item in groups[number]]
     for spent, number, item in sorted(left, key=lambda one: (-one[0], one[1], one[2])):
         load, rank = loads[0]
         spent += 0.0 if number in shares[rank] else cost(lengths[item].prompt)
         shares[rank].setdefault(number, []).append(item)
-        heapq.heapreplace(loads, (load + spent * slowness[rank], rank))
+        heapq.heapreplace(loads, (load + spent, rank))
     return [list(share.values()) for share in shares]
 
 

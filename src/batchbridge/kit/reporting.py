@@ -21,9 +21,8 @@ def logged(steps: Sequence[StepNumbers]) -> dict[str, float]:
     """The numbers that are logged of the optimizer steps since the last time; empty where there were none.
 
     `batchbridge/completions` and `/response_tokens` of a step, the mean where there were several; `/drift`, the largest
-    of them, left out where nothing showed a weight; `/chosen_tokens`, the mean again, left out where the loss chooses
-    none by itself; `/padding_saved`, the share of the tokens that padding each completion to its device's longest would
-    have taken, left out where nobody knows.
+    of them, left out where nothing showed a weight; `/padding_saved`, the share of the tokens that padding each
+    completion to its device's longest would have taken, left out where nobody knows.
     """
     if not steps:
         return {}
@@ -34,9 +33,6 @@ def logged(steps: Sequence[StepNumbers]) -> dict[str, float]:
     drifts = [step.drift for step in steps if step.drift is not None]
     if drifts:
         found["batchbridge/drift"] = max(drifts)
-    chosen = [step.chosen for step in steps if step.chosen is not None]
-    if chosen:
-        found["batchbridge/chosen_tokens"] = sum(chosen) / len(chosen)
     if unsaved := sum(step.unsaved or 0 for step in steps):
         found["batchbridge/padding_saved"] = 1.0 - sum(step.computed or 0 for step in steps) / unsaved
     return found

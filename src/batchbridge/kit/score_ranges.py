@@ -1,7 +1,8 @@
 """Filters that keep a group by its mean score, where the schema asks whether its scores are all equal.
 
 Source: openrlhf 0.11.2 SamplesGenerator._generate_vllm, EasyR1 RayPPOTrainer._make_batch_data: both bounds exclusive,
-of scores that are 0 or 1 (openrlhf's documentation says so of them; EasyR1's range lies between).
+of scores that are 0 or 1 (openrlhf's documentation says so of them; EasyR1's range lies between). Two adapters read
+and write it, and nothing else has such a range.
 """
 
 from __future__ import annotations

@@ -116,13 +116,10 @@ class TrainedRow:
     """The pass over its rollout, where a step may reach across passes; None: the step's."""
     departure: float = 0.0
     tolerance: float = WEIGHT_TOLERANCE
-    chosen: Sequence[int] | None = None
-    """Tokens that the loss chose by itself, by their places in the response; None: it chooses none, or nobody knows."""
 
     def measured(self, seen: Measured) -> None:
-        """Takes over what was seen of the row; which tokens were chosen, where the adapter measures that."""
+        """Takes over what was seen of the row."""
         self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
-        self.chosen = getattr(seen, "chosen", None)
 
     @property
     def applied_weight(self) -> float | None:
@@ -132,10 +129,9 @@ class TrainedRow:
         return math.nan if self.departure > self.tolerance else self.weight
 
     @property
-    def told(self) -> tuple[int, int, int, float | None, int | None]:
+    def told(self) -> tuple[int, int, int, float | None]:
         """The facts of the row that loggers are told, for `StepNumbers.of`."""
-        chosen = None if self.chosen is None else len(self.chosen)
-        return self.rollout, self.prompt, self.tokens, self.applied_weight, chosen
+        return self.rollout, self.prompt, self.tokens, self.applied_weight
 
 
 def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequence[Measured]]) -> list[str]:
@@ -302,7 +298,6 @@ class Recorder:
             response_tokens=[row.tokens for row in rows],
             generated_at_step=generated if generated_at_step is None else list(generated_at_step),
             weights=[row.applied_weight for row in rows],
-            chosen_tokens=_chosen(rows),
             compute_seconds=compute_seconds,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
@@ -336,13 +331,6 @@ class Recorder:
             start_id=self._orders.start_id,
             evidence=self._orders.evidence,
         )
-
-
-def _chosen(rows: Sequence[TrainedRow]) -> list[str] | None:
-    """The tokens that the loss chose, as the ledger says them; None where it chose of no row."""
-    if all(row.chosen is None for row in rows):
-        return None
-    return [" ".join(map(str, row.chosen or ())) for row in rows]
 
 
 def _told(row: SeenRow) -> tuple[int, int, int, float | None]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.ledger.records import (
     COLUMNS,
-    OPTIONAL_COLUMNS,
     SCALARS,
     TIMES,
     Header,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
-    "OPTIONAL_COLUMNS",
     "SCALARS",
     "TIMES",
     "Header",
@@ -50,8 +48,7 @@ def read_headers(folder: Path | str) -> list[dict[str, Any]]:
 def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
     """The ledger's optimizer steps from `start` on, all ranks merged, in order; memory does not grow with the run.
 
-    Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again),
-    `OPTIONAL_COLUMNS` (each None where the step has none), "rank" (a
+    Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again), "rank" (a
     column: where the row was trained), "ranks" (the world size at that step) and "disagreeing": scalars on which the
     ranks differ, with each rank's value; the merged value is rank 0's. "compute_seconds" has each rank's, None where it
     is unknown, and is None where it is of all. Of a step that was recorded again after a resume

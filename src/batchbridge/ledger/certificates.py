@@ -22,7 +22,7 @@ from batchbridge.errors import LedgerError, PlanError
 from batchbridge.ledger.membership import as_planned, is_small
 from batchbridge.ledger.numbers import StepNumbers
 from batchbridge.ledger.reading import Ledger, Part, StepLines, decode
-from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, OPTIONAL_COLUMNS, SCALARS
+from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS
 from batchbridge.ledger.scanning import start_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
@@ -82,7 +82,7 @@ def canonical(record: Mapping[str, Any], part: Part) -> bytes:
     told: dict[str, Any] = {name: record[name] for name in SCALARS}
     for name in _FLOAT_SCALARS:
         told[name] = _spelled(told[name])
-    for name in (*COLUMNS, *(OPTIONAL_COLUMNS.keys() & record.keys())):
+    for name in COLUMNS:
         values = record[name]
         if values is not None:
             values = [_spelled(values[place]) if name in FLOATS else values[place] for place in order]

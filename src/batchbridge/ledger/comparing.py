@@ -192,7 +192,7 @@ class _Comparison:
         found: dict[Aspect, str] = {
             "content": next(filter(None, content), ""),
             "order": unequal("generated_at_step"),
-            "weights": _joined(self._weights(a, b, keys), self._chosen(a, b, keys)),
+            "weights": self._weights(a, b, keys),
             "advantage": _joined(advantage, reward),
             "old_logprobs": unequal("old_logprobs") if self.exact else "",
         }
@@ -231,15 +231,6 @@ class _Comparison:
             return ""
         same = self._close(one.step_factor(), other.step_factor())
         return "" if same else f"normalisers {_normaliser_text(a)} and {_normaliser_text(b)}"
-
-    def _chosen(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str:
-        name = "chosen_tokens"
-        one, other = a[name], b[name]
-        if one is None or other is None:
-            if one is not other and keys:
-                self.not_compared.setdefault(name, "one run did not record it")
-            return ""
-        return _rows(name, [*map(repr, one)], [*map(repr, other)], keys, _other_rows(one, other))
 
     def _clock(self, a: _Step, b: _Step, name: str) -> str:
         x, y = a[name], b[name]

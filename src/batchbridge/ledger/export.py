@@ -17,7 +17,7 @@ from typing import Any
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger, Watch, unwatched
-from batchbridge.ledger.records import COLUMNS, OPTIONAL_COLUMNS, SCALARS
+from batchbridge.ledger.records import COLUMNS, SCALARS
 
 NORMALISER = {
     "normaliser_aggregation": "aggregation of the policy loss; null: see weights",
@@ -32,7 +32,6 @@ MEANINGS = {
     "ranks": "training processes at this step",
     "rank": "training process that trained the completion",
     **COLUMNS,
-    **OPTIONAL_COLUMNS,
 }
 """Every column of the table, in order, with its meaning and unit."""
 KINDS = {
@@ -40,7 +39,6 @@ KINDS = {
     **dict.fromkeys(("learning_rate", "gradient_norm", "reward", "advantage", "weights"), "float"),
     **dict.fromkeys(("skipped", "lr_tick"), "bool"),
     **dict.fromkeys(("normaliser_aggregation", "prompt_fingerprint", "completion_fingerprint", "old_logprobs"), "text"),
-    **dict.fromkeys(OPTIONAL_COLUMNS, "text"),
 }
 ROWS_AT_A_TIME = 1 << 16
 

@@ -1,4 +1,5 @@
-"""Whether a recorded optimizer step trained the completions that the plan has in it."""
+"""Whether a recorded optimizer step trained the completions that the plan has in it: asked by summaries and by
+certificates, which know nothing of each other."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ class StepNumbers(NamedTuple):
     """One optimizer step, all ranks together.
 
     completions: those that the step trains. response_tokens: of them. drift: see `drift_of`. computed, unsaved: see
-    `Padding`; None where nobody knows. chosen: of the response tokens, those that the loss chose by itself; None where
-    it chooses none, or nobody knows.
+    `Padding`; None where nobody knows.
     """
 
     step: int
@@ -40,16 +39,13 @@ class StepNumbers(NamedTuple):
     drift: float | None
     computed: int | None = None
     unsaved: int | None = None
-    chosen: int | None = None
 
     @classmethod
     def of(
         cls, step: int, term: LossTerm | None, rows: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()
     ) -> StepNumbers:
         """The numbers of one step's rows. term: None where nobody knows the loss. rows: (rollout, prompt, response
-        tokens, measured weight) of every completion; a fifth entry, where there is one, is how many of its tokens the
-        loss chose, or None."""
-        chosen = [row[4] for row in rows if len(row) > 4 and row[4] is not None]
+        tokens, measured weight) of every completion."""
         known = [padding for padding in paddings if padding.unsaved]
         return cls(
             step,
@@ -58,7 +54,6 @@ class StepNumbers(NamedTuple):
             None if term is None else drift_of(term, rows),
             sum(padding.computed for padding in known) if known else None,
             sum(padding.unsaved for padding in known) if known else None,
-            sum(chosen) if chosen else None,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
-from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, OPTIONAL_COLUMNS, SCALARS, TIMES
+from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
 from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
@@ -24,7 +24,6 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {str} for name in ("prompt_fingerprint", "completion_fingerprint")},
     "old_logprobs": {str, type(None)},
     **{name: {float, type(None)} for name in FLOATS},
-    **{name: {str} for name in OPTIONAL_COLUMNS},
 }
 _SCALARS: dict[str, set[type]] = {
     "epoch": {int},
@@ -216,11 +215,11 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", part.file, part.number)
     wanted = {"record", *SCALARS, *COLUMNS}
-    if (named := set(record) - TIMES.keys() - OPTIONAL_COLUMNS.keys()) != wanted:
+    if (named := set(record) - TIMES.keys()) != wanted:
         odd = sorted(wanted - named) or sorted(named - wanted)
         raise LedgerError(f"step record lacks or has too much: {', '.join(odd)}", part.file, part.number)
     rows = len(record["rollout"]) if isinstance(record["rollout"], list) else 0
-    for name in (*COLUMNS, *(OPTIONAL_COLUMNS.keys() & record.keys())):
+    for name in COLUMNS:
         values = record[name]
         if name == "weights" and values is None:
             continue
@@ -231,9 +230,7 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
             values = record[name] = [_number(value) for value in values]
             kinds = set(map(type, values))
         if not kinds <= _ALLOWED[name]:
-            raise LedgerError(
-                f"column {name} holds a value that is not {(COLUMNS | OPTIONAL_COLUMNS)[name]}", part.file, part.number
-            )
+            raise LedgerError(f"column {name} holds a value that is not {COLUMNS[name]}", part.file, part.number)
     for name in ("learning_rate", "gradient_norm"):
         record[name] = _number(record[name])
     for name, kinds in _SCALARS.items():
@@ -258,16 +255,10 @@ def merge(parts: Sequence[Part]) -> dict[str, Any]:
                 raise LedgerError("some ranks of this step give weights, others do not", parts[0].file, parts[0].number)
             continue
         columns[name] = [value for record in records for value in record[name] or ()]
-    for name in OPTIONAL_COLUMNS:
-        if any(name in record for record in records):
-            missing = [record for record in records if name not in record and record["rollout"]]
-            if missing:
-                raise LedgerError(f"some ranks of this step give {name}, others do not", parts[0].file, parts[0].number)
-            columns[name] = [value for record in records for value in record.get(name, ())]
     columns["rank"] = [part.rank for part, record in zip(parts, records, strict=True) for _ in record["rollout"]]
     rows = list(zip(*(columns[name] for name in (*KEY, "completion_fingerprint")), strict=True))
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    merged |= dict.fromkeys((*COLUMNS, *OPTIONAL_COLUMNS))
+    merged |= dict.fromkeys(COLUMNS)
     merged |= {name: [values[i] for i in order] for name, values in columns.items()}
     merged["ranks"] = len(records)
     for name in TIMES:

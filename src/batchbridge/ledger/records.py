@@ -54,12 +54,6 @@ COLUMNS = {
 }
 """Every column of a step record, in the order of the line, with its unit."""
 
-OPTIONAL_COLUMNS = {
-    "chosen_tokens": "tokens that the loss chose by itself: their places in the response, from 0, as text (`3 17`)",
-}
-"""Columns that a step record has behind the others where the loss is of a kind that has them; missing: it is not, or
-nobody knows."""
-
 TIMES = {
     "compute_seconds": "seconds that this rank took for the step's forward and backward passes, without what it waited "
     "for other ranks; missing: unknown",
@@ -116,7 +110,7 @@ class Header:
 class StepRecord:
     """The training of one rank in one optimizer step; `pass_index` is column "pass".
 
-    Units: `SCALARS`, `COLUMNS`, `OPTIONAL_COLUMNS`, `TIMES`.
+    Units: `SCALARS`, `COLUMNS`, `TIMES`.
 
     Columns hold this rank's completions only, in any order, and all have the same length; a rank that trained nothing
     in the step has empty ones. `weights` may be None as a whole where `normaliser` says what was applied; a run whose
@@ -142,7 +136,6 @@ class StepRecord:
     old_logprobs: Sequence[str | None]
     generated_at_step: Sequence[int]
     weights: Sequence[float | None] | None = None
-    chosen_tokens: Sequence[str] | None = None
     compute_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,9 +150,7 @@ class StepRecord:
             if values is not None:
                 values = _spelled(list(values)) if name in FLOATS else list(values)
             record[name] = values
-        record |= {name: list(values) for name in OPTIONAL_COLUMNS if (values := getattr(self, name)) is not None}
-        columns = (*COLUMNS, *(OPTIONAL_COLUMNS.keys() & record.keys()))
-        lengths = {name: len(record[name]) for name in columns if record[name] is not None}
+        lengths = {name: len(record[name]) for name in COLUMNS if record[name] is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
         if self.compute_seconds is not None and 0 <= self.compute_seconds < math.inf:

@@ -1,4 +1,4 @@
-"""One-line representations of results, for consoles and debuggers."""
+"""One-line representations of results, for consoles and debuggers; below everything that has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The run as its critic trains: the spec of the critic's own optimizer steps, over the policy's rollouts."""
+"""The run as its critic trains: the spec of the critic's own optimizer steps, over the policy's rollouts. Not in
+`critic`, which `spec` is made of."""
 
 from __future__ import annotations
 

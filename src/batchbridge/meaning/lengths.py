@@ -1,4 +1,5 @@
-"""The length of a run that has several: rollouts, epochs and optimizer steps end it, whichever comes first."""
+"""The length of a run that has several: rollouts, epochs and optimizer steps end it, whichever comes first. Above
+`plan`, which knows a run of one length alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Quantities of the schema: unit, bounds and meaning of a field; and the words that several groups share."""
+"""Quantities of the schema: unit, bounds and meaning of a field; and the words that several groups share. Below `spec`
+and `critic`, of which one imports the other."""
 
 from typing import Any, Literal
 

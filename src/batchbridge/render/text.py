@@ -255,9 +255,7 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
             f"{taken}, and a conversion keeps only those that its target names alike."
         )
-    from batchbridge.render import memory
-
-    yield from memory.line(spec)
+    yield from _micro_batch(spec)
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
@@ -265,6 +263,26 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"With {count(reading.dataset_size, 'prompt')}: {count(total, 'optimizer step')} and "
             f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
         )
+
+
+def _micro_batch(spec: Spec) -> Iterator[str]:
+    """The tokens of a device's largest micro-batch, in a sentence; nothing where they are open. Sequences that several
+    devices share (context parallelism) are divided by these, rounded up."""
+    micro, completion, longest = spec.micro_batch, spec.carried.max_completion_tokens, spec.carried.longest_tokens
+    if completion is None or longest is None:
+        return
+    share, prompt = spec.topology.context_parallel, spec.carried.max_prompt_tokens
+    if micro.completions_per_device is not None:
+        tokens = -(-micro.completions_per_device * longest // share)
+        size = f"{micro.completions_per_device:,} x {longest:,}{f' / {share}' if share > 1 else ''} = {tokens:,}"
+        unlimited = "" if prompt is not None else ", and their prompts, which have no limit"
+        many = count(micro.completions_per_device, "completion")
+        yield f"A micro-batch has {many}: up to {size} tokens per device{unlimited}."
+    elif micro.tokens_per_device is not None:
+        budget = micro.tokens_per_device
+        tokens = max(budget, -(-longest // share)) if micro.cap == "soft" else budget
+        whole = (prompt or 0) + completion
+        yield f"A micro-batch has up to {tokens:,} tokens per device; a completion with its prompt {whole:,}."
 
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}

@@ -91,33 +91,6 @@ FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "resumed, ulysses": ("enforce", [THREE, SAVED, RESUMED, *SHARED]),
 }
 """What native/fits.py runs: mode and settings by name."""
-AS_THE_SPEC = {"0.3.0": ["worker.actor.micro_batch_size_per_device_for_update=12"], "0.3.1": [SEQ]}
-"""Releases whose averages depend on the cut, and what makes that of a native step on one rank the configuration's own
-meaning: one micro-batch; a mean of equally many rows. For scenarios that are verified."""
-WITHOUT = {
-    "0.3.0": ("filtered", "filtered, killed", "filtered, resumed", "filtered, observed", OTHER_SETTINGS),
-    "0.3.1": (OTHER_SETTINGS,),
-}
-"""Scenarios for which a release has no setting."""
-
-
-def has(version: str, name: str) -> bool:
-    """Whether a release can run the scenario, of `FITS` or of `RUNS`."""
-    old = version in WITHOUT
-    return not (old and ("ulysses" in name or name in (*WITHOUT[version], *OF_THE_NEWER)))
-
-
-def measured_on(kind: str, version: str) -> tuple[str, ...]:
-    """Benches of a script: until 0.3.1 ranks cannot share rows of text."""
-    return tuple(bench for bench in MEASURED_ON[kind] if version not in WITHOUT or not BENCHES[bench][1])
-
-
-def settings_of(version: str, name: str) -> list[str]:
-    """Of a scenario of `FITS`, in the words of the newest release."""
-    mode, settings = FITS[name]
-    return [*settings, *(AS_THE_SPEC.get(version, ()) if mode == "verify" else ())]
-
-
 SHARED_ROWS = ("enforced, ulysses", "seq, ulysses", "like, ulysses")
 """Of these, on two ranks, those that follow the plan from its beginning."""
 FOUR = "enforced, ulysses, 4"
@@ -159,14 +132,6 @@ CHANGED: Mapping[str, tuple[str, str]] = {
     OTHER_CODE: ("workers/actor/dp_actor.py", "update_policy"),
     OTHER_LOSS: ("trainer/core_algos.py", "average_loss"),
 }
-
-
-def changed_in(version: str, name: str) -> tuple[str, str]:
-    """`CHANGED` of a release: 0.3.0 averages by a function of its utilities, which is none of the loss alone."""
-    place, function = CHANGED[name]
-    return place, "compute_kl" if version == "0.3.0" and function == "average_loss" else function
-
-
 REFUSED_CODE = "workers/actor/dp_actor.py: DataParallelPPOActor.update_policy"
 """What the refusal of `OTHER_CODE` names. `OTHER_LOSS` is no control flow, weighs as before, and goes on."""
 BUDGET = 96
@@ -186,8 +151,6 @@ RUNS: Mapping[str, Planned] = {
 }
 """What native/started.py runs: the stock entry through `batchbridge run`, `OTHER_CODE` on a copy of the checkout with
 one function changed; and native/own_driver.py."""
-OF_THE_NEWER = (ON_ONE_RANK, WITH_ULYSSES)
-"""Of these, for which releases before 0.3.2 have no setting."""
 FAULTS = ("killed", "resumed on one rank", OTHER_CODE)
 """Those that must fail."""
 FIT_FAULTS: Mapping[str, tuple[int, str]] = {
@@ -204,7 +167,7 @@ COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "we
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 CASES = {"default": 5, "default, k3": 5, "default, k1": 2, "default, k2": 2, "default, abs": 2}
 LATER_CASES = {"gspo": 5, "gspo_token": 5, "cispo": 5, "sapo": 5}
-"""Objectives and how many aggregations each is measured with; the later ones are in no release before 0.3.3.dev0."""
+"""Objectives and how many aggregations each is measured with; the later ones are not in 0.3.2."""
 GROUP, PROMPTS = 4, 12
 MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
@@ -234,8 +197,7 @@ def replicas(bench: str) -> int:
 
 def check_gradients(measured: Mapping[str, Any], bench: str) -> None:
     """Every objective, aggregation, split and step is within the bar, and weighs something."""
-    old = measured["version"] in WITHOUT
-    wanted = CASES if old or measured["version"] == "0.3.2" else CASES | LATER_CASES
+    wanted = CASES if measured["version"] == "0.3.2" else CASES | LATER_CASES
     if bench in FEW:
         wanted = {case: CASES[case] for case in ("default", "default, k3")}
     found: dict[str, int] = {}
@@ -244,7 +206,7 @@ def check_gradients(measured: Mapping[str, Any], bench: str) -> None:
         assert result["norm"] > 0.1, result
         found[result["case"]] = found.get(result["case"], 0) + 1
     assert found == {
-        case: 3 * (4 if case == "default" and replicas(bench) == 1 else 2) * aggregations // (2 if old else 1)
+        case: 3 * (4 if case == "default" and replicas(bench) == 1 else 2) * aggregations
         for case, aggregations in wanted.items()
     }
     assert max(result["clipped"] for result in measured["wrapped"]) >= 0.05
@@ -255,17 +217,10 @@ def check_controls(measured: Mapping[str, Any], bench: str) -> None:
     oracle without EasyR1's clamp of k3 is missed. Of rows that ranks share: a gathering without its factor misses it,
     and weights that are read as if each rank had rows of its own are not the plan's."""
     said, (ranks, settings) = measured["natively"], BENCHES[bench]
-    wrong, right = ["seq", "seq, two per micro-batch", "seq, by token budget"], ["positive control: token"]
-    if (version := measured["version"]) in WITHOUT:
-        wrong, right = ["token", "token, two per micro-batch"], ["positive control: seq"]
-    if version == "0.3.0":
-        right = ["positive control: one micro-batch"] if ranks == 1 else []
-    elif ranks > 1:
-        wrong.append("floors")
+    wrong = ["seq", "seq, two per micro-batch", "seq, by token budget", *(["floors"] if ranks > 1 else [])]
     for name in wrong:
         assert said[name] > 10, name
-    for name in right:
-        assert said[name] <= 1, name
+    assert said["positive control: token"] <= 1
     for name, ratio in said.items():
         if name.startswith("weights of "):
             assert ratio <= 1, name
@@ -518,13 +473,11 @@ def check_refused(outcome: Mapping[str, Any], reason: str) -> None:
 # ---- L1
 
 
-def argv_of(name: str, ranks: int, version: str) -> list[str]:
+def argv_of(name: str, ranks: int) -> list[str]:
     """The command that a scenario of `FITS` stands for."""
-    from batchbridge_on_cpu.easyr1.releases import words_for
     from batchbridge_on_cpu.easyr1.scripted import arguments
 
-    words = [word for word in settings_of(version, name) if word != RESUMED or version not in WITHOUT]
-    return ["python3", "-m", "verl.trainer.main", *words_for(version, [*arguments(Path("run"), ranks), *words])]
+    return ["python3", "-m", "verl.trainer.main", *arguments(Path("run"), ranks), *FITS[name][1]]
 
 
 def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
@@ -564,16 +517,15 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
 def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, float]:
     """Of one version, by name; two digits of what was measured, the worst of its kind."""
     wrapped = [result for ranks in ("1", "2") for result in gradients[ranks]["wrapped"]]
-    old = gradients["1"]["version"] in WITHOUT
-    sharing = [] if old else [bench for bench in BENCHES if BENCHES[bench][1]]
+    sharing = [bench for bench in BENCHES if BENCHES[bench][1]]
     shared = [result for bench in sharing for result in gradients[bench]["wrapped"]]
     natively = [case for ranks in ("1", "2") for case in gradients[ranks]["natively"].items()]
     apart = runs["ends_apart"]
     found = {
         "error": max(result["error"] for result in wrapped),
         "of_the_bar": max(result["error"] / bar(result) for result in wrapped),
-        "natively_bars": min(ratio for name, ratio in natively if name.startswith("token" if old else "seq")),
-        "floors_bars": gradients["2"]["natively"].get("floors", 0.0),
+        "natively_bars": min(ratio for name, ratio in natively if name.startswith("seq")),
+        "floors_bars": gradients["2"]["natively"]["floors"],
         "unclamped_bars": gradients["1"]["unclamped"],
         "moved": min(runs["moved"][f"fit {name}, 2"] for name in ("enforced", "seq", "sgd", "like")),
         "ranks_apart": apart["fit enforced, 1"],
@@ -581,23 +533,17 @@ def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, 
         "sgd_ranks_apart": apart["fit sgd, 1"],
         "like_ranks_apart": apart["fit like, 1"],
         "unwrapped_apart": apart["fit observed, 2"],
+        "ulysses_error": max(result["error"] for result in shared),
+        "ulysses_of_the_bar": max(result["error"] / bar(result) for result in shared),
+        "ulysses_unscaled_bars": min(gradients[bench]["unscaled"] for bench in ("ulysses, 2", "ulysses, 4")),
+        "ulysses_apart": max(apart[f"fit {name}"] for name in (*(f"{name}, 2" for name in SHARED_ROWS), FOUR)),
+        "ulysses_unwrapped_apart": apart["fit observed, ulysses, 2"],
     }
     if ON_ONE_RANK in apart:
         found["budget_apart"] = apart[ON_ONE_RANK]
-    found |= (
-        {}
-        if old
-        else {
-            "ulysses_error": max(result["error"] for result in shared),
-            "ulysses_of_the_bar": max(result["error"] / bar(result) for result in shared),
-            "ulysses_unscaled_bars": min(gradients[bench]["unscaled"] for bench in ("ulysses, 2", "ulysses, 4")),
-            "ulysses_apart": max(apart[f"fit {name}"] for name in (*(f"{name}, 2" for name in SHARED_ROWS), FOUR)),
-            "ulysses_unwrapped_apart": apart["fit observed, ulysses, 2"],
-        }
-    )
     counts = {
         "steps": len(wrapped),
-        **({"ulysses_steps": len(shared)} if shared else {}),
+        "ulysses_steps": len(shared),
         "objectives": len({result["case"] for result in wrapped}),
     }
     return {**counts, **rounded(found)}

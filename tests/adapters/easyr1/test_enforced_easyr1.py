@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from batchbridge import check
 from batchbridge.comparing.differences import UNIT_OF
 from batchbridge.kit.proven import records
 from batchbridge.kit.refusals import PLANNED
@@ -22,9 +23,18 @@ def test_every_field_is_one_that_the_runtime_plans_or_sets(path: str) -> None:
 def test_the_adapter_enforces_the_versions_that_have_proofs() -> None:
     tested = records("batchbridge_easyr1")["verl"].tested
     versions = SpecifierSet(EasyR1Adapter.enforced_versions)
-    assert tested == ("0.3.0", "0.3.1", "0.3.2", "0.3.3.dev0")
+    assert tested == ("0.3.2", "0.3.3.dev0")
     assert all(versions.contains(version, prereleases=True) for version in tested)
-    assert not versions.contains("0.2.9", prereleases=True)
+    assert not any(versions.contains(version, prereleases=True) for version in ("0.3.0", "0.3.1"))
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.3.1"])
+def test_check_reads_the_releases_of_wrong_signs_and_says_that_wrap_refuses_them(version: str) -> None:
+    found = check(["worker.rollout.n=4"], framework="easyr1", version=version, world_size=2)
+    assert found.reading.spec is not None
+    (said,) = [one for one in found.enforcement.obstacles if one.name == "version"]
+    assert said.certain
+    assert f"easyr1 {version} is none of the versions whose trainer is wrapped: >=0.3.2" in said.reason
 
 
 @pytest.mark.parametrize(

@@ -415,17 +415,17 @@ def test_a_critics_warm_up_is_followed_where_something_is_left_for_the_policy() 
 
 @pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
 @pytest.mark.parametrize("trainer", [V1_TRAINER, V0_TRAINER])
-def test_a_loss_that_chooses_tokens_is_followed_where_it_is_the_trainers_own(loss: str, trainer: type) -> None:
+def test_a_loss_that_chooses_tokens_is_refused_by_name_and_read(loss: str, trainer: type) -> None:
     words = (f"{ACTOR}policy_loss.loss_mode={loss}",)
-    asked = Asked((*words, f"trainer.use_v1={trainer is V1_TRAINER}"), trainer=trainer)
-    assert asked.names() == set()
-    assert Asked((*words, *asked.words), mode="verify", trainer=trainer).names() == set()
-    told = batchbridge.check([*COMMAND, *words], version="0.9.1", dataset_size=12)
-    assert told.enforcement.verdict == "enforced"
-    assert "BB-VERL-029" in {one.code for one in told.reading.findings}
-    # Of how many it chooses, and between which bounds, a spec says nothing.
-    assert Asked(spec={"objective.surrogate": loss}).names() == {"surrogate"}
+    for mode in ("enforce", "verify"):
+        asked = Asked((*words, f"trainer.use_v1={trainer is V1_TRAINER}"), mode=mode, trainer=trainer)
+        assert asked.names() == {"surrogate"}
     assert Asked(words, spec={"objective.surrogate": "ppo"}).names() == set()
+    told = batchbridge.check([*COMMAND, *words], version="0.9.1", dataset_size=12)
+    assert told.reading.spec.objective.surrogate == loss
+    assert told.enforcement.verdict == "refused"
+    assert [one.name for one in told.enforcement.obstacles] == ["surrogate"]
+    assert "BB-VERL-029" in {one.code for one in told.reading.findings}
 
 
 BYPASS = (f"{CORRECTION}bypass_mode=True", SCORED)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge_easyr1.installed import version_in
-
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -21,14 +19,6 @@ def checkout() -> Path:
     if not named:
         pytest.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1")
     return Path(named).absolute()
-
-
-@pytest.fixture(scope="session")
-def release(checkout: Path) -> str:
-    """EasyR1's version."""
-    found = version_in(checkout / "verl")
-    assert found is not None, f"{checkout} is no checkout of EasyR1"
-    return found
 
 
 @pytest.fixture(scope="session")

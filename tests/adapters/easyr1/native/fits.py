@@ -20,15 +20,13 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import verl
-from proofs import CONTINUES, FITS, LIKE, TAMPERED_WITH, settings_of
+from proofs import CONTINUES, FITS, LIKE, TAMPERED_WITH
 
 from batchbridge import unwrap, wrap
 from batchbridge.errors import CannotAttach
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.older import actor_group
 from batchbridge_on_cpu.easyr1.local import trainer
 
 
@@ -42,7 +40,7 @@ def spec_of(made: Any) -> Spec:
 
 
 def fit(folder: Path, name: str) -> Any:
-    mode, settings = FITS[name][0], settings_of(verl.__version__, name)
+    mode, settings = FITS[name]
     ledger = folder / CONTINUES.get(name, name)
     checkpoints = f"trainer.save_checkpoint_path={ledger}-checkpoints"
     os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
@@ -56,11 +54,11 @@ def fit(folder: Path, name: str) -> Any:
         wrap(made, like=like, mode=mode, ledger=ledger)
         made.init_workers()
     if name == TAMPERED_WITH:
-        times_seven_from_step_3(actor_group(made).worker)
+        times_seven_from_step_3(made.actor_rollout_ref_wg.worker)
     made.fit()
     if name == "seq":
         refused_again(made)
-    worker = actor_group(made).worker
+    worker = made.actor_rollout_ref_wg.worker
     worker.rollout_sharding_manager.load_vllm_and_sync_weights()
     unwrap(made)
     left = [key for key in ("_balance_batch", "_make_batch_data", "batchbridge") if key in vars(made)]
@@ -73,14 +71,12 @@ def fit(folder: Path, name: str) -> Any:
 def times_seven_from_step_3(worker: Any) -> None:
     """Multiplies the policy loss of EasyR1's own loop by 7, from the fourth optimizer step on."""
     scope = worker.batchbridge._native_update.__func__.__globals__
-    if "compute_policy_loss" not in scope:  # 0.3.0
-        scope = vars(scope["core_algos"])
     native, done = scope["compute_policy_loss"], []
     worker.optimizer.register_step_post_hook(lambda *_: done.append(1))
 
     def loss(**given: Any) -> Any:
-        value, *more = native(**given)
-        return value * (7 if len(done) >= 3 else 1), *more
+        value, metrics = native(**given)
+        return value * (7 if len(done) >= 3 else 1), metrics
 
     scope["compute_policy_loss"] = loss
 

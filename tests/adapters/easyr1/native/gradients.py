@@ -35,7 +35,6 @@ from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
 from batchbridge_easyr1.engine import install, remove
-from batchbridge_easyr1.older import ulysses_of, weighs_by_tokens
 from batchbridge_on_cpu.easyr1.workers import actor_worker, batch, full_gradient
 from batchbridge_on_cpu.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 
@@ -124,7 +123,7 @@ class Bench(Steps):
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.gradient: torch.Tensor | None = None
         self.config = self.worker.config.actor
-        self.replicas = self.ranks // ulysses_of(self.config)
+        self.replicas = self.ranks // self.config.ulysses_size
         actor = self.worker.actor
 
         self.updates, self.keeps_gradients = 0, True
@@ -140,19 +139,13 @@ class Bench(Steps):
         type(actor)._optimizer_step = watched(type(actor)._optimizer_step, keep)
 
     def cut(self, split: str) -> None:
-        dynamic, self.config.micro_batch_size_per_device_for_update = SPLITS[split]
-        if self.has_budgets:
-            self.config.dynamic_batching = dynamic
-
-    @property
-    def has_budgets(self) -> bool:
-        return hasattr(self.config, "dynamic_batching")
+        self.config.dynamic_batching, self.config.micro_batch_size_per_device_for_update = SPLITS[split]
 
     def send(self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: str) -> Any:
         """This rank's part of one call, as the driver lays it out."""
         self.cut(split)
         costs = [len(sample.prompt) + len(sample.completion) for sample in samples]
-        rows = math.lcm(1 if SPLITS[split][0] else SPLITS[split][1], ulysses_of(self.config))
+        rows = math.lcm(1 if SPLITS[split][0] else SPLITS[split][1], self.config.ulysses_size)
         order = layout(costs, ranks=self.replicas, rows_per_micro_batch=rows)
         size = len(order) // self.ranks
         return self.send_rows(samples, members, order[self.rank * size : (self.rank + 1) * size], step)
@@ -181,7 +174,7 @@ class Bench(Steps):
             framework_version=verl.__version__,
             start_id="test",
             ticks=10,
-            settings={"use_kl_loss": False, "disable_kl": False, **CLIPS, **loss_type, **case.settings},
+            settings={"use_kl_loss": False, **CLIPS, **loss_type, **case.settings},
             **more,
         )
 
@@ -193,8 +186,6 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
     few = bench.ranks > 2 or (bench.replicas < bench.ranks and not bench.config.padding_free)
     for case, split in itertools.product(CASES[:2] if few else CASES, SPLITS):
         if case.loss_mode != "default" and not known:
-            continue
-        if SPLITS[split][0] and not bench.has_budgets:
             continue
         if split in MORE_SPLITS and (case is not CASES[0] or bench.replicas > 1):
             continue
@@ -219,13 +210,19 @@ def natively(bench: Bench, folder: Path) -> dict[str, float]:
     plan = Plan(spec_of(CASES[0], "token_mean"), PROMPTS)
     samples, members = bench.step(plan, 0)
     whole = len(samples) // bench.ranks * bench.ranks
-    for name, mode, split, rows in native_controls(bench, whole, len(samples)):
+    for name, mode, split, rows in (
+        ("seq", "seq", "fixed 1", whole),
+        ("seq, two per micro-batch", "seq", "fixed 2", 4),
+        ("seq, by token budget", "seq", "budget 1", 4),
+        ("floors", "token", "fixed 1", len(samples)),
+        ("positive control: token", "token", "fixed 1", whole),
+    ):
         aggregation = {"seq": "sequence_mean", "token": "token_mean"}[mode]
         spec = spec_of(CASES[0], aggregation)
         config.loss_avg_mode = mode
         bench.cut(split)
         share = rows // bench.ranks  # floored, as FSDPWorker does
-        config.global_batch_size_per_device = share * ulysses_of(config)
+        config.global_batch_size_per_device = share * config.ulysses_size
         mine = list(range(bench.rank * share, (bench.rank + 1) * share))
         ledger = folder / f"natively-{name.split()[0]}-{mode}-{split}".replace(" ", "_")
         install(bench.worker, bench.orders(spec, CASES[0], mode="observe", ledger=ledger))
@@ -239,23 +236,6 @@ def natively(bench: Bench, folder: Path) -> dict[str, float]:
         ratios[f"weights of {name}"] = _by_recorded_weights(bench, ledger, spec, samples, members) / bar(floor)
     config.global_batch_size_per_device, config.loss_avg_mode = own, "token"
     return ratios
-
-
-def native_controls(bench: Bench, whole: int, every: int) -> list[tuple[str, str, str, int]]:
-    """(name, averaging, split, rows) of what EasyR1 alone runs. Until 0.3.1 `seq` is right and `token` a mean of each
-    micro-batch's; 0.3.0 has that alone, which is right of one micro-batch on one rank."""
-    if weighs_by_tokens(dp_actor.DataParallelPPOActor.update_policy):
-        return [
-            ("seq", "seq", "fixed 1", whole),
-            ("seq, two per micro-batch", "seq", "fixed 2", 4),
-            ("seq, by token budget", "seq", "budget 1", 4),
-            ("floors", "token", "fixed 1", every),
-            ("positive control: token", "token", "fixed 1", whole),
-        ]
-    found = [("token", "token", "fixed 1", whole), ("token, two per micro-batch", "token", "fixed 2", 4)]
-    if hasattr(bench.config, "loss_avg_mode"):
-        return [*found, ("floors", "seq", "fixed 1", every), ("positive control: seq", "seq", "fixed 1", whole)]
-    return [*found, ("positive control: one micro-batch", "token", "fixed 2", 2)] if bench.ranks == 1 else found
 
 
 def _by_recorded_weights(
@@ -335,16 +315,10 @@ def counted_by_ranks(bench: Bench) -> str:
 
 def _one_percent_more(native: Any) -> Any:
     def loss(**given: Any) -> Any:
-        value, *more = native(**given)
-        return value * 1.01, *more
+        value, metrics = native(**given)
+        return value * 1.01, metrics
 
     return loss
-
-
-def scope_of_the_loss(worker: Any) -> dict[str, Any]:
-    """Where the loop of a wrapped worker finds its policy loss."""
-    scope: dict[str, Any] = worker.batchbridge._native_update.__func__.__globals__
-    return scope if "compute_policy_loss" in scope else vars(scope["core_algos"])
 
 
 def drifts(bench: Bench) -> list[str]:
@@ -355,7 +329,7 @@ def drifts(bench: Bench) -> list[str]:
         samples, members = bench.step(Plan(spec, PROMPTS), 1 if change == "members" else 0)
         install(bench.worker, bench.orders(spec, CASES[0]))
         if change == "weights":  # a policy loss in the place of ours
-            scope = scope_of_the_loss(bench.worker)
+            scope = bench.worker.batchbridge._native_update.__func__.__globals__
             scope["compute_policy_loss"] = _one_percent_more(scope["compute_policy_loss"])
         try:
             bench.send(samples, members, 0, "fixed 2")

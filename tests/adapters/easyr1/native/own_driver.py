@@ -17,7 +17,6 @@ from typing import Any
 import ray
 
 from batchbridge import unwrap, wrap
-from batchbridge_easyr1.older import actor_group, makes_batches
 from batchbridge_on_cpu.easyr1.local import configuration, reward_manager
 
 PATCHED = ("_balance_batch", "_make_batch_data", "train_dataloader", "batchbridge")
@@ -34,22 +33,18 @@ def build(folder: Path, ranks: int, settings: list[str]) -> Any:
     config = configuration(folder, ranks, settings)
     tokenizer = get_tokenizer(config.worker.actor.model.model_path, use_fast=True)
     loaders = create_dataloader(config.data, tokenizer, None)
-    rewards: Any = [reward_manager()(config.worker.reward, tokenizer)] * 2
-    roles = [Role.ActorRolloutRef] if makes_batches(RayPPOTrainer) else [Role.ActorRollout, Role.RefPolicy]
-    if makes_batches(RayPPOTrainer):  # 0.3.0 asks them in the driver
-        remote = ray.remote(reward_manager()).options(num_cpus=config.worker.reward.num_cpus)
-        rewards = [remote.remote(config.worker.reward, tokenizer) for _ in range(2)]
+    rewards = ray.remote(reward_manager()).options(num_cpus=config.worker.reward.num_cpus)
     return RayPPOTrainer(
         config=config,
         tokenizer=tokenizer,
         processor=None,
         train_dataloader=loaders[0],
         val_dataloader=loaders[1],
-        role_worker_mapping=dict.fromkeys(roles, ray.remote(FSDPWorker)),
-        resource_pool_manager=ResourcePoolManager({"pool": [ranks]}, dict.fromkeys(roles, "pool")),
+        role_worker_mapping={Role.ActorRolloutRef: ray.remote(FSDPWorker)},
+        resource_pool_manager=ResourcePoolManager({"pool": [ranks]}, {Role.ActorRolloutRef: "pool"}),
         ray_worker_group_cls=RayWorkerGroup,
-        reward_fn=rewards[0],
-        val_reward_fn=rewards[1],
+        reward_fn=rewards.remote(config.worker.reward, tokenizer),
+        val_reward_fn=rewards.remote(config.worker.reward, tokenizer),
     )
 
 
@@ -67,7 +62,7 @@ def main(folder: Path, ranks: int, settings: list[str]) -> None:
     trainer.fit()
     unwrap(trainer)
     report["left"] = [name for name in PATCHED if name in vars(trainer) and name not in own]
-    for left in ray.get([worker.__ray_call__.remote(patched) for worker in actor_group(trainer).workers]):
+    for left in ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_ref_wg.workers]):
         report["left"] += left
     report["dead"] = unwrapped_without_a_worker(trainer)
     report["left"] += [name for name in PATCHED if name in vars(trainer) and name not in own]
@@ -91,7 +86,7 @@ def interrupted(trainer: Any) -> None:
 def unwrapped_without_a_worker(trainer: Any) -> list[str]:
     """Kills the last training worker of a wrapped trainer, and unwraps it: the warnings."""
     wrap(trainer, mode="observe")
-    worker = actor_group(trainer).workers[-1]
+    worker = trainer.actor_rollout_ref_wg.workers[-1]
     ray.kill(worker)
     with contextlib.suppress(ray.exceptions.RayActorError):
         while True:  # the kill is only asked for: a call may still be answered

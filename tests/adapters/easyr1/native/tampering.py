@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 import verl
-from gradients import CASES, PROMPTS, Bench, scope_of_the_loss, spec_of
-from verl.trainer import core_algos
-from verl.utils import torch_functional as VF
+from gradients import CASES, PROMPTS, Bench, spec_of
+from verl.trainer.core_algos import average_loss
 from verl.workers.actor import dp_actor
 
 from batchbridge.errors import BatchDrift, CannotAttach
@@ -30,10 +29,6 @@ from batchbridge.kit.probing import TOKENS
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge_easyr1.engine import install, probe, remove
-from batchbridge_on_cpu.easyr1.workers import reads_masks
-
-average_loss = getattr(core_algos, "average_loss", None)
-"""EasyR1's own, which 0.3.0 has not."""
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in."""
@@ -51,12 +46,12 @@ def forward(bench: Bench, change: Callable[[Callable[..., Any], Any, dict[str, A
 
 
 def loss_times_seven(bench: Bench) -> None:
-    scope = scope_of_the_loss(bench.worker)
+    scope = bench.worker.batchbridge._native_update.__func__.__globals__
     native = scope["compute_policy_loss"]
 
     def loss(**given: Any) -> Any:
-        value, *more = native(**given)
-        return value * 7, *more
+        value, metrics = native(**given)
+        return value * 7, metrics
 
     if last_rank(bench):
         scope["compute_policy_loss"] = loss
@@ -64,10 +59,9 @@ def loss_times_seven(bench: Bench) -> None:
 
 def mask_touched(bench: Bench) -> None:
     def change(native: Any, micro: Any, options: dict[str, Any]) -> Any:
-        made = native(micro, **options)  # before: until 0.3.1 the mask is a part of what the model is told to read
-        mask = micro["response_mask" if reads_masks() else "attention_mask"][:, -micro["responses"].shape[1] :]
+        mask = micro["response_mask"]
         mask[mask.sum(1) > 1, 0] = 0
-        return made
+        return native(micro, **options)
 
     if last_rank(bench):
         forward(bench, change)
@@ -165,7 +159,9 @@ def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
     """A user's own loss, in the place of EasyR1's: PPO's surrogate, averaged in some way. native: gives the metrics,
     which 0.3.2 reads by name."""
 
-    def loss(log_probs: Any, old_log_probs: Any, advantages: Any, response_mask: Any, **options: Any) -> Any:
+    def loss(
+        log_probs: Any, old_log_probs: Any, advantages: Any, response_mask: Any, loss_avg_mode: str, **options: Any
+    ) -> Any:
         ratio = (log_probs - old_log_probs).exp()
         value = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
         value = torch.where(advantages < 0, torch.minimum(value, -3.0 * advantages), value)
@@ -176,12 +172,10 @@ def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
             "mean over rows": 1 / len(response_mask),
         }[how]
         with torch.no_grad():
-            _, *metrics = native(log_probs, old_log_probs, advantages, response_mask, **options)
-        if "loss_avg_mode" in options:
-            average = average_loss(value, response_mask, mode=options["loss_avg_mode"])
-        else:
-            average = VF.masked_mean(value, response_mask)
-        return average * factor, *metrics
+            _, metrics = native(
+                log_probs, old_log_probs, advantages, response_mask, loss_avg_mode=loss_avg_mode, **options
+            )
+        return average_loss(value, response_mask, mode=loss_avg_mode) * factor, metrics
 
     return loss
 
@@ -189,10 +183,9 @@ def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
 def probed(bench: Bench) -> dict[str, list[str]]:
     """Reasons against attaching with a loss of one's own, by what that does."""
     found = {}
-    owner = dp_actor if hasattr(dp_actor, "compute_policy_loss") else core_algos
-    native = owner.compute_policy_loss
+    native = dp_actor.compute_policy_loss
     for how in ("as EasyR1", "times 7", "own tokens", "mean over rows"):
-        owner.compute_policy_loss = own_loss(how, native)
+        dp_actor.compute_policy_loss = own_loss(how, native)
         before = dict(vars(bench.config))
         try:
             install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
@@ -201,7 +194,7 @@ def probed(bench: Bench) -> dict[str, list[str]]:
         except CannotAttach as refusal:
             found[how] = [f"{name}: {reason}" for name, reason in refusal.reasons.items()]
         finally:
-            owner.compute_policy_loss = native
+            dp_actor.compute_policy_loss = native
             remove(bench.worker)
         if vars(bench.config) != before:
             raise AssertionError("probing left settings behind")

@@ -35,15 +35,9 @@ ON_TWO = ("enforced", "observed", "seq", "sgd", "like")
 
 
 @pytest.fixture(scope="module")
-def fit(place: Path, checkout: Path, release: str) -> Fit:
+def fit(place: Path, checkout: Path) -> Fit:
     """Runs scenarios on so many ranks, once; returns their folder."""
-
-    def run(ranks: int, *names: str, **env: str) -> Path:
-        if lacking := [name for name in names if not proofs.has(release, name)]:
-            pytest.skip(f"EasyR1 {release} has no setting for {', '.join(lacking)}")
-        return started.fit(place, checkout, ranks, *names, **env)
-
-    return run
+    return lambda ranks, *names, **env: started.fit(place, checkout, ranks, *names, **env)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +57,10 @@ def killed(fit: Fit) -> Path:
 
 
 @pytest.fixture(scope="module")
-def resumed(fit: Fit, killed: Path, release: str) -> Path:
+def resumed(fit: Fit, killed: Path) -> Path:
     """Both go on beside a checkpoint that a killed run left half written."""
     started.left_by_the_kill(killed)
-    names = ("resumed", proofs.OTHER_SETTINGS)
-    return fit(2, *(name for name in names if proofs.has(release, name)))
+    return fit(2, "resumed", proofs.OTHER_SETTINGS)
 
 
 def start(folder: Path) -> torch.Tensor:
@@ -159,9 +152,7 @@ def test_the_resumed_run_continues_the_plan_exactly(two: Path, resumed: Path) ->
     assert torch.equal(*(parameters(two / f"{name}-weights" / "last.pt") for name in ("enforced", "resumed")))
 
 
-def test_resumed_with_a_token_budget_it_goes_on_and_ends_within_the_bar(two: Path, resumed: Path, release: str) -> None:
-    if not proofs.has(release, proofs.OTHER_SETTINGS):
-        pytest.skip(f"EasyR1 {release} has no token budget")
+def test_resumed_with_a_token_budget_it_goes_on_and_ends_within_the_bar(two: Path, resumed: Path) -> None:
     proofs.check_same(fit_run(resumed, proofs.OTHER_SETTINGS, 2), fit_run(two, "enforced", 2))
     said = "easyr1, resumed with a token budget"
     assert_same_end(said, start(two), end(resumed, proofs.OTHER_SETTINGS), end(two, "enforced"))
@@ -176,17 +167,13 @@ def logged(folder: Path, job: tuple[str, ...], name: str, ranks: int) -> list[di
 
 
 @pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
-def test_gradient_norm_and_learning_rate_are_logged_whatever_ranks(
-    one: Path, two: Path, name: str, release: str
-) -> None:
-    """The rest of what EasyR1 logs of the actor are means over micro-batches, as natively: it depends on the cut. But
-    until 0.3.1 that of the loss is the step's loss itself."""
+def test_gradient_norm_and_learning_rate_are_logged_whatever_ranks(one: Path, two: Path, name: str) -> None:
+    """The rest of what EasyR1 logs of the actor are means over micro-batches, as natively: it depends on the cut."""
     mine, theirs = logged(one, ON_ONE, name, 1), logged(two, ON_TWO, name, 2)
     assert len(mine) == len(theirs) == 3
     for key in ("  grad_norm", "  lr"):
         assert [step[key] for step in mine] == [step[key] for step in theirs]
-    if release not in proofs.WITHOUT:
-        assert [step["  pg_loss"] for step in mine] != [step["  pg_loss"] for step in theirs]
+    assert [step["  pg_loss"] for step in mine] != [step["  pg_loss"] for step in theirs]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

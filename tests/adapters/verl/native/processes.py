@@ -1,13 +1,13 @@
 """What `test_gradients_verl` runs, one process per rank.
 
     torchrun processes.py FOLDER [SEQUENCE | sdpa | grouper | shared | FAMILY [packed] | critic | own | corrected |
-        taught | chosen]
+        taught]
 
 With SEQUENCE, rows are packed, each on as many ranks; with `sdpa`, whole, and through torch's own attention; with
 `grouper`, padded, and verl is told `use_prefix_grouper`; with `shared`, whole, and each prompt is read once; with a
 family of models that read images, padded, or whole with `packed`, and each prompt has an image or two; with `critic`, a
 critic (FOLDER/critic) takes the policy's place; with `own`, an engine that is not FSDP; with `corrected`, corrections
-towards the sampler; with `taught`, a teacher; with `chosen`, losses that choose tokens.
+towards the sampler; with `taught`, a teacher.
 FOLDER/policy is the tiny policy (`batchbridge_on_cpu.verl.workers.save_policy`). Rank 0 leaves what it measured in
 FOLDER/measured.pt; the comparing process asserts.
 """
@@ -25,7 +25,6 @@ torch.set_num_threads(1)
 import batchbridge_on_cpu.verl.cpu  # noqa: F401 - before verl's modules ask for their device
 
 # isort: split
-from chosen import choices
 from corrected import corrections
 from critic_gradients import CriticBench, critic
 from distilled import distillation
@@ -40,7 +39,7 @@ from batchbridge_on_cpu.verl.scripted import packed
 
 
 def main(folder: Path, layout: str | None, *more: str) -> None:
-    alone = {"own": another_engine, "corrected": corrections, "taught": distillation, "chosen": choices}
+    alone = {"own": another_engine, "corrected": corrections, "taught": distillation}
     if layout == "critic":
         found = critic(CriticBench(folder), folder)
     else:

@@ -3,7 +3,7 @@
 For tests. What it declares: modules that need a GPU or a decoder of videos are empty (`ABSENT`); torch.cuda answers as
 a machine without one can; gloo instead of NCCL; models load with eager attention; Ray's resource "GPU" places processes
 (give `ray.init` as many as there shall be ranks); rollouts are scripted (`rollouts`) where vLLM's would be.
-Source: EasyR1 0.3.0 to 0.3.3.dev0 workers/fsdp_workers.py, utils/seqlen_balancing.py, single_controller/ray/base.py.
+Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/fsdp_workers.py, utils/seqlen_balancing.py, single_controller/ray/base.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ HOOKS = {
     "ray._private.node": f"{HERE}:after_node",
     "tensordict": f"{HERE}:after_tensordict",
     "torch": f"{HERE}:after_torch",
-    "transformers.modeling_flash_attention_utils": "batchbridge_on_cpu.easyr1.packed:after_transformers",
     "verl.utils.checkpoint.fsdp_checkpoint_manager": f"{HERE}:after_checkpoints",
     "verl.utils.seqlen_balancing": f"{HERE}:after_balancing",
     "verl.models.transformers.flash_attention_utils": "batchbridge_on_cpu.easyr1.packed:after_attention",
-    "verl.utils.torch_functional": "batchbridge_on_cpu.easyr1.packed:after_functions",
     "verl.utils.tokenizer": "batchbridge_on_cpu.easyr1.pictures:after_tokenizer",
     "verl.workers.actor.dp_actor": "batchbridge_on_cpu.easyr1.packed:after_actor",
     "verl.workers.fsdp_workers": f"{HERE}:after_workers",
@@ -184,9 +182,8 @@ def after_workers(module: Any) -> None:
     mesh = module.init_device_mesh
     module.init_device_mesh = lambda device, **options: mesh("cpu", **options)
     module.apply_ulysses_patch = packed.apply_ulysses_patch
-    for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForVision2Seq"):
-        if hasattr(module, name):
-            setattr(module, name, Loads(name))
+    for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):
+        setattr(module, name, Loads(name))
     module.vLLMRollout = rollouts.ScriptedRollout
     module.FSDPVLLMShardingManager = rollouts.Sharding
     if os.environ.get("BATCHBRIDGE_KILL"):

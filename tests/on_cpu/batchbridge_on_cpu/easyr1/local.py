@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.step_driver import StepDriver
-from batchbridge_on_cpu.easyr1.releases import words_for
 from batchbridge_on_cpu.easyr1.scripted import arguments
 from batchbridge_on_cpu.easyr1.steps import optimizer
 
@@ -77,8 +76,7 @@ class LocalGroup:
         for name in GATHERED:
             setattr(self, name, functools.partial(self._gather, name))
         for name in EVERYWHERE:
-            if hasattr(worker, name):
-                setattr(self, name, getattr(worker, name))
+            setattr(self, name, getattr(worker, name))
 
     def _gather(self, name: str, data: Any) -> Any:
         import torch.distributed as dist
@@ -92,23 +90,20 @@ class LocalGroup:
 
 def configuration(folder: Path, ranks: int, more: Sequence[str]) -> Any:
     """EasyR1's `PPOConfig` of the scripted run, as its entry makes it; `more` as on the command line."""
-    import verl
     from omegaconf import OmegaConf
     from verl.trainer.config import PPOConfig
 
-    words = words_for(verl.__version__, [*arguments(folder, ranks), *more])
+    words = [*arguments(folder, ranks), *more]
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(words)))
     config.deep_post_init()
     return config
 
 
 def reward_manager() -> Any:
-    """The class that EasyR1's entry takes for a function of whole batches; 0.3.2 has one for each kind, 0.3.0 one of
-    rows alone."""
+    """The class that EasyR1's entry takes for a function of whole batches; 0.3.2 has one for each kind."""
     from verl.workers import reward
 
-    names = ("AutoRewardManager", "BatchFunctionRewardManager", "FunctionRewardManager")
-    return next(getattr(reward, name) for name in names if hasattr(reward, name))
+    return getattr(reward, "AutoRewardManager", None) or reward.BatchFunctionRewardManager
 
 
 def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
@@ -135,40 +130,31 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     loaders = data_loader.create_dataloader(config.data, tokenizer, processor)
     data_loader.StatefulDataLoader = loader
 
-    apart = not hasattr(ray_trainer.RayPPOTrainer, "_make_batch_data")  # 0.3.0: a group for each role
-
-    def started(role: str) -> LocalGroup:
-        worker = FSDPWorker(copy.deepcopy(config.worker), role)  # it changes its copy
+    def init_workers() -> None:
+        worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
         with optimizer("sgd" if sgd else "adamw"):
             worker.init_model()
-        return LocalGroup(worker)
+        made.actor_rollout_ref_wg = LocalGroup(worker)
 
-    def init_workers() -> None:
-        if not apart:
-            made.actor_rollout_ref_wg = started("actor_rollout_ref")
-            return
-        if made.use_reference_policy:
-            made.ref_policy_wg = started("ref")
-        made.actor_rollout_wg = started("actor_rollout")
-
-    compute = reward_manager()(config.worker.reward, tokenizer)
-    rewards = compute
-    if not apart:
-        answered = types.SimpleNamespace(remote=compute.compute_reward)
-        rewards = types.SimpleNamespace(compute_reward=answered)
+    rewards = types.SimpleNamespace(compute_reward=types.SimpleNamespace(remote=_rewards(config, tokenizer)))
     made = ray_trainer.RayPPOTrainer(
         config=config,
         tokenizer=tokenizer,
         processor=processor,
         train_dataloader=loaders[0],
         val_dataloader=loaders[1],
-        role_worker_mapping=dict.fromkeys((ray_trainer.Role.ActorRollout, ray_trainer.Role.RefPolicy)) if apart else {},
+        role_worker_mapping={},
         resource_pool_manager=types.SimpleNamespace(get_num_gpus=dist.get_world_size),
         reward_fn=rewards,
         val_reward_fn=rewards if config.trainer.val_freq > 0 else None,  # EasyR1 evaluates wherever it has one
     )
     made.init_workers = init_workers  # of the object: a class of its own would be other code than EasyR1's
     return made
+
+
+def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:
+    compute: Callable[[Any], Any] = reward_manager()(config.worker.reward, tokenizer).compute_reward
+    return compute
 
 
 def _once(save: Callable[..., None]) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 EasyR1's own unpadding of position numbers, its patched forward and its cut by position numbers run as they are; only
 flash-attn's functions and kernel are ours. Vision towers attend eagerly, image by image, as transformers does it.
-Source: flash-attn 2.8 bert_padding, flash_attn_varlen_func; EasyR1 0.3.0 to 0.3.3.dev0
+Source: flash-attn 2.8 bert_padding, flash_attn_varlen_func; EasyR1 0.3.2 to 0.3.3.dev0
 models/transformers/flash_attention_utils.py.
 """
 
@@ -67,28 +67,6 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float |
 def after_actor(module: Any) -> None:
     """What EasyR1's actor would import from flash-attn."""
     module.unpad_input, module.pad_input, module.index_first_axis = unpad_input, pad_input, index_first_axis
-
-
-def after_transformers(module: Any) -> None:
-    """What transformers before 4.53 has of flash-attn's, where that is installed; EasyR1 0.3.0 and 0.3.1 take it from
-    there."""
-    for function in (unpad_input, pad_input, index_first_axis):
-        if not hasattr(module, function.__name__):
-            setattr(module, function.__name__, function)
-
-
-def after_functions(module: Any) -> None:
-    """flash-attn's cross entropy, where EasyR1 is wrong without: 0.3.0 and 0.3.1 have no minus there."""
-    if float(module.log_probs_from_logits(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))) > 0:
-        module.cross_entropy_loss, module.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = cross_entropy_loss, True
-
-
-def cross_entropy_loss(
-    logits: torch.Tensor, labels: torch.Tensor, *, inplace_backward: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(losses, of which for the size of the logits: none), each of shape (tokens,)."""
-    losses = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
-    return losses, torch.zeros_like(losses)
 
 
 def after_attention(module: Any) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from batchbridge.testing.tiny import FIRST_WORD, PAD, Script
-from batchbridge_on_cpu.easyr1.workers import reads_masks
 
 
 class ScriptedRollout:
@@ -48,8 +47,8 @@ class ScriptedRollout:
             prompt, sample = self._script.prompt_index(texts[row // group]), row % group
             tokens = torch.tensor(tokens)
             answers[row, : len(tokens)] = tokens
+            attended[row, : len(tokens)] = 1
             trained[row, : len(tokens)] = torch.tensor(self._script.loss_mask(prompt, sample))
-            attended[row, : len(tokens)] = 1 if reads_masks() else trained[row, : len(tokens)]
         more = torch.arange(1, width + 1)
         batch = {
             "prompts": columns[0],
@@ -115,11 +114,6 @@ class Sharding:
 
     def offload_vllm(self) -> None: ...
 
-    def __enter__(self) -> None:
-        self.load_vllm_and_sync_weights()  # as 0.3.0 does
-
-    def __exit__(self, *_: object) -> None: ...
-
     def preprocess_data(self, data: Any) -> Any:
         return data
 
@@ -151,11 +145,6 @@ def reward(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
         samples = {_text(script, prompt, sample): sample for sample in range(8)}
         scores.append({"overall": script.reward(prompt, samples[row["response"].strip()])})
     return scores
-
-
-def reward_of_one(response: str, ground_truth: str) -> dict[str, float]:
-    """The same of one row, as EasyR1 0.3.0 asks."""
-    return reward([{"response": response, "ground_truth": ground_truth}])[0]
 
 
 def _text(script: Script, prompt: int, sample: int) -> str:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge_easyr1.settings import NEWEST
-from batchbridge_on_cpu.easyr1.releases import words_for
 from batchbridge_on_cpu.easyr1.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
 from batchbridge_on_cpu.verl import scripted
 
@@ -26,10 +24,7 @@ SITE = Path(__file__).parent / "_site"
 
 
 def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
-    """Writes the tiny policy, its tokenizer and `prompts` prompts of the script, as JSON Lines and, for 0.3.0, as
-    parquet; a prompt's answer is its index."""
-    from datasets import Dataset
-
+    """Writes the tiny policy, its tokenizer and `prompts` prompts of the script; a prompt's answer is its index."""
     tiny_policy(seed).save_pretrained(folder / "policy")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
@@ -38,12 +33,10 @@ def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     rows = [{"prompt": script.prompt(index), "answer": str(index)} for index in range(prompts)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "prompts.jsonl").write_text(text, encoding="utf-8")
-    Dataset.from_list(rows).to_parquet(folder / "prompts.parquet")
 
 
 def arguments(folder: Path, ranks: int) -> list[str]:
-    """GRPO in float32 on `ranks` CPU ranks, 6 prompts of 4 completions per rollout, 3 prompts per optimizer step; in
-    the words of the newest release, see `releases`."""
+    """GRPO in float32 on `ranks` CPU ranks, 6 prompts of 4 completions per rollout, 3 prompts per optimizer step."""
     settings = {
         **SETTINGS,
         "data.train_files": folder / "prompts.jsonl",
@@ -74,9 +67,9 @@ def arguments(folder: Path, ranks: int) -> list[str]:
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
 
 
-def command(folder: Path, ranks: int, *more: str, version: str = NEWEST) -> list[str]:
-    """The stock entry of a release with `arguments` and `more`."""
-    return [sys.executable, "-m", "verl.trainer.main", *words_for(version, [*arguments(folder, ranks), *more])]
+def command(folder: Path, ranks: int, *more: str) -> list[str]:
+    """The stock entry with `arguments` and `more`."""
+    return [sys.executable, "-m", "verl.trainer.main", *arguments(folder, ranks), *more]
 
 
 def environment(

@@ -15,7 +15,6 @@ import torch
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import PAD
-from batchbridge_on_cpu.easyr1.releases import words_for
 
 SETTINGS: Mapping[str, Any] = {
     "algorithm.disable_kl": True,
@@ -40,18 +39,14 @@ def actor_worker(policy: Path, settings: Mapping[str, Any]) -> Any:
     """An `FSDPWorker` of role actor_rollout, its model built. Rank and world size come from the environment."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
         os.environ.setdefault(name, value)
-    import verl
     from omegaconf import OmegaConf
     from verl.trainer.config import PPOConfig
     from verl.workers.fsdp_workers import FSDPWorker
 
     config = OmegaConf.structured(PPOConfig())
     more = {"worker.actor.model.model_path": str(policy), "worker.actor.fsdp.use_orig_params": True}
-    words = {f"{key}=": value for key, value in {**SETTINGS, **more, **settings}.items()}
-    known = {word: words_for(verl.__version__, [word]) for word in words}
-    for word, value in words.items():
-        for name in known[word]:
-            OmegaConf.update(config, name.removesuffix("="), value)
+    for key, value in {**SETTINGS, **more, **settings}.items():
+        OmegaConf.update(config, key, value)
     made = OmegaConf.to_object(config)
     made.deep_post_init()
     made.worker.actor.optim.training_steps = 10
@@ -68,13 +63,6 @@ def full_gradient(worker: Any) -> torch.Tensor:
         parameters = list(worker.fsdp_module.parameters())
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         return torch.cat([grad.detach().double().flatten().clone() for grad in grads])
-
-
-def reads_masks() -> bool:
-    """Whether EasyR1's loss reads which tokens are trained; until 0.3.1 those are, that the model reads."""
-    from verl.workers.actor.dp_actor import DataParallelPPOActor
-
-    return "response_mask" in DataParallelPPOActor.update_policy.__code__.co_consts
 
 
 def batch(
@@ -99,9 +87,8 @@ def batch(
         alive = 0 if sample is None else 1
         prompt = [PAD] * (PROMPT_TOKENS - len(row.prompt)) + list(row.prompt)
         length = len(row.completion)
+        attended = [0] * (PROMPT_TOKENS - len(row.prompt)) + [1] * (len(row.prompt) + length)
         mask = torch.tensor([alive * value for value in row.loss_mask])
-        read = [alive] * length if reads_masks() else mask.tolist()
-        attended = [0] * (PROMPT_TOKENS - len(row.prompt)) + [1] * len(row.prompt) + read
         assert row.old_logprobs is not None, "EasyR1 always wants old log-probabilities"
         values = {
             "input_ids": torch.tensor([*prompt, *row.completion]),
