@@ -21,7 +21,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.proven import require
+from batchbridge.kit.proven import UNPROVEN, require
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
 from batchbridge.running.wrap import shared
 
@@ -82,6 +82,11 @@ class Runtime:
         code = None if self.code is None else self.code.used(self.would_use(started))
         found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
         return replace(found, assumes=(*found.assumes, *self.assumes(started)))
+
+    @property
+    def allowable(self) -> Collection[str]:
+        """The names of refusals that `allow` accepts."""
+        return {*(refusal.name for refusal in self.refusals if refusal.allowable), UNPROVEN}
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;

@@ -107,8 +107,8 @@ def _unwrapped(words: list[Argument], way: _Way) -> Iterator[Program]:
             yield from _unwrapped(part, way)
     elif (job := _mason(words)) is not None:
         # Open-Instruct's mason.py: everything after -- is a shell line that runs on the cluster.
-        before = words[: len(words) - len(job)]
-        within = _stopped(within, "mason.py", "the cluster has its own variables", before, _run(job))
+        ahead = words[: len(words) - len(job)]
+        within = _stopped(within, "mason.py", "the cluster has its own variables", ahead, _run(job))
         for part in _parts(job):
             yield from _unwrapped(part, within)
     elif (inner := _inner(words)) is not None:
