@@ -43,7 +43,7 @@ def _srun(said: Said) -> str | None:
 
 
 def _srun_container(said: Said) -> str | None:
-    return _IN_CONTAINER if said.has("container_image", "container_name") else _srun(said)
+    return IN_CONTAINER if said.has("container_image", "container_name") else _srun(said)
 
 
 def _su(said: Said) -> str | None:
@@ -61,7 +61,8 @@ def _several_nodes(said: Said) -> str | None:
     return None
 
 
-_IN_CONTAINER = "a container has its own variables and files"
+IN_CONTAINER = "a container has its own variables and files"
+"""The one reason that words do not help against."""
 _INSIDE = "in the container, before the program"
 
 
@@ -184,7 +185,7 @@ WRAPPERS = (
             flags=_CONTAINER_FLAGS,
             bundles=True,
             skipped=1,
-            stops=_never(_IN_CONTAINER),
+            stops=_never(IN_CONTAINER),
         )
         for program in ("docker", "podman", "nerdctl")
         for words in (
@@ -197,15 +198,15 @@ WRAPPERS = (
         )
     ),
     *(
-        Wrapper((program, word), "apptainer 1.3", _APPTAINER_VALUES, skipped=1, stops=_never(_IN_CONTAINER))
+        Wrapper((program, word), "apptainer 1.3", _APPTAINER_VALUES, skipped=1, stops=_never(IN_CONTAINER))
         for program in ("apptainer", "singularity")
         for word in ("exec", "run")
     ),
     *(  # with options of its own before what it does
-        Wrapper((program,), "docker 27 CLI", flags=_CONTAINER_FLAGS, stops=_never(_IN_CONTAINER), instead=_INSIDE)
+        Wrapper((program,), "docker 27 CLI", flags=_CONTAINER_FLAGS, stops=_never(IN_CONTAINER), instead=_INSIDE)
         for program in ("docker", "podman", "nerdctl", "apptainer", "singularity")
     ),
-    Wrapper(("kubectl",), "kubectl 1.30", behind_dashes=True, stops=_never(_IN_CONTAINER)),
+    Wrapper(("kubectl",), "kubectl 1.30", behind_dashes=True, stops=_never(IN_CONTAINER)),
     Wrapper(
         ("sbatch",),
         "slurm 23.11",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.contract.reading import Unreached
 from batchbridge.frozen import dataclass
-from batchbridge.reading.launcher_table import UV, WRAPPERS, Said, Wrapper
+from batchbridge.reading.launcher_table import IN_CONTAINER, UV, WRAPPERS, Said, Wrapper
 
 if TYPE_CHECKING:
     from bashread import Argument
@@ -215,7 +215,8 @@ def _inside(words: list[Argument], wrapper: Wrapper, way: _Way) -> tuple[str | N
     behind = None if way.place is None else way.place + place
     way = way._replace(launcher=facts, depth=way.depth + 1, place=None if starts or text is not None else behind)
     reason = wrapper.stops(Said(options, assigned))
-    if reason is not None and wrapper.takes_words and behind is not None and not way.firm:
+    as_words = wrapper.takes_words and reason != IN_CONTAINER  # `srun --container-image`: files of its own
+    if reason is not None and as_words and behind is not None and not way.firm:
         launcher, instead = " ".join(wrapper.words), " ".join([*map(_spelt, before), _run(rest)])
         way = way._replace(stop=Stop(launcher, reason, instead, behind, assigned.get("PYTHONPATH", "")))
     elif reason is not None:
