@@ -193,10 +193,9 @@ def _known(allow: Collection[str], asked: Collection[Adapter]) -> None:
     for name in allow:
         if name not in known:
             near = near_names([name], known, 0.6).get(name, [])
-            meant = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise click.UsageError(
-                f"--allow {name}: no refusal that can be allowed{meant} Those that can: {', '.join(known)}"
-            )
+            meant = f"; did you mean {' or '.join(near)}?" if near else "."
+            said = f"no refusal that can be allowed{meant} Those that can: {', '.join(known)}"
+            raise click.UsageError(f"--allow {name}: {said}")
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
@@ -214,12 +213,13 @@ def _spec(file: Path) -> Mapping[str, Any]:
 
 def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
     """The command's exit code. Raises `click.UsageError` where nothing is started."""
+    from batchbridge.ledger.records import try_to_write
     from batchbridge.running import command
 
     there = words[:3] == ("ray", "job", "submit")  # the job writes it, on a machine of the cluster
     try:
         if launch.ledger is not None and not there:
-            command.try_ledger(launch.ledger)
+            try_to_write(launch.ledger)
         return command.run(words, launch, stop=stop, unreached=UNDECIDED)
     except BatchBridgeError as error:
         raise click.UsageError(str(error)) from None

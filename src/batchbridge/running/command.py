@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from batchbridge.errors import LedgerError
 from batchbridge.reading.launchers import Stop
 from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
 from batchbridge.running.signals import handed_on
@@ -27,18 +26,6 @@ def with_words(words: Sequence[str], stop: Stop, launch: Launch, own: Mapping[st
     path = own.get("PYTHONPATH", "") if stop.assigned == "$PYTHONPATH" else stop.assigned
     given = [f"{name}={value}" for name, value in launch.variables({"PYTHONPATH": path}).items()]
     return [*words[: stop.place], "env", *given, *words[stop.place :]]
-
-
-def try_ledger(folder: str) -> None:
-    """The check (`LedgerError`) that a ledger can be written to `folder`, which is made."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x" * 4096)
-            file.flush()
-    except (OSError, ValueError) as error:  # ValueError: a NUL character
-        what = error.strerror if isinstance(error, OSError) else str(error)
-        raise LedgerError(f"no ledger can be written there: {what}", folder) from None
 
 
 def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unreached: int) -> int:
