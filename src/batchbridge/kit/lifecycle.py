@@ -103,7 +103,15 @@ class Runtime:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)
         fitting = [refusal for refusal in self.refusals if enforces or refusal.name in self.always]
-        if reasons := reasons | reasons_against(fitting, subject, request):
+        for refusal in fitting:
+            try:
+                reasons |= reasons_against([refusal], subject, request)
+            except CannotAttach:
+                raise
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                reasons[refusal.name] = f"it cannot be told whether this holds: {refusal.reason} ({what})"
+        if reasons:
             raise CannotAttach(reasons)
         return request
 
