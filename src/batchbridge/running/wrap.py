@@ -156,7 +156,7 @@ def _most_derived(owners: Sequence[Adapter], trainer: object) -> list[Adapter]:
 
 def _owns(owner: Adapter, cls: type) -> bool:
     try:
-        return owner.owns(object.__new__(cls))
+        return owner.owns(cls.__new__(cls))
     except Exception:  # a class that makes no bare object, or an adapter that looks at what is in it
         return False
 
