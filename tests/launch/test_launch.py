@@ -105,6 +105,19 @@ def test_a_process_without_the_launch_is_left_alone(toy: Path) -> None:
     assert "the hook did not run" in ran.stderr
 
 
+def test_a_process_that_does_not_understand_the_launch_ends(toy: Path) -> None:
+    """As on a node with another version of batchbridge: Python would print an error of sitecustomize, and go on."""
+    here = [path for path in [os.environ.get("PYTHONPATH")] if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SITE), *here])}
+    environment[ENVIRONMENT] = json.dumps({"framework": "toy", "hooks": {}, "of_a_later_version": 1})
+    ran = subprocess.run(
+        [sys.executable, "-c", "print('ran natively')"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "this process cannot be reached, and does not run: TypeError" in ran.stderr
+    assert "ran natively" not in ran.stdout
+
+
 def test_a_launch_survives_the_environment() -> None:
     launch = Launch(framework="toy", hooks={"a.b": "c:d"}, spec={"x": 1}, ledger="somewhere", allow=["vllm"])
     environment = launch.environment({"PYTHONPATH": "own"})

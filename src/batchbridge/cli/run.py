@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Say so where no trainer has been reached by then; 0: never.",
 )
-@click.option("--handed-over", is_flag=True, hidden=True)  # a job on a cluster, whose launch is in its variables
+@click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
 @click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(

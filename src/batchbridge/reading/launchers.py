@@ -37,7 +37,7 @@ class Stop(NamedTuple):
 
     @property
     def unreached(self) -> Unreached:
-        """What a reading says of it."""
+        """The part of it that a reading says."""
         return Unreached(self.launcher, self.reason, self.instead)
 
 
@@ -65,7 +65,7 @@ def programs(words: Sequence[Argument]) -> list[Program]:
 
 
 class _Way(NamedTuple):
-    """What is known on the way to a program. launcher: as in `Source.launcher`. outer: the words of the command. place:
+    """The facts that are known on the way to a program. launcher: as in `Source.launcher`. outer: the words of the command. place:
     how many of them are behind us; None: we are in a text, or in words that nobody wrote. depth: launchers so far.
     stop: the last launcher that stops the environment. firm: the variables cannot be given as words there, or could not
     before."""

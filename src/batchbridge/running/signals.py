@@ -22,7 +22,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WITNESS = Path(__file__).with_name("_witness.py")
 _SECONDS = 0.5
-"""How long the witness may take to say that it had a signal, too."""
+"""The time that the witness may take to say that it had a signal, too."""
 
 
 class Signals:

@@ -140,14 +140,13 @@ def wrap(
 
 
 def _most_derived(owners: Sequence[Adapter], trainer: object) -> list[Adapter]:
-    """Of the adapters that take a trainer those that own the most derived of its classes: one of a subclass goes before
-    one of its base."""
+    """The adapters that own the most derived of a trainer's classes: one of a subclass goes before one of its base."""
     if len(owners) < 2:
         return list(owners)
     classes = type(trainer).__mro__
 
     def base(owner: Adapter) -> int:
-        """How far from the trainer's own class the last one is that the adapter takes."""
+        """The distance from the trainer's own class to the last one that the adapter takes."""
         return max((place for place, cls in enumerate(classes) if _owns(owner, cls)), default=len(classes))
 
     nearest = min(map(base, owners))
