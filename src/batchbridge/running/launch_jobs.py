@@ -52,7 +52,7 @@ def reach_jobs(module: ModuleType) -> None:
 
 
 def submitting(**options: Any) -> None:
-    """The function that `ray job submit` calls before it sends a job: makes sure of the hook, and calls the user's own."""
+    """The function that `ray job submit` calls before it sends a job: makes sure of the hook, calls the user's."""
     start()
     if theirs := os.environ.get(THEIR_SUBMIT_HOOK):
         module, _, name = theirs.rpartition(".")

@@ -76,8 +76,8 @@ def with_launch(runtime_env: Any, of_job: Mapping[str, Any] | None = None) -> di
 
 
 def out_of_job(environment: MutableMapping[str, str]) -> dict[str, Any]:
-    """The parts that a launch needs of the runtime environment of the job that we run in, taken out of it: Ray refuses a
-    driver that says again what its job says."""
+    """The parts that a launch needs of the runtime environment of the job that we run in, taken out of it: Ray refuses
+    a driver that says again what its job says."""
     if JOB_CONFIG not in environment:
         return {}
     config = json.loads(environment[JOB_CONFIG])

@@ -153,7 +153,8 @@ def _most_derived(owners: Sequence[Adapter], trainer: object) -> list[Adapter]:
     return [owner for owner in owners if base(owner) == nearest]
 
 
-def _owns(owner: Adapter, cls: type) -> bool:
+def _owns(owner: Adapter, cls: Any) -> bool:
+    """Whether an adapter takes bare objects of a class: it looks at their class alone."""
     try:
         return owner.owns(cls.__new__(cls))
     except Exception:  # a class that makes no bare object, or an adapter that looks at what is in it
