@@ -15,6 +15,7 @@ from batchbridge.errors import BatchBridgeError
 
 if TYPE_CHECKING:
     from batchbridge.contract.adapter import Adapter
+    from batchbridge.contract.reading import Reading
     from batchbridge.reading.launchers import Stop
     from batchbridge.running.launch import Launch
 
@@ -92,6 +93,7 @@ def command(
     from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
     from batchbridge.render.text import check
+    from batchbridge.running.command import say
     from batchbridge.running.launch import Launch
     from batchbridge.running.wrap import no_loggers, no_packing
 
@@ -121,6 +123,7 @@ def command(
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
     _known(allow, asked)
+    _in_script(words)
     spec: Mapping[str, Any] | None = None
     if spec_file is not None:
         spec = _spec(Path(spec_file))
@@ -141,7 +144,7 @@ def command(
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
     if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
         ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
-        click.echo(f"batchbridge: {ledger} has a ledger: {ways}", err=True)
+        say(f"{ledger} has a ledger: {ways}")
     launch = Launch(
         framework=own.framework,
         hooks=hooks,
@@ -156,7 +159,7 @@ def command(
         report_to=report_to,
         expect_within=expect_within,
     )
-    return _run(words, launch, stop)
+    return _run(words, launch, stop, own)
 
 
 def _go_on(words: tuple[str, ...]) -> int:
@@ -181,6 +184,19 @@ def _reachable(words: tuple[str, ...]) -> Stop | None:
             where = f"`batchbridge run` in front of {stop.launcher} does not reach the training"
             raise click.UsageError(f"{stop.reason}: {where}; write: {stop.instead}")
     return stops[0] if stops else None
+
+
+def _in_script(words: tuple[str, ...]) -> None:
+    """Says where `run` must stand in a script whose training starts behind a launcher that drops variables. It is no
+    refusal: a script may have other ways."""
+    from batchbridge.reading import read
+    from batchbridge.running.command import say
+
+    if len(words) > 1 and words[0].rpartition("/")[2] in ("bash", "sh") and Path(words[1]).is_file():
+        lost = read.read(words[1]).unreached
+        if lost is not None:
+            where = f"`batchbridge run` in front of {words[1]} does not reach what {lost.launcher} starts in it"
+            say(f"{lost.reason}: {where}; write there: {lost.instead}")
 
 
 def _known(allow: Collection[str], asked: Collection[Adapter]) -> None:
@@ -211,15 +227,23 @@ def _spec(file: Path) -> Mapping[str, Any]:
     return spec
 
 
-def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
-    """The command's exit code. Raises `click.UsageError` where nothing is started."""
+def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading | None = None) -> int:
+    """The command's exit code. own: what its words say, for the lines before it.
+
+    Raises `click.UsageError` where nothing is started."""
+    from batchbridge.contract import plugins
+    from batchbridge.contract.enforcement import enforcement_of
     from batchbridge.ledger.records import try_to_write
-    from batchbridge.running import command
+    from batchbridge.running import command, spoken
 
     there = words[:3] == ("ray", "job", "submit")  # the job writes it, on a machine of the cluster
     try:
         if launch.ledger is not None and not there:
             try_to_write(launch.ledger)
+        if own is not None:
+            told = enforcement_of(plugins.adapters().get(own.framework), own)
+            for line in spoken.before(own, told, launch):
+                command.say(line)
         return command.run(words, launch, stop=stop, unreached=UNDECIDED)
     except BatchBridgeError as error:
         raise click.UsageError(str(error)) from None

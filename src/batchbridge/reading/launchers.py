@@ -67,9 +67,10 @@ def programs(words: Sequence[Argument]) -> list[Program]:
 class _Way(NamedTuple):
     """The facts that are known on the way to a program.
 
-    launcher: as in `Source.launcher`. outer: the words of the command. place: how many of them are behind us; None: we are in a text, or in words that nobody wrote. depth: launchers so far.
-    stop: the last launcher that stops the environment. firm: the variables cannot be given as words there, or could not
-    before."""
+    launcher: as in `Source.launcher`. outer: the words of the command. place: how many of them are behind us; None: we
+    are in a text, or in words that nobody wrote. depth: launchers so far. stop: the last launcher that stops the
+    environment. firm: the variables cannot be given as words there, or could not before.
+    """
 
     launcher: Mapping[str, str]
     outer: tuple[Argument, ...]

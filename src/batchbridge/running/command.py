@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from batchbridge.reading.launchers import Stop
+from batchbridge.running import spoken
 from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
 from batchbridge.running.signals import handed_on
 
@@ -41,6 +42,8 @@ def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unrea
             say(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it")
         code = _started(words, launch.environment(os.environ), lambda: _reached(arrivals), launch.expect_within)
         if _reached(arrivals):
+            if (last := spoken.after(launch)) is not None:
+                say(last)
             return code
     of = "" if launch.framework == "unknown" else f" of {launch.framework}"
     say(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
