@@ -427,7 +427,7 @@ def verl(session: nox.Session) -> None:
     (folder,) = native("adapters/verl")
     # The runs first: one process has them, one after the other, and the other process has all other files.
     files = sorted(Path(folder).glob("test_*.py"), key=lambda file: (file.name != "test_runs_verl.py", file.name))
-    pytest(session, *map(str, files), *TWO_PROCESSES, "--no-loadscope-reorder", "-m", "not by_hand")
+    pytest(session, *map(str, files), *native("launch"), *TWO_PROCESSES, "--no-loadscope-reorder", "-m", "not by_hand")
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python

@@ -117,14 +117,12 @@ class Enforcer:
         steps = self._plan.total_optimizer_steps
         self._callback = StepCallback(self._log, self._watch, check=True, planned_steps=steps)
         trainer.add_callback(self._callback)
-        patches.note(
-            "callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step"
-        )
+        added, why = "StepCallback added", "ledger, and the plan is verified at every step"
+        patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
 
     def detach(self) -> None:
         """Undoes what is no attribute."""
         trainer = self._trainer
-        trainer.remove_callback(self._callback)
         self._watch.end()
         self._log.close()
         trainer._buffered_inputs = None

@@ -66,11 +66,12 @@ class Observer:
         steps = None if request.plan is None else request.plan.total_optimizer_steps
         self._callback = StepCallback(log, watch, check=check, planned_steps=steps)
         trainer.add_callback(self._callback)
-        patches.note("callback_handler", what="StepCallback added", why="ledger" + (", verification" if check else ""))
+        why = "ledger" + (", verification" if check else "")
+        added = "StepCallback added"
+        patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
 
     def detach(self) -> None:
         """Undoes what is no attribute."""
-        self._trainer.remove_callback(self._callback)
         self._watch.end()
         self._log.close()
 

@@ -11,6 +11,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.lifecycle import Patched, Runtime
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal
 
 REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset(), again=False)
 ELSEWHERE = {"weight_probe": "another rank's loss averages otherwise"}
@@ -76,3 +77,21 @@ def test_an_attachment_stands_where_nobody_refuses() -> None:
     assert (trainer.step, shared.said) == ("ours", [{}] * 3)
     made.detach()
     assert trainer.step == "native"
+
+
+def test_a_refusal_that_fails_is_a_refusal_of_its_name() -> None:
+    def fails(trainer: Any, request: Request) -> bool:
+        return bool(trainer.multi_objective)
+
+    rows = (
+        Refusal("normalize_then_sum", "sums of normalised rewards", fails),
+        Refusal("critic", "it has one", lambda trainer, request: True),
+    )
+    runtime = Runtime(framework="test", version=lambda trainer: "1.0", refusals=rows, patch=lambda *given: Patched())
+    with pytest.raises(CannotAttach) as error:
+        runtime.check(SimpleNamespace(), REQUEST)
+    assert error.value.reasons == {
+        "normalize_then_sum": "it cannot be told whether this holds: sums of normalised rewards (AttributeError: "
+        "'types.SimpleNamespace' object has no attribute 'multi_objective')",
+        "critic": "it has one",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -16,7 +17,15 @@ from batchbridge.errors import CannotAttach
 from batchbridge.running import wrap
 from batchbridge.running.follow import follow
 from batchbridge.running.launch import ENVIRONMENT, SITE, Launch, current_launch
-from batchbridge.running.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
+from batchbridge.running.launch_ray import (
+    JOB_CONFIG,
+    SETUP_HOOK,
+    START,
+    confirm,
+    out_of_job,
+    reach_workers,
+    with_launch,
+)
 
 FRAMEWORK = """
 class Trainer:
@@ -96,6 +105,19 @@ def test_a_process_without_the_launch_is_left_alone(toy: Path) -> None:
     assert "the hook did not run" in ran.stderr
 
 
+def test_a_process_that_does_not_understand_the_launch_ends(toy: Path) -> None:
+    """As on a node with another version of batchbridge: Python would print an error of sitecustomize, and go on."""
+    here = [path for path in [os.environ.get("PYTHONPATH")] if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SITE), *here])}
+    environment[ENVIRONMENT] = json.dumps({"framework": "toy", "hooks": {}, "of_a_later_version": 1})
+    ran = subprocess.run(
+        [sys.executable, "-c", "print('ran natively')"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "this process cannot be reached, and does not run: TypeError" in ran.stderr
+    assert "ran natively" not in ran.stdout
+
+
 def test_a_launch_survives_the_environment() -> None:
     launch = Launch(framework="toy", hooks={"a.b": "c:d"}, spec={"x": 1}, ledger="somewhere", allow=["vllm"])
     environment = launch.environment({"PYTHONPATH": "own"})
@@ -136,13 +158,14 @@ class ToyRay(ModuleType):
     def __init__(self, run: str | None) -> None:
         super().__init__("ray")
         self.run, self.started = run, []  # type: list[dict[str, Any]]
+        self.reached = True
 
     def init(self, **options: Any) -> str:
         self.started.append(options)
         return "context"
 
     def remote(self, **options: Any) -> Any:
-        return lambda function: SimpleNamespace(remote=lambda: self.run)
+        return lambda function: SimpleNamespace(remote=lambda run: (self.run, self.reached))
 
     def shutdown(self) -> None: ...
 
@@ -187,6 +210,40 @@ def test_workers_without_batchbridge_end_the_run_before_it_starts(monkeypatch: p
         confirm(ray, launch.run)
 
 
-def test_a_setup_hook_of_the_users_own_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_have_the_launch_and_did_not_start_it_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = launched(monkeypatch)
+    ray = ToyRay(launch.run)
+    ray.reached = False
+    with pytest.raises(CannotAttach, match="did not start it"):
+        confirm(ray, launch.run)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_setup_hook_of_the_users_own_is_called_after_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_name: bool
+) -> None:
+    launch = launched(monkeypatch)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (tmp_path / "theirs.py").write_text(
+        "import sys\nfound = []\ndef hook(): found.append([getattr(one, 'run', None) for one in sys.meta_path])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = importlib.import_module("theirs")
+    made = with_launch({SETUP_HOOK: "theirs.hook" if by_name else theirs.hook, "env_vars": {"PYTHONPATH": "/own"}})
+    made[SETUP_HOOK]()
+    assert launch.run in theirs.found[0], "ours came first"
+    assert made["env_vars"]["PYTHONPATH"].split(os.pathsep) == [str(SITE), "/own"]
+    del sys.modules["theirs"]
+
+
+def test_what_a_job_says_already_its_driver_says_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch)
-    assert with_launch({SETUP_HOOK: "their.hook"})[SETUP_HOOK] == "their.hook"
+    job = {"env_vars": {"PYTHONPATH": "/own", "A": "1"}, SETUP_HOOK: "their.hook", "working_dir": "gcs://x"}
+    environment = {JOB_CONFIG: json.dumps({"runtime_env": job, "metadata": {}})}
+    made = with_launch({"env_vars": {"B": "2"}}, out_of_job(environment))
+    left = json.loads(environment[JOB_CONFIG])
+    assert left == {"runtime_env": {"env_vars": {"A": "1"}, "working_dir": "gcs://x"}, "metadata": {}}
+    assert made["env_vars"]["PYTHONPATH"].split(os.pathsep) == [str(SITE), "/own"]
+    assert made["env_vars"]["B"] == "2"
+    assert callable(made[SETUP_HOOK])
+    assert not {*made} & {*left["runtime_env"]} - {"env_vars"}

@@ -360,3 +360,49 @@ def test_what_stood_is_put_back_without_being_asked_again_or_its_loss_is_told(
         assert set(refused.value.reasons) == {"probe", "unwrapped"}
         assert "is not wrapped any more" in refused.value.reasons["unwrapped"]
         assert not hasattr(trainer, "batchbridge")
+
+
+class Derived(Trainer):
+    """Of a third party's framework, which is built on the toy's."""
+
+
+class DerivedAdapter(WrappingAdapter):
+    framework: ClassVar[str] = "derived"
+
+    def owns(self, trainer: object) -> bool:
+        return isinstance(trainer, Derived)
+
+
+class NamingAdapter(WrappingAdapter):
+    """Refuses one of its own trainers by name, whose configuration it cannot read."""
+
+    def refuses(self, trainer: object) -> dict[str, str]:
+        return {"fork": "its loss is another one"}
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        raise AssertionError("a trainer that is refused by name is not read")
+
+
+def test_the_adapter_of_the_most_derived_class_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WrappingAdapter(), "derived": DerivedAdapter()})
+    monkeypatch.setattr(
+        "batchbridge.running.wrap._request",
+        lambda trainer, adapter, *more: (_ for _ in ()).throw(CannotAttach({"asked": adapter.framework})),
+    )
+    with pytest.raises(CannotAttach, match="asked: derived"):
+        wrap(Derived())
+    with pytest.raises(CannotAttach, match="asked: toy"):
+        wrap(Trainer())
+
+
+def test_two_adapters_of_one_class_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WrappingAdapter(), "other": WrappingAdapter()})
+    with pytest.raises(CannotAttach, match="claimed by the adapters toy, toy"):
+        wrap(Trainer())
+
+
+def test_a_trainer_that_its_owner_refuses_by_name_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": NamingAdapter()})
+    with pytest.raises(CannotAttach) as error:
+        wrap(Trainer())
+    assert error.value.reasons == {"fork": "its loss is another one"}

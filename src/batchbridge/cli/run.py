@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli.main import INVALID, UNDECIDED
+from batchbridge.errors import BatchBridgeError
+
+if TYPE_CHECKING:
+    from batchbridge.contract.adapter import Adapter
+    from batchbridge.contract.reading import Reading
+    from batchbridge.reading.launchers import Stop
+    from batchbridge.running.launch import Launch
 
 
 @click.command()
@@ -52,6 +54,15 @@ from batchbridge.cli.main import INVALID, UNDECIDED
     help="Log completions, response tokens and drift of every step through the trainer's own loggers.",
 )
 @click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
+@click.option(
+    "--expect-within",
+    metavar="SECONDS",
+    type=click.IntRange(min=0),
+    default=600,
+    show_default=True,
+    help="Say so where no trainer has been reached by then; 0: never.",
+)
+@click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
 @click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -65,6 +76,8 @@ def command(
     padding: str,
     report_to: str | None,
     allow: tuple[str, ...],
+    expect_within: int,
+    handed_over: bool,
     framework: str | None,
     words: tuple[str, ...],
 ) -> int:
@@ -72,13 +85,16 @@ def command(
 
     Each trainer that COMMAND builds in any of its processes is wrapped before it trains; one that its own script has
     wrapped is left alone. The exit code is the command's own; 2 where its configuration is invalid and nothing was
-    started, 4 where it ended well without a trainer that BatchBridge wrapped.
+    started, 4 where it ended well without a trainer that BatchBridge wrapped, or could not have been reached.
     """
+    if handed_over:
+        return _go_on(words)
     from batchbridge.contract import plugins
     from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
     from batchbridge.render.text import check
-    from batchbridge.running.launch import TRAINER, Launch
+    from batchbridge.running.command import say
+    from batchbridge.running.launch import Launch
     from batchbridge.running.wrap import no_loggers, no_packing
 
     if spec_file is not None and like is not None:
@@ -89,6 +105,7 @@ def command(
         raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
     if padding == "free" and mode != "enforce":
         raise click.UsageError(f"--padding free with --mode {mode}: only enforce changes how completions are laid")
+    stop = _reachable(words)
     own = read.read(list(words), framework=framework)
     known = own.framework != read.UNKNOWN
     adapters = plugins.adapters()
@@ -105,9 +122,11 @@ def command(
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
+    _known(allow, asked)
+    _in_script(words)
     spec: Mapping[str, Any] | None = None
     if spec_file is not None:
-        spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+        spec = _spec(Path(spec_file))
     elif like is not None:
         world_size = None if own.spec is None else own.spec.topology.world_size
         other = read.read(like, version=like_version, world_size=world_size)
@@ -125,50 +144,109 @@ def command(
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
     if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
         ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
-        click.echo(f"batchbridge: {ledger} has a ledger: {ways}", err=True)
-    with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
-        launch = Launch(
-            framework=own.framework,
-            hooks=hooks,
-            mode=mode,
-            spec=spec,
-            like=None if like is None or spec is not None else str(Path(like).absolute()),
-            like_version=like_version,
-            ledger=None if ledger is None else str(Path(ledger).absolute()),
-            tokens_per_device=tokens_per_device,
-            padding=padding,
-            allow=list(allow),
-            report_to=report_to,
-            arrivals=arrivals,
-        )
-        code = _run(list(words), launch.environment(os.environ))
-        if code == 0 and not any(Path(arrivals).glob(f"{TRAINER}-*")):
-            click.echo(
-                f"batchbridge: the command ended without a trainer{f' of {own.framework}' if known else ''} that could "
-                "be reached: it ran natively, or not at all",
-                err=True,
-            )
-            return UNDECIDED
-    return code
+        say(f"{ledger} has a ledger: {ways}")
+    launch = Launch(
+        framework=own.framework,
+        hooks=hooks,
+        mode=mode,
+        spec=spec,
+        like=None if like is None or spec is not None else str(Path(like).absolute()),
+        like_version=like_version,
+        ledger=None if ledger is None else str(Path(ledger).absolute()),
+        tokens_per_device=tokens_per_device,
+        padding=padding,
+        allow=list(allow),
+        report_to=report_to,
+        expect_within=expect_within,
+    )
+    return _run(words, launch, stop, own)
 
 
-def _run(words: list[str], environment: Mapping[str, str]) -> int:
-    """The command's exit code; signals that end us reach it first. Raises `click.UsageError` where nothing starts."""
+def _go_on(words: tuple[str, ...]) -> int:
+    """The command of a job that was sent to a cluster, run there with the launch that it was sent with."""
+    from batchbridge.running.launch_jobs import HANDED_OVER, taken_over
+
+    launch = taken_over(os.environ)
+    if launch is None:
+        raise click.UsageError(f"--handed-over: {HANDED_OVER} is not set; it is `batchbridge run` that starts this")
+    return _run(words, launch, _reachable(words))
+
+
+def _reachable(words: tuple[str, ...]) -> Stop | None:
+    """The launcher among the words that drops variables, where they can be given as words. Raises
+    `click.UsageError` where a trainer behind it could not be reached."""
+    from bashread import Argument
+    from batchbridge.reading.launchers import programs
+
+    stops = [program.stop for program in programs([Argument(word, 1) for word in words]) if program.stop is not None]
+    for stop in stops:
+        if stop.place is None:
+            where = f"`batchbridge run` in front of {stop.launcher} does not reach the training"
+            raise click.UsageError(f"{stop.reason}: {where}; write: {stop.instead}")
+    return stops[0] if stops else None
+
+
+def _in_script(words: tuple[str, ...]) -> None:
+    """Says where `run` must stand in a script whose training starts behind a launcher that drops variables. It is no
+    refusal: a script may have other ways."""
+    from batchbridge.reading import read
+    from batchbridge.running.command import say
+
+    if len(words) > 1 and words[0].rpartition("/")[2] in ("bash", "sh") and Path(words[1]).is_file():
+        lost = read.read(words[1]).unreached
+        if lost is not None:
+            where = f"`batchbridge run` in front of {words[1]} does not reach what {lost.launcher} starts in it"
+            say(f"{lost.reason}: {where}; write there: {lost.instead}")
+
+
+def _known(allow: Collection[str], asked: Collection[Adapter]) -> None:
+    """The check that some adapter that may be asked knows each name that is allowed. Raises `click.UsageError`."""
+    if not allow:
+        return
+    from batchbridge.kit.near_names import near_names
+
+    known = sorted({name for adapter in asked for name in adapter.allowable()})
+    for name in allow:
+        if name not in known:
+            near = near_names([name], known, 0.6).get(name, [])
+            meant = f"; did you mean {' or '.join(near)}?" if near else "."
+            said = f"no refusal that can be allowed{meant} Those that can: {', '.join(known)}"
+            raise click.UsageError(f"--allow {name}: {said}")
+
+
+def _spec(file: Path) -> Mapping[str, Any]:
+    """The specification of a file. Raises `click.UsageError`."""
+    from batchbridge.meaning.spec import Spec
+
     try:
-        process = subprocess.Popen(words, env=dict(environment))
+        spec: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        Spec.from_dict(spec)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        way = '`batchbridge explain --json` has one under "spec"'
+        raise click.UsageError(f"--spec {file} is no specification: {error}; {way}") from None
+    return spec
+
+
+def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading | None = None) -> int:
+    """The command's exit code. own: what its words say, for the lines before it.
+
+    Raises `click.UsageError` where nothing is started."""
+    from batchbridge.contract import plugins
+    from batchbridge.contract.enforcement import enforcement_of
+    from batchbridge.ledger.records import try_to_write
+    from batchbridge.running import command, spoken
+
+    there = words[:3] == ("ray", "job", "submit")  # the job writes it, on a machine of the cluster
+    try:
+        if launch.ledger is not None and not there:
+            try_to_write(launch.ledger)
+        if own is not None:
+            told = enforcement_of(plugins.adapters().get(own.framework), own)
+            for line in spoken.before(own, told, launch):
+                command.say(line)
+        return command.run(words, launch, stop=stop, unreached=UNDECIDED)
+    except BatchBridgeError as error:
+        raise click.UsageError(str(error)) from None
     except OSError as error:
         way = "; give the command that starts the training, such as: bash run.sh" if Path(words[0]).exists() else ""
         raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}{way}") from None
-
-    def forward(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    sys.stdout.flush()
-    return code if code >= 0 else 128 - code

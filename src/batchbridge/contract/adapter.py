@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -259,6 +259,11 @@ class Adapter(ABC):
         """
         if self.runtime:
             self._runtime().check(trainer, request)
+
+    def allowable(self) -> Collection[str]:
+        """The names of refusals that `allow` accepts. Default: those of the `runtime`."""
+        names: Collection[str] = self._runtime().allowable if self.runtime else ()
+        return names
 
     def gather(self, trainer: object, value: object) -> list[Any]:
         """Values of all processes whose trainers are wrapped together, in the order of their ranks; collective.

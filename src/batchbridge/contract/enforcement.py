@@ -84,7 +84,7 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
 
     Never raises: where the adapter fails, its error is an obstacle.
     """
-    found = tuple(map(_obstacle, reading.wrong))
+    found = (*_launcher(reading), *map(_obstacle, reading.wrong))
     if adapter is None or reading.spec is None:
         unread = Obstacle(
             name="unread", reason="nothing says what is trained", remedy="see the findings", certain=False
@@ -97,6 +97,14 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
         failed = Obstacle(name="adapter", reason=reason, remedy="report this to its authors", certain=False)
         return Enforcement(obstacles=(*found, failed))
     return replace(said, obstacles=(*found, *said.obstacles))
+
+
+def _launcher(reading: Reading) -> tuple[Obstacle, ...]:
+    """The obstacle that the launch does not arrive, whatever the configuration says."""
+    if (lost := reading.unreached) is None:
+        return ()
+    reason = f"{lost.reason}: `batchbridge run` in front of {lost.launcher} does not reach the training"
+    return (Obstacle(name="launcher", reason=reason, remedy=f"write: {lost.instead}"),)
 
 
 def without_runtime(framework: str, *, attaches: bool) -> Enforcement:

@@ -19,6 +19,18 @@ ReportTo = Literal["trainer"]
 Padding = Literal["padded", "free", "auto"]
 
 
+@dataclass(frozen=True)
+class Unreached:
+    """A launcher behind which `batchbridge run` in front of the command does not reach the training.
+
+    launcher: its name. reason: why. instead: the command to write, or where `batchbridge run` stands.
+    """
+
+    launcher: str
+    reason: str
+    instead: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """One input that is to be read, in one of the forms that users have.
@@ -30,7 +42,7 @@ class Source:
     "nproc_per_node", "nnodes", ... (see `batchbridge.reading.launchers`). unknown: native key to the names that its
     value depends on, where a script leaves it open; `values` then has the script's spelling, which `read` reports as
     the wrong value that it is: `batchbridge.read` makes BB011, undecided, of that. env: values of environment variables
-    that the user gave.
+    that the user gave. unreached: the launcher, if there is one, that keeps `batchbridge run` from the training.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +54,7 @@ class Source:
     launcher: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    unreached: Unreached | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +205,8 @@ class Reading:
     guessed: tuple[Where, ...] = ()
     """Native settings that nobody said, with the place that they were guessed from: an accelerate file beside a recipe.
     An error about one leaves the verdict open."""
+    unreached: Unreached | None = None
+    """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
 
     @property
     def places(self) -> dict[str, Where]:

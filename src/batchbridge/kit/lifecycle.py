@@ -21,7 +21,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.proven import require
+from batchbridge.kit.proven import UNPROVEN, require
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
 from batchbridge.running.wrap import shared
 
@@ -83,6 +83,11 @@ class Runtime:
         found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
         return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
+    @property
+    def allowable(self) -> Collection[str]:
+        """The names of refusals that `allow` accepts."""
+        return {*(refusal.name for refusal in self.refusals if refusal.allowable), UNPROVEN}
+
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
         changes nothing."""
@@ -98,7 +103,15 @@ class Runtime:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)
         fitting = [refusal for refusal in self.refusals if enforces or refusal.name in self.always]
-        if reasons := reasons | reasons_against(fitting, subject, request):
+        for refusal in fitting:
+            try:
+                reasons |= reasons_against([refusal], subject, request)
+            except CannotAttach:
+                raise
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                reasons[refusal.name] = f"it cannot be told whether this holds: {refusal.reason} ({what})"
+        if reasons:
             raise CannotAttach(reasons)
         return request
 

@@ -24,6 +24,7 @@ from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.ledger.numbers import Padding, StepNumbers
+from batchbridge.ledger.records import try_to_write
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan, StepPlan
 from batchbridge.meaning.spec import Spec
@@ -205,6 +206,7 @@ class Recorder:
         """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
         if self._orders.ledger is not None:
             Writer.place(self._orders.ledger, self._header(step))
+            try_to_write(self._orders.ledger)
 
     def close(self) -> None:
         """Closes the ledger."""

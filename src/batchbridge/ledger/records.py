@@ -14,8 +14,10 @@ import json
 import math
 import os
 import sys
+import tempfile
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -172,12 +174,18 @@ class Writer:
 
     def __init__(self, folder: Path | str, header: Header) -> None:
         self.path = self.place(folder, header)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            _repair(self.path)
         self._next_step = header.at_step
-        self._file = self.path.open("ab")
-        self._write(_json(header.to_dict()) + b"\n")
+        with _written(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                _repair(self.path)
+            # Unbuffered: what a full disk did not take is not written again when the file is closed.
+            self._file = self.path.open("ab", buffering=0)
+        try:
+            self._write(_json(header.to_dict()) + b"\n")
+        except LedgerError:
+            self.close()
+            raise
 
     @staticmethod
     def place(folder: Path | str, header: Header) -> Path:
@@ -210,8 +218,28 @@ class Writer:
         self.close()
 
     def _write(self, line: bytes) -> None:
-        self._file.write(line)
-        self._file.flush()
+        left = memoryview(line)
+        with _written(self.path):
+            while left:
+                left = left[self._file.write(left) :]
+
+
+def try_to_write(folder: Path | str) -> None:
+    """The check (`LedgerError`) that a ledger can be written to `folder`, which is made."""
+    with _written(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+
+
+@contextmanager
+def _written(place: Path | str) -> Iterator[None]:
+    """A block whose failure to write is a `LedgerError` that names the place."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        what = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise LedgerError(f"the ledger cannot be written: {what}", place) from error
 
 
 # ---- fingerprints

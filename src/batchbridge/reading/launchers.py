@@ -8,22 +8,47 @@ which of its options take a value; an option with `=` is one word anyway.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from batchbridge.contract.reading import Unreached
 from batchbridge.frozen import dataclass
+from batchbridge.reading.launcher_table import IN_CONTAINER, UV, WRAPPERS, Said, Wrapper
 
 if TYPE_CHECKING:
     from bashread import Argument
 
 
+class Stop(NamedTuple):
+    """A launcher behind which the environment of whoever starts the command does not arrive.
+
+    launcher: its name. reason: why. instead: what to write, so that `batchbridge run` stands behind it. place: how many
+    words of the command stand before the program, where variables can be given to it as words; None: they cannot.
+    assigned: PYTHONPATH as the program would have it, where the words before it say so.
+    """
+
+    launcher: str
+    reason: str
+    instead: str
+    place: int | None = None
+    assigned: str = ""
+
+    @property
+    def unreached(self) -> Unreached:
+        """The part of it that a reading says."""
+        return Unreached(self.launcher, self.reason, self.instead)
+
+
 @dataclass(frozen=True)
 class Program:
-    """A program with its arguments, and what its launchers said (see `Source.launcher`)."""
+    """A program with its arguments, what its launchers said (see `Source.launcher`), and the one that stops the
+    environment."""
 
     words: tuple[Argument, ...]
     launcher: Mapping[str, str] = field(default_factory=dict)
+    stop: Stop | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -31,102 +56,28 @@ class Program:
         return tuple(word.text for word in self.words)
 
 
-class Wrapper(NamedTuple):
-    """The form of one wrapper. words: what it starts with. values: its options that take a value; flags: the other way
-    round, every option but these takes one. skipped: words between its options and the program (`timeout 60`). starts:
-    whether it starts a Python script itself. keeps: options whose values `Source.launcher` keeps."""
-
-    words: tuple[str, ...]
-    source: str
-    values: frozenset[str] = frozenset()
-    flags: frozenset[str] | None = None
-    skipped: int = 0
-    starts: bool = False
-    keeps: tuple[str, ...] = ()
-
-
-_TORCH_FLAGS = frozenset({"standalone", "m", "module", "no_python", "run_path", "use_env", "no_use_env"})
-_TORCH_KEEPS = ("nproc_per_node", "nnodes")
-_ACCELERATE_FLAGS = frozenset(
-    {
-        *("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_xpu", "debug", "quiet", "q"),
-        *("m", "module", "no_python", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "ipex", "enable_cpu_affinity"),
-        *("dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_parallelism_config"),
-        *("same_network", "downcast_bf16", "fp8_use_autocast_during_eval", "h", "help"),
-    }
-)
-_ACCELERATE_KEEPS = (
-    *("num_processes", "num_machines", "config_file", "mixed_precision"),
-    *("use_deepspeed", "zero_stage", "deepspeed_config_file", "use_fsdp", "fsdp_version"),
-)
-_SRUN_VALUES = frozenset(
-    {
-        *("A", "c", "C", "D", "e", "G", "i", "J", "m", "n", "N", "o", "p", "q", "r", "t", "w", "x"),
-        *("account", "chdir", "constraint", "container_image", "container_mounts", "cpus_per_task", "error", "exclude"),
-        *("export", "gpus", "gpus_per_node", "gpus_per_task", "gres", "input", "jobid", "job_name", "mem", "mpi"),
-        *("nodelist", "nodes", "ntasks", "ntasks_per_node", "output", "partition", "qos", "time"),
-    }
-)
-_UV = ("uv", "run")
-WRAPPERS = (
-    Wrapper(("nohup",), "coreutils 9.4"),
-    Wrapper(("srun",), "slurm 23.11", _SRUN_VALUES),
-    Wrapper(("setsid",), "util-linux 2.39"),
-    Wrapper(("time",), "bash 5.2, time 1.9", frozenset({"o", "f", "output", "format"})),
-    Wrapper(("env",), "coreutils 9.4", frozenset({"u", "unset", "C", "chdir"})),
-    Wrapper(("sudo",), "sudo 1.9", frozenset({"u", "g", "user", "group"})),
-    Wrapper(("nice",), "coreutils 9.4", frozenset({"n", "adjustment"})),
-    Wrapper(("stdbuf",), "coreutils 9.4", frozenset({"i", "o", "e"})),
-    Wrapper(("timeout",), "coreutils 9.4", frozenset({"k", "s", "kill_after", "signal"}), skipped=1),
-    Wrapper(("numactl",), "numactl 2.0", frozenset({"N", "m", "C", "cpunodebind", "membind", "physcpubind"})),
-    Wrapper(
-        _UV,
-        "uv 0.9",
-        frozenset({"with", "python", "p", "extra", "group", "project", "directory", "env_file"}),
-    ),
-    Wrapper(("poetry", "run"), "poetry 2"),
-    Wrapper(("conda", "run"), "conda 25", frozenset({"n", "name", "p", "prefix", "cwd"})),
-    Wrapper(
-        ("ray", "job", "submit"),
-        "ray 2.60 dashboard/modules/job/cli.py",
-        flags=frozenset({"no_wait"}),
-    ),
-    Wrapper(
-        ("accelerate", "launch"),
-        "accelerate 1.15 commands/launch.py",
-        flags=_ACCELERATE_FLAGS,
-        starts=True,
-        keeps=_ACCELERATE_KEEPS,
-    ),
-    Wrapper(("torchrun",), "torch 2.13 distributed/run.py", flags=_TORCH_FLAGS, starts=True, keeps=_TORCH_KEEPS),
-    *(
-        Wrapper((python, "-m", module), source, flags=flags, starts=True, keeps=keeps)
-        for python in ("python", "python3")
-        for module, source, flags, keeps in (
-            ("torch.distributed.run", "torch 2.13 distributed/run.py", _TORCH_FLAGS, _TORCH_KEEPS),
-            ("torch.distributed.launch", "torch 2.13 distributed/launch.py", _TORCH_FLAGS, _TORCH_KEEPS),
-            (
-                "accelerate.commands.launch",
-                "accelerate 1.15 commands/launch.py",
-                _ACCELERATE_FLAGS,
-                _ACCELERATE_KEEPS,
-            ),
-        )
-    ),
-    Wrapper(
-        ("deepspeed",),
-        "deepspeed 0.19 launcher/runner.py",
-        flags=frozenset({"module", "no_python", "no_local_rank", "force_multi", "save_pid"}),
-        starts=True,
-        keeps=("num_gpus", "num_nodes"),
-    ),
-)
 _DEEPEST = 20
 
 
 def programs(words: Sequence[Argument]) -> list[Program]:
     """The programs that the command `words` ends up running: one, or several where a job's text has `&&`."""
-    return list(_unwrapped(list(words), {}, 0))
+    return list(_unwrapped(list(words), _Way({}, tuple(words))))
+
+
+class _Way(NamedTuple):
+    """The facts that are known on the way to a program.
+
+    launcher: as in `Source.launcher`. outer: the words of the command. place: how many of them are behind us; None: we
+    are in a text, or in words that nobody wrote. depth: launchers so far. stop: the last launcher that stops the
+    environment. firm: the variables cannot be given as words there, or could not before.
+    """
+
+    launcher: Mapping[str, str]
+    outer: tuple[Argument, ...]
+    depth: int = 0
+    place: int | None = 0
+    stop: Stop | None = None
+    firm: bool = False
 
 
 def launched_world_size(launcher: Mapping[str, str]) -> int | None:
@@ -144,23 +95,38 @@ def _count(launcher: Mapping[str, str], key: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
-def _unwrapped(words: list[Argument], launcher: dict[str, str], depth: int) -> Iterator[Program]:
-    while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0].text, re.DOTALL):
-        words = words[1:]  # FOO=1 program, in a job's text or after `env`
+def _unwrapped(words: list[Argument], way: _Way) -> Iterator[Program]:
+    while words and _ASSIGNMENT.fullmatch(words[0].text):
+        words = words[1:]  # FOO=1 program, in a job's text
+        way = way._replace(place=None if way.place is None else way.place + 1)
     wrapper = next((row for row in WRAPPERS if _starts(words, row)), None)
-    if not words or depth > _DEEPEST:
+    if not words or way.depth > _DEEPEST:
         return
+    within = way._replace(depth=way.depth + 1, place=None)
     if wrapper is not None:
-        yield from _unwrapped(*_inside(words, wrapper, launcher), depth + 1)
+        text, rest, way = _inside(words, wrapper, way)
+        for part in [rest] if text is None else _shell(text, words):
+            yield from _unwrapped(part, way)
     elif (job := _mason(words)) is not None:
         # Open-Instruct's mason.py: everything after -- is a shell line that runs on the cluster.
+        ahead = words[: len(words) - len(job)]
+        within = _stopped(within, "mason.py", "the cluster has its own variables", ahead, _run(job))
         for part in _parts(job):
-            yield from _unwrapped(part, dict(launcher), depth + 1)
+            yield from _unwrapped(part, within)
     elif (inner := _inner(words)) is not None:
         for part in inner:
-            yield from _unwrapped(part, dict(launcher), depth + 1)
+            yield from _unwrapped(part, within)
     else:
-        yield Program(tuple(words), launcher)
+        if (flag := _isolates(words)) is not None:
+            kept = [word for place, word in enumerate(words) if place != flag]
+            reason = f"`{words[0].text} {words[flag].text}` does not read PYTHONPATH, or starts without `sitecustomize`"
+            before = () if way.place is None else way.outer[: way.place]
+            way = _stopped(way, f"python {words[flag].text}", reason, before, _run(kept))
+        yield Program(tuple(words), way.launcher, way.stop)
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_RUN = "batchbridge run --"
 
 
 def _starts(words: list[Argument], wrapper: Wrapper) -> bool:
@@ -168,36 +134,139 @@ def _starts(words: list[Argument], wrapper: Wrapper) -> bool:
     return len(texts) == len(wrapper.words) and [texts[0].rpartition("/")[2], *texts[1:]] == list(wrapper.words)
 
 
-def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -> tuple[list[Argument], dict[str, str]]:
-    """The program inside a wrapper, and the facts with the wrapper's own."""
-    place, module, starts, facts = len(wrapper.words), False, wrapper.starts, dict(launcher)
+def _stopped(way: _Way, launcher: str, reason: str, before: Sequence[Argument], instead: str) -> _Way:
+    """The way behind a launcher that stops the environment, and takes no variables as words."""
+    written = " ".join([*map(_spelt, before), instead])
+    stop = Stop(launcher, reason, written)
+    if way.firm and way.stop is not None:  # the first one that nothing can be done about is the one that is named
+        stop = way.stop._replace(instead=written)
+    return way._replace(stop=stop, firm=True)
+
+
+def _run(words: Sequence[Argument]) -> str:
+    """`batchbridge run` before a program, whose many arguments are left out."""
+    shown = [_spelt(word) for word in words]
+    return " ".join([_RUN, *(shown if len(shown) <= _MANY_WORDS else [*shown[:3], "..."])])
+
+
+_MANY_WORDS = 6
+
+
+def _spelt(word: Argument) -> str:
+    """A word as a script has it; a variable in it stays one."""
+    return word.text if re.fullmatch(r"[^\s'\"\\|&;<>()`]+", word.text) else shlex.quote(word.text)
+
+
+def _isolates(words: Sequence[Argument]) -> int | None:
+    """The place of the option that makes Python leave `sitecustomize` out: -I, -E, -S, alone or among letters."""
+    if not re.fullmatch(r"python(\d(\.\d+)?)?|pypy3?", words[0].text.rpartition("/")[2]):
+        return None
+    for place, word in enumerate(words[1:], 1):
+        if not re.fullmatch(r"-[A-Za-z]+", word.text) or word.text[1] in "cm":
+            return None
+        if set(word.text) & set("IES"):
+            return place
+    return None
+
+
+def _inside(words: list[Argument], wrapper: Wrapper, way: _Way) -> tuple[str | None, list[Argument], _Way]:
+    """The text or the program inside a launcher, and the way behind it."""
+    place, module, starts, facts = len(wrapper.words), False, wrapper.starts, dict(way.launcher)
     python = words[0]._replace(text="python", unknown=())
-    while place < len(words) and words[place].text.startswith("-") and words[place].text != "-":
-        text = words[place].text
+    options: dict[str, str] = {}
+    text: str | None = None
+    around: tuple[list[Argument], list[Argument]] | None = None  # of an option that has the text
+    while place < len(words) and (words[place].text.startswith("-") or wrapper.options_anywhere):
+        word = words[place].text
         place += 1
-        if text == "--":
+        if not word.startswith("-"):
+            continue
+        if word == "--":
             break
-        dashed, equals, value = text.partition("=")
+        dashed, equals, value = word.partition("=")
         name = dashed.lstrip("-").replace("-", "_")
-        takes = name not in wrapper.flags if wrapper.flags is not None else name in wrapper.values
-        if wrapper.flags is None and re.fullmatch(r"-[A-Za-z]\S+", dashed) and dashed[1] in wrapper.values:
-            takes = False  # -n10
-        module = module or ((wrapper.starts or wrapper.words == _UV) and name in ("m", "module"))
+        takes = _takes(dashed, name, wrapper)
+        module = module or ((wrapper.starts or wrapper.words == UV) and name in ("m", "module"))
         starts = starts and name != "no_python"
+        at = place - 1
         if not equals and takes and place < len(words):
             value = words[place].text
             place += 1
+        if name in wrapper.text:
+            text, around = value, (words[:at], words[place:])
+        if wrapper.bundles and not takes and not dashed.startswith("--"):
+            options |= dict.fromkeys(name, "")
+        options[name] = value
         if name in wrapper.keeps:
             facts[name] = value
-    rest = words[place + wrapper.skipped :]
+    if wrapper.behind_dashes and (dashes := [at for at, word in enumerate(words) if word.text == "--"]):
+        place = dashes[0] + 1
+    place += wrapper.skipped
+    assigned: dict[str, str] = {}
+    while wrapper.takes_words and place < len(words) and _ASSIGNMENT.fullmatch(words[place].text):
+        name, _, assigned[name] = words[place].text.partition("=")
+        place += 1
+    before, rest = words[:place], words[place:]
+    if wrapper.shell and len(rest) == 1:
+        text, around = rest[0].text, (before, [])
     if wrapper.starts:
         facts["launcher"] = " ".join(wrapper.words)
         starts = starts and bool(rest)
-    elif wrapper.words == _UV and rest and (module or rest[0].text.endswith(".py")):
+    elif wrapper.words == UV and rest and (module or rest[0].text.endswith(".py")):
         starts = True  # uv runs a script with its own Python
+    behind = None if way.place is None else way.place + place
+    way = way._replace(launcher=facts, depth=way.depth + 1, place=None if starts or text is not None else behind)
+    reason = wrapper.stops(Said(options, assigned))
+    as_words = wrapper.takes_words and reason != IN_CONTAINER  # `srun --container-image`: files of its own
+    if reason is not None and as_words and behind is not None and not way.firm:
+        launcher, instead = " ".join(wrapper.words), " ".join([*map(_spelt, before), _run(rest)])
+        way = way._replace(stop=Stop(launcher, reason, instead, behind, assigned.get("PYTHONPATH", "")))
+    elif reason is not None:
+        written = _instead(wrapper, before if behind is None else way.outer[:behind], rest, text, around)
+        way = _stopped(way, " ".join(wrapper.words), reason, [], written)
     if starts:
         rest = [python, *([python._replace(text="-m")] if module else []), *rest]
-    return rest, facts
+    return text, rest, way
+
+
+def _takes(dashed: str, name: str, wrapper: Wrapper) -> bool:
+    """Whether an option's value is the next word."""
+    if wrapper.bundles and wrapper.flags is not None and re.fullmatch(r"-[A-Za-z]{2,}", dashed):
+        return not set(name) <= wrapper.flags and name[0] in wrapper.flags  # -it; -iv /a:/b; -eNAME
+    if wrapper.flags is not None:
+        return name not in wrapper.flags
+    if re.fullmatch(r"-[A-Za-z]\S+", dashed) and dashed[1] in wrapper.values:
+        return False  # -n10
+    return name in {*wrapper.values, *wrapper.text}
+
+
+def _instead(
+    wrapper: Wrapper,
+    before: Sequence[Argument],
+    rest: Sequence[Argument],
+    text: str | None,
+    around: tuple[Sequence[Argument], Sequence[Argument]] | None,
+) -> str:
+    """The command as it should be written, or where `batchbridge run` stands in another one."""
+    if text is not None and around is not None:
+        ours = f"{_RUN} {text if re.fullmatch(_PLAIN, text) else f'bash -c {shlex.quote(text)}'}"
+        quoted = shlex.quote(ours) if set(ours) & set('"$`\\') else f'"{ours}"'
+        option = [f"--{wrapper.text[-1]}"] if wrapper.text else []
+        return " ".join([*map(_spelt, around[0]), *option, quoted, *map(_spelt, around[1])])
+    if wrapper.instead:
+        return f"{wrapper.instead}: {_RUN} COMMAND"
+    return " ".join([*map(_spelt, before), _run(rest)])
+
+
+_PLAIN = r"[\w\s./:,@%+=-]+"
+
+
+def _shell(text: str, words: list[Argument]) -> list[list[Argument]]:
+    """The commands of a shell's text that a launcher has among its `words`."""
+    shell = words[0]._replace(text="bash", unknown=())
+    given = [word for word in words if text in word.text][:1]
+    whole = (given[0] if given else shell)._replace(text=text)
+    return _inner([shell, shell._replace(text="-c"), whole]) or []
 
 
 def _inner(words: list[Argument]) -> list[list[Argument]] | None:
@@ -205,8 +274,6 @@ def _inner(words: list[Argument]) -> list[list[Argument]] | None:
     texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
     if texts[0] not in ("bash", "sh"):
         return None
-    import shlex
-
     from bashread import read_script
 
     commands = read_script(shlex.join(texts)).commands

@@ -118,6 +118,8 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         return _unread(adapter.framework, context, findings)
     if source.unknown:
         reading = _unknown_values(source, reading)
+    if source.unreached is not None:
+        reading = dataclasses.replace(reading, unreached=source.unreached)
     findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)

@@ -86,10 +86,15 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
-    if [program.argv for program in found] == [plain.argv]:
+    if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
         return plain
     inner = [
-        Source(values=parse_arguments(program.argv), argv=program.argv, launcher=dict(program.launcher))
+        Source(
+            values=parse_arguments(program.argv),
+            argv=program.argv,
+            launcher=dict(program.launcher),
+            unreached=None if program.stop is None or program.stop.place is not None else program.stop.unreached,
+        )
         for program in found
         if len(program.argv) > 1
     ]
@@ -114,7 +119,7 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
             # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
-            source = _source(Program(tuple(_sure(program)), program.launcher), path)
+            source = _source(Program(tuple(_sure(program)), program.launcher, program.stop), path)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -148,7 +153,16 @@ def _source(program: Program, path: Path) -> Source:
         else:
             unknown.pop(key, None)
     launcher, values = dict(program.launcher), parse_arguments(program.argv)
-    return Source(values=values, lines=lines, path=path, argv=program.argv, launcher=launcher, unknown=unknown)
+    stop = program.stop  # nobody can put variables into the words of a script
+    return Source(
+        values=values,
+        lines=lines,
+        path=path,
+        argv=program.argv,
+        launcher=launcher,
+        unknown=unknown,
+        unreached=None if stop is None else stop.unreached,
+    )
 
 
 def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ else:  # the import system asks for methods, and that module brings temporary fi
 
 ENVIRONMENT = "BATCHBRIDGE_RUN"
 """The environment variable that holds the launch."""
-TRAINER = "trainer"
-"""The beginning of the names of receipts that say: a trainer was wrapped."""
+TRAINER, JOB = "trainer", "job"
+"""The beginnings of the names of receipts that say: a trainer was wrapped; a job was sent that looks after its own."""
+SUBMIT_HOOK, THEIR_SUBMIT_HOOK = "RAY_JOB_SUBMIT_HOOK", "BATCHBRIDGE_THEIR_SUBMIT_HOOK"
+"""The variable that names what `ray job submit` calls before it sends anything, and the one that keeps the user's."""
 SITE = Path(__file__).parent / "_site"
 """The folder with `sitecustomize`."""
 
@@ -44,7 +46,7 @@ class Launch:
     `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
     ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
-    launch.
+    launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never.
     """
 
     framework: str
@@ -59,12 +61,29 @@ class Launch:
     report_to: str | None = None
     padding: str = "padded"
     arrivals: str | None = None
+    expect_within: float = 0
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """`own` (an environment) with the launch in it."""
-        paths = [str(SITE), *filter(None, [own.get("PYTHONPATH", "")])]
-        return {**own, ENVIRONMENT: json.dumps(asdict(self)), "PYTHONPATH": os.pathsep.join(paths)}
+        theirs = own.get(SUBMIT_HOOK, "")
+        kept = {} if theirs in ("", _SUBMITTING) else {THEIR_SUBMIT_HOOK: theirs}
+        return {**own, **kept, **self.variables(own), SUBMIT_HOOK: _SUBMITTING}
+
+    def variables(self, own: Mapping[str, str]) -> dict[str, str]:
+        """The variables by which Python processes are reached. own: an environment, whose PYTHONPATH stays."""
+        return {ENVIRONMENT: json.dumps(asdict(self)), "PYTHONPATH": with_site(own.get("PYTHONPATH", ""))}
+
+
+_SUBMITTING = "batchbridge.running.launch_jobs.submitting"
+_OWN_HOOKS = {"ray.dashboard.modules.job.sdk": "batchbridge.running.launch_jobs:reach_jobs"}
+"""The hooks of every launch: a job may be sent to a cluster by whatever framework's command."""
+
+
+def with_site(path: str) -> str:
+    """`path`, as PYTHONPATH has it, with the folder of `sitecustomize` at its head."""
+    others = [part for part in path.split(os.pathsep) if part and part != str(SITE)]
+    return os.pathsep.join([str(SITE), *others])
 
 
 def current_launch() -> Launch | None:
@@ -76,9 +95,13 @@ def current_launch() -> Launch | None:
 def start() -> None:
     """Installs the launch's hooks in this process; called again, or without a launch, it does nothing."""
     launch = current_launch()
-    if launch is None or any(isinstance(finder, _Finder) and finder.run == launch.run for finder in sys.meta_path):
-        return
-    call_after_import(launch.hooks, launch.run)
+    if launch is not None and not has_started(launch.run):
+        call_after_import({**_OWN_HOOKS, **launch.hooks}, launch.run)
+
+
+def has_started(run: str) -> bool:
+    """Whether this process has the hooks of the launch `run`."""
+    return any(isinstance(finder, _Finder) and finder.run == run for finder in sys.meta_path)
 
 
 def call_after_import(hooks: Mapping[str, str], run: str = "") -> None:

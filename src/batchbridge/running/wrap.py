@@ -99,8 +99,11 @@ def wrap(
         said = [adapter.refuses(trainer) for adapter in plugins.adapters().values()]
         reasons = {name: reason for each in said for name, reason in each.items()} or stranger
         raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
+    owners = _most_derived(owners, trainer)
     if len(owners) > 1:
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
+    if named := owners[0].refuses(trainer):  # before its configuration is read, which may be nothing that we know
+        raise CannotAttach(named)
     cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
     owner, folder = owners[0], None if ledger is None else Path(ledger)
     found = vars(trainer).get(_ATTRIBUTE)
@@ -134,6 +137,28 @@ def wrap(
         raise
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
+
+
+def _most_derived(owners: Sequence[Adapter], trainer: object) -> list[Adapter]:
+    """The adapters that own the most derived of a trainer's classes: one of a subclass goes before one of its base."""
+    if len(owners) < 2:
+        return list(owners)
+    classes = type(trainer).__mro__
+
+    def base(owner: Adapter) -> int:
+        """The distance from the trainer's own class to the last one that the adapter takes."""
+        return max((place for place, cls in enumerate(classes) if _owns(owner, cls)), default=len(classes))
+
+    nearest = min(map(base, owners))
+    return [owner for owner in owners if base(owner) == nearest]
+
+
+def _owns(owner: Adapter, cls: Any) -> bool:
+    """Whether an adapter takes bare objects of a class: it looks at their class alone."""
+    try:
+        return owner.owns(cls.__new__(cls))
+    except Exception:  # a class that makes no bare object, or an adapter that looks at what is in it
+        return False
 
 
 _BUILT = "wrap the trainer that a framework has built; `batchbridge.check` judges configurations"

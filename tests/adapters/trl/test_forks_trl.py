@@ -77,3 +77,12 @@ def test_unsloths_reason_is_the_gradient_that_its_loss_ignores() -> None:
 
 def test_every_fork_says_what_to_do_instead() -> None:
     assert all("train with TRL's own GRPOTrainer" in fork.reason for fork in (*FORKS, COPY))
+
+
+@pytest.mark.parametrize("whose", STANDS_FOR)
+@pytest.mark.parametrize("mode", ["enforce", "verify", "observe"])
+def test_a_fork_is_refused_by_its_name_before_anything_of_it_is_read(whose: str, mode: Any) -> None:
+    cls, name = STANDS_FOR[whose]
+    with pytest.raises(CannotAttach) as error:
+        wrap(cls(), mode=mode)  # it has no args, no model, nothing that could be read
+    assert [*error.value.reasons] == [name]

@@ -21,4 +21,9 @@ try:
 except ImportError:
     pass  # another interpreter's environment: nothing of ours can run there
 else:
-    start()
+    try:
+        start()
+    except Exception as error:  # Python itself would print it, and go on natively
+        text = f"batchbridge: this process cannot be reached, and does not run: {type(error).__name__}: {error}"
+        print(f"{text} (another version of batchbridge than the command's?)", file=sys.stderr, flush=True)
+        os._exit(1)

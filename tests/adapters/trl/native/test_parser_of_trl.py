@@ -15,7 +15,7 @@ from trl.scripts.grpo import make_parser
 from batchbridge.contract.reading import Context, Source
 from batchbridge.kit.command_line import options_of
 from batchbridge.reading.arguments import parse_arguments
-from batchbridge.reading.launchers import WRAPPERS
+from batchbridge.reading.launcher_table import WRAPPERS
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import ENVIRONMENT, LAUNCH, OF_LAUNCHER
 from batchbridge_trl.tables import settings_of

@@ -179,6 +179,21 @@ def refused(built: Any, **request: Any) -> dict[str, str]:
     return error.value.reasons
 
 
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_a_wrap_that_fails_at_its_end_leaves_no_callback(
+    trainer: Callable[..., Any], mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = trainer()
+    before = [*built.callback_handler.callbacks]
+    place = "batchbridge_trl.runtime._not_replayed" if mode == "enforce" else "batchbridge_trl.observe.Observer.detach"
+    fails = property(lambda self: self.no_such_attribute) if mode == "observe" else lambda trainer: trainer.no_such
+    monkeypatch.setattr(place, fails)
+    with pytest.raises(CannotAttach, match="seam"):
+        wrap(built, mode=mode)
+    assert built.callback_handler.callbacks == before
+    assert "compute_loss" not in vars(built)
+
+
 def test_a_data_collator_of_ones_own_is_refused(trainer: Callable[..., Any]) -> None:
     """Natively it makes the rows that completions are generated for; only the modes that change nothing leave it."""
     built = trainer(num_train_epochs=1)

@@ -1,0 +1,93 @@
+"""The command of `batchbridge run`: what is put into its words, its start and its end, and what its receipts say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from batchbridge.reading.launchers import Stop
+from batchbridge.running import spoken
+from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
+from batchbridge.running.signals import handed_on
+
+NATIVE = "it ran natively, or not at all"
+PAGE = "docs/launch.md, On a Ray cluster, on Slurm, in a container"
+
+
+def with_words(words: Sequence[str], stop: Stop, launch: Launch, own: Mapping[str, str]) -> list[str]:
+    """The command with the launch as words before its program (`env NAME=VALUE`), where a launcher of it drops
+    variables. own: the environment."""
+    assert stop.place is not None, "only where variables can be given as words"
+    path = own.get("PYTHONPATH", "") if stop.assigned == "$PYTHONPATH" else stop.assigned
+    given = [f"{name}={value}" for name, value in launch.variables({"PYTHONPATH": path}).items()]
+    return [*words[: stop.place], "env", *given, *words[stop.place :]]
+
+
+def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unreached: int) -> int:
+    """The exit code of the command `words`, started with the launch; `unreached`, and a line, where it ended well
+    without a trainer that was wrapped.
+
+    stop: the launcher in `words` that drops variables. Raises `OSError` where nothing starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchbridge-run-", dir=_shared_folder(words)) as arrivals:
+        launch = replace(launch, arrivals=arrivals)
+        if stop is not None:
+            words = with_words(words, stop, launch, os.environ)
+            say(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it")
+        code = _started(words, launch.environment(os.environ), lambda: _reached(arrivals), launch.expect_within)
+        if _reached(arrivals):
+            if (last := spoken.after(launch)) is not None:
+                say(last)
+            return code
+    of = "" if launch.framework == "unknown" else f" of {launch.framework}"
+    say(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
+    return code or unreached
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(f"batchbridge: {text}", file=sys.stderr, flush=True)
+
+
+def _shared_folder(words: Sequence[str]) -> Path | None:
+    """The folder for receipts, where Slurm starts the trainer, perhaps on another machine: the one that we are in."""
+    slurm = "srun" in {word.rpartition("/")[2] for word in words}
+    return Path.cwd() if slurm and os.access(Path.cwd(), os.W_OK) else None
+
+
+def _reached(arrivals: str) -> bool:
+    """Whether a trainer was wrapped, or a job that was sent to a cluster looks after it."""
+    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB))
+
+
+def _started(
+    words: Sequence[str], environment: Mapping[str, str], reached: Callable[[], bool], expect_within: float
+) -> int:
+    """The command's exit code, as a shell has it."""
+
+    def remind() -> None:
+        if not reached():
+            say(
+                f"no trainer has been reached after {expect_within:g} s (--expect-within): if training has begun, it "
+                f"runs natively ({PAGE})"
+            )
+
+    timer = threading.Timer(expect_within, remind)
+    timer.daemon = True
+    with handed_on() as signals:
+        process = subprocess.Popen(list(words), env=dict(environment))
+        signals.started(process)
+        if expect_within:
+            timer.start()
+        try:
+            code = process.wait()
+        finally:
+            timer.cancel()
+    sys.stdout.flush()
+    return code if code >= 0 else 128 - code
