@@ -41,17 +41,6 @@ NATIVELY = Natively(
 ENTRY = "verl.trainer.main"
 
 
-RESTATES = {
-    "BB-EZR1-013": "BB127",
-    "BB-EZR1-015": "BB122",
-    "BB-EZR1-017": "BB102",
-    "BB-EZR1-021": "BB108",
-    "BB-EZR1-025": "BB120",
-    "BB-EZR1-031": "BB142",
-}
-"""Own rules that say the same as a rule of the core, and its code."""
-
-
 class EasyR1Adapter(PackagedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
@@ -74,7 +63,6 @@ class EasyR1Adapter(PackagedAdapter):
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     outside = "batchbridge_easyr1.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for its own command; else by its own key names."""

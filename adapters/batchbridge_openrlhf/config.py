@@ -56,15 +56,6 @@ class OpenRlhfAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-ORL-011": "BB127",
-        "BB-ORL-012": "BB127",
-        "BB-ORL-033": "BB102",
-        "BB-ORL-034": "BB122",
-        "BB-ORL-044": "BB123",
-        "BB-ORL-046": "BB124",
-        "BB-ORL-050": "BB121",
-    }
 
     def detect(self, source: Source) -> float:
         """The certainty: full for a command that starts the trainer; else by option names that are OpenRLHF's own."""

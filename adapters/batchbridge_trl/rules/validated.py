@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
 from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, MODE, correction_bounds
+from batchbridge_trl.rules import printed
 from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_GENERATIONS, EVAL_MICRO, POST_INIT, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.settings import holds
@@ -207,7 +208,7 @@ def _auto_find(facts: Facts) -> str | None:
     return "auto_find_batch_size shrinks batches, which breaks groups" if facts.native["auto_find_batch_size"] else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes, text=printed.TWO_ROLLOUT_SIZES)
 @says(
     "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
     f"{ALL} {POST_INIT}",
@@ -232,7 +233,7 @@ def _zero_micro_step(facts: Facts) -> str | None:
     return f"{MICRO} x {WORLD} = 0 while {BATCH} is given" if divides and facts.sizes.micro_step == 0 else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes, text=printed.GENERATION_MICRO_STEPS)
 @says(
     "ValueError: generation_batch_size must be divisible by the global batch size",
     f"trl 0.18.0 to 0.19.0 {POST_INIT}: gbs % mb * processes, which tests gbs % mb",
@@ -245,7 +246,7 @@ def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
     return f"{BATCH} = {batch} (completions per rollout) is no multiple of {MICRO} {micro}"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes, text=printed.GENERATION_MICRO_STEPS)
 @says(
     "ValueError: generation_batch_size must be divisible by the global batch size",
     f"trl 0.19.1 to 1.16.0 {POST_INIT}",
@@ -267,12 +268,12 @@ def at_least_two(facts: Facts) -> str | None:
 
 
 # Before 0.20 it is looked at before the groups, and then behind them.
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, text=printed.TWO_GENERATIONS)(
     says(AT_LEAST_TWO, f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")(at_least_two)
 )
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, text=printed.EFFECTIVE_BATCH)
 @says(f"ValueError: The effective train batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def groups_among_divisors(facts: Facts) -> str | None:
     """Rollouts that do not hold whole groups, as 0.17 to 0.19 look for them."""
@@ -294,7 +295,9 @@ def _broken_groups(facts: Facts) -> str:
     return f"{said} (completions per prompt)"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)
+@RULES.add(
+    IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, text=printed.EVALUATION_BATCH
+)
 @says(f"ValueError: The global eval batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     """Evaluation batches that do not hold whole groups, as the versions before 0.20 look for them."""
@@ -304,7 +307,16 @@ def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     return _broken_evaluation(facts, generations)
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS, fixes=evaluation_fixes)
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-020",
+    EVAL_MICRO,
+    WORLD,
+    EVAL_GENERATIONS,
+    GENERATIONS,
+    fixes=evaluation_fixes,
+    text=printed.EVALUATION_BATCH,
+)
 @says(
     "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
     f"trl 0.22.0 to 1.16.0 {POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
@@ -330,7 +342,7 @@ def _zero_generations(facts: Facts) -> str | None:
     return f"{GENERATIONS} = 0 (completions per prompt)" if zero else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, text=printed.GENERATION_BATCH)
 @says(
     "ValueError: generation_batch_size must be divisible by num_generations",
     f"trl 0.20.0 to 1.16.0 {POST_INIT}",
@@ -341,7 +353,7 @@ def _whole_groups(facts: Facts) -> str | None:
     return None if s.says_both or s.generations == 0 or s.completions % s.generations == 0 else _broken_groups(facts)
 
 
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, text=printed.TWO_GENERATIONS)(
     says(AT_LEAST_TWO, f"trl 0.20.0 to 1.16.0 {POST_INIT}", ">=0.20")(at_least_two)
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import AGGREGATION, BYPASS, DEVICES, one_of, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
@@ -63,7 +64,7 @@ def _minimal(run: Run) -> int | None:
     return run.world // _product(run) * int(run[MICRO])
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-010", *_MEGATRON, MICRO, *DEVICES)
+@RULES.add(IN_CONFIG, "BB-VERL-010", *_MEGATRON, MICRO, *DEVICES, core="BB101")
 @says("ZeroDivisionError", VALIDATE)
 def _division_by_zero(run: Run) -> str | None:
     megatron = run.engine == "megatron" and _sized(run)
@@ -87,7 +88,15 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
     return tuple(worlds)
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-017", *DEVICES, *_MEGATRON, fixes=replica_fixes)
+@RULES.add(
+    IN_CONFIG,
+    "BB-VERL-017",
+    *DEVICES,
+    *_MEGATRON,
+    fixes=replica_fixes,
+    core="BB102",
+    text=printed.DEVICES_OF_PARALLEL_SIZES,
+)
 @says(
     "AssertionError: n_gpus (...) must be divisible by model_parallel_size (...) times context_parallel_size (...)",
     VALIDATE,
@@ -128,7 +137,7 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
     return near(run, (PROMPTS, GROUP, WORLD), legal)
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-004", PROMPTS, GROUP, *DEVICES, fixes=_rollout_fixes)
+@RULES.add(IN_CONFIG, "BB-VERL-004", PROMPTS, GROUP, *DEVICES, fixes=_rollout_fixes, text=printed.MINIMAL_BATCH)
 @says("AssertionError: real_train_batch_size (...) must be divisible by minimal possible batch size (...)", VALIDATE)
 def _rollout_over_devices(run: Run) -> str | None:
     minimal = _minimal(run)
@@ -259,7 +268,9 @@ def _two_actor_micros(run: Run) -> str | None:
     return _two_micros(ACTOR, run)
 
 
-@RULES.add(_SINCE_060, "BB-VERL-013", MICRO, DYNAMIC, fixes=either((MICRO, 1), (DYNAMIC, True)))
+@RULES.add(
+    _SINCE_060, "BB-VERL-013", MICRO, DYNAMIC, fixes=either((MICRO, 1), (DYNAMIC, True)), text=printed.NO_MICRO_BATCH
+)
 @says("AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or ...", ACTOR_CONFIG)
 def _no_micro(run: Run) -> str | None:
     if run[DYNAMIC] or run[MICRO] is not None or run[GLOBAL_MICRO] is not None:
@@ -273,7 +284,7 @@ def _aggregation(run: Run) -> str | None:
     return one_of(AGGREGATION, run[AGGREGATION], aggregations(run.version))
 
 
-@RULES.add(_SINCE_060, "BB-VERL-012", PROMPTS, MINI, fixes=mini_fixes(ACTOR))
+@RULES.add(_SINCE_060, "BB-VERL-012", PROMPTS, MINI, fixes=mini_fixes(ACTOR), text=printed.MINI_ABOVE_ROLLOUT)
 @says(
     "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...); before 0.6.0 AssertionError: "
     "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -371,7 +382,15 @@ def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
     return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
 
 
-@RULES.add(_SINCE_060, "BB-VERL-059", _CRITIC_MICRO, _CRITIC_GLOBAL, _CRITIC_DYNAMIC, fixes=_critic_micro_fixes)
+@RULES.add(
+    _SINCE_060,
+    "BB-VERL-059",
+    _CRITIC_MICRO,
+    _CRITIC_GLOBAL,
+    _CRITIC_DYNAMIC,
+    fixes=_critic_micro_fixes,
+    text=printed.NO_MICRO_BATCH,
+)
 @says("ValueError: [critic] Please set at least one of ...; or: You have set both ...", _CRITIC_CONFIG)
 def _critic_micros(run: Run) -> str | None:
     if _in_rows(CRITIC, run) and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None:
