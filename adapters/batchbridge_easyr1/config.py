@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Source, Where
+from batchbridge import Finding, Fix, Reading, Source, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
@@ -110,6 +111,12 @@ class EasyR1Adapter(PackagedAdapter):
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """The version of the package `verl`, where that is EasyR1's."""
         return context.framework_version or installed_version(), ""
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_easyr1 import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module that holds the trainer; see `batchbridge_easyr1.launched`."""

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Attachment, Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, Phase, Request
 from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
@@ -161,6 +162,12 @@ class OpenRlhfAdapter(PackagedAdapter):
         from batchbridge_openrlhf.writing import argv, shell
 
         return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_openrlhf import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules of the trainers' base class and of the asynchronous trainer; see

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, SharedSetting
 from batchbridge.kit.command_line import NOT_USED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
@@ -50,6 +51,12 @@ class TrlAdapter(PackagedAdapter):
     outside = "batchbridge_trl.outside:OUTSIDE"
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_trl import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """The module of the trainer, and that of the class which its copies are derived from; see `launched`."""

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Source, Where
+from batchbridge import Finding, Fix, Reading, Source, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
@@ -149,6 +150,12 @@ class VerlAdapter(PackagedAdapter):
     def knows(self, version: str) -> bool:
         """The settings of a version, see `settings`."""
         return tables.is_known(version)
+
+    def native_check(self, reading: Reading) -> NativeCheck | None:
+        """See `constructed`."""
+        from batchbridge_verl import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules that hold the trainers' base classes; see `batchbridge_verl.launched`."""

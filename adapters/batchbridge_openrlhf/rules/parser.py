@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST
-from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge.kit.rule_table import IN_CONFIG, Rules, retired, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import PARSER, Facts, below_one_fixes, fix_of, fixed, fixes_of
 from batchbridge_openrlhf.rules import printed
@@ -92,14 +92,14 @@ def _images(facts: Facts) -> str | None:
     return f"with images: {' and '.join(broken)}" if broken else None
 
 
-@RULES.add(IN_CONFIG, "BB-ORL-019", names.PACKING, names.ENGINES, fixes=fixed(vllm__num_engines=1))
-@says("AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given", _EVERY)
-def _packing_engines(facts: Facts) -> str | None:
-    if not facts.packs or (facts[names.ENGINES] or 0) > 0:
-        return None
-    by = facts.said(names.RING) if facts.sizes.ring > 1 else facts.name(names.DYNAMIC)
-    by = facts.name(names.PACKING) if facts[names.PACKING] else by
-    return f"{by} packs samples, which needs vLLM engines: {facts.said(names.ENGINES)}"
+RULES.append(
+    retired(
+        "BB-ORL-019",
+        *(names.PACKING, names.ENGINES),
+        native="AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given",
+        source=_EVERY,
+    )
+)
 
 
 @RULES.add(IN_CONFIG, "BB-ORL-020", names.ASYNC, "vllm.enable_sleep", fixes=fixed(vllm__enable_sleep=False))

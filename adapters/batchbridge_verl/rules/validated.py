@@ -17,7 +17,7 @@ from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import AGGREGATION, BYPASS, DEVICES, one_of, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, REFERENCE, ROLLOUT, holds, megatron_sizes
+from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
 
 _SINCE_060 = IN_CONFIG._replace(versions=">=0.6.0")
@@ -324,52 +324,7 @@ def _replay_bypassed(run: Run) -> str | None:
     return f"{_REPLAY} = R2 records routes while log-probabilities are computed again, which {BYPASS} leaves out"
 
 
-def _one_of_two(whole: str, per_gpu: str, run: Run) -> str | None:
-    """The message where not exactly one of two sizes is given."""
-    given = [key for key in (whole, per_gpu) if run[key] is not None]
-    if len(given) == 1:
-        return None
-    return f"{whole} and {per_gpu} are both set" if given else f"neither {per_gpu} nor {whole} is set"
-
-
-def _log_prob(code: str, role: str) -> None:
-    """The row of the micro-batches in which log-probabilities are computed, the reference policy's or the rollout's."""
-    whole, per_gpu = f"{role}log_prob_micro_batch_size", f"{role}log_prob_micro_batch_size_per_gpu"
-
-    def fixes(run: Run) -> tuple[Fix, ...]:
-        both = run[whole] is not None and run[per_gpu] is not None
-        return (setting(whole, None) if both else setting(per_gpu, run.micro or 1))(run)
-
-    @RULES.add(_SINCE_060, code, per_gpu, whole, fixes=fixes)
-    @says(f"ValueError: [{role[:-1]}] Please set at least one of ...; or: You have set both ...", VALIDATE)
-    def test(run: Run) -> str | None:
-        if run[DYNAMIC] or (role == REFERENCE and not run.reference):
-            return None
-        return _one_of_two(whole, per_gpu, run)
-
-
-_log_prob("BB-VERL-018", REFERENCE)
-_log_prob("BB-VERL-016", ROLLOUT)
-
-
 # ---- the reward model, the critic and validation
-
-
-def _reward_of_one(run: Run) -> tuple[Fix, ...]:
-    return (Fix(f"{_REWARD_MICRO} = 1", {_REWARD_MICRO: 1, _REWARD: None}),)
-
-
-@RULES.add(IN_CONFIG, "BB-VERL-064", _REWARD_MICRO, _REWARD, fixes=_reward_of_one)
-@says(
-    "ValueError: [reward_model] Please set at least one of ...; or: You have set both ...",
-    "verl 0.4.0 to 0.7.0 validate_config",
-    ">=0.6.0,<0.7.1",
-)
-def _rewards_in_workers(run: Run) -> str | None:
-    loop = holds(">=0.7.0", run.version) and run["reward_model.use_reward_loop"]
-    if not run["reward_model.enable"] or run["reward_model.use_dynamic_bsz"] or loop:
-        return None
-    return _one_of_two(_REWARD, _REWARD_MICRO, run)
 
 
 _schedule(CRITIC)

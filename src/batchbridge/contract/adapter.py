@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
+    from batchbridge.contract.native_check import NativeCheck
 
 
 class Adapter(ABC):
@@ -208,6 +209,11 @@ class Adapter(ABC):
         names."""
         found: Sequence[RuleRow] = _named(self.rule_table) if self.rule_table else ()
         return found
+
+    def native_check(self, reading: Reading) -> NativeCheck | None:
+        """The construction of the framework's own configuration object of this reading, for `check --native`; it
+        imports no framework itself. Default: None, there is none."""
+        return None
 
     def examples(self) -> Mapping[str, Mapping[str, Any]]:
         """The smallest configuration that breaks a rule, by code, for the rule's page: `values` or `argv`, `version`,
