@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Source, Where
+from batchbridge import Finding, Fix, Reading, Source, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
@@ -41,17 +42,6 @@ NATIVELY = Natively(
 ENTRY = "verl.trainer.main"
 
 
-RESTATES = {
-    "BB-EZR1-013": "BB127",
-    "BB-EZR1-015": "BB122",
-    "BB-EZR1-017": "BB102",
-    "BB-EZR1-021": "BB108",
-    "BB-EZR1-025": "BB120",
-    "BB-EZR1-031": "BB142",
-}
-"""Own rules that say the same as a rule of the core, and its code."""
-
-
 class EasyR1Adapter(PackagedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
@@ -74,7 +64,6 @@ class EasyR1Adapter(PackagedAdapter):
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     outside = "batchbridge_easyr1.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for its own command; else by its own key names."""
@@ -122,6 +111,12 @@ class EasyR1Adapter(PackagedAdapter):
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """The version of the package `verl`, where that is EasyR1's."""
         return context.framework_version or installed_version(), ""
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_easyr1 import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module that holds the trainer; see `batchbridge_easyr1.launched`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchbridge.kit.rule_table import BUILDING, GENERATING, Rules, says
+from batchbridge_trl.rules import printed
 from batchbridge_trl.rules.facts import EVAL_MICRO, INIT, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.rules.later import not_positive
@@ -40,7 +41,7 @@ def _negative_step(facts: Facts) -> str | None:
     return f"{s.product(*s.steps)} = {s.completions}: no step has so many completions" if s.completions < 0 else None
 
 
-ROWS.add(BUILDING, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+ROWS.add(BUILDING, "BB-TRL-022", GENERATIONS, fixes=size_fixes, text=printed.TWO_GENERATIONS)(
     says(f"{AT_LEAST_TWO}, {_LATE}", f"trl 0.17.0 {INIT}", ">=0.17,<0.18")(at_least_two)
 )
 
@@ -74,18 +75,19 @@ ROWS.append(
         f"trl 0.15.0 to 0.16.1 {INIT}",
         size_fixes,
         "<0.17",
+        text=printed.GLOBAL_BATCH,
     )
 )
 
 
-@ROWS.add(BUILDING, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@ROWS.add(BUILDING, "BB-TRL-021", *SIZES, fixes=size_fixes, text=printed.EFFECTIVE_BATCH)
 @says(f"ValueError: The effective train batch size {DIVISIBLE}, {_LATE}", f"trl 0.17.0 {INIT}", ">=0.17,<0.18")
 def _groups_of_a_possible_step(facts: Facts) -> str | None:
     """`groups_among_divisors`, where `_negative_step` has not been first."""
     return None if _negative_step(facts) else groups_among_divisors(facts)
 
 
-ROWS.add(BUILDING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)(
+ROWS.add(BUILDING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, text=printed.EVALUATION_BATCH)(
     says(f"ValueError: The global eval batch size {DIVISIBLE}, {_LATE}", f"trl 0.15.0 to 0.17.0 {INIT}", "<0.18")(
         evaluation_groups_among_divisors
     )

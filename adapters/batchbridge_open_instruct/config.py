@@ -36,14 +36,12 @@ class OpenInstructAdapter(PackagedAdapter):
     releases = tuple(tables.CHECKOUTS)
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     runtime = "batchbridge_open_instruct.runtime:RUNTIME"
-    texts = "batchbridge_open_instruct.texts:TEXTS"
     rule_table = "batchbridge_open_instruct.rules:RULES"
     recorded_code = "batchbridge_open_instruct.proven:CODE"
     no_file = "Open-Instruct has no configuration file of its own; the flags of its scripts say everything"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:
         """Certain where the command starts one of the scripts; else by key names."""

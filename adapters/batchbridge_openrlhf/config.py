@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Attachment, Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, Phase, Request
 from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
@@ -56,15 +57,6 @@ class OpenRlhfAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-ORL-011": "BB127",
-        "BB-ORL-012": "BB127",
-        "BB-ORL-033": "BB102",
-        "BB-ORL-034": "BB122",
-        "BB-ORL-044": "BB123",
-        "BB-ORL-046": "BB124",
-        "BB-ORL-050": "BB121",
-    }
 
     def detect(self, source: Source) -> float:
         """The certainty: full for a command that starts the trainer; else by option names that are OpenRLHF's own."""
@@ -170,6 +162,12 @@ class OpenRlhfAdapter(PackagedAdapter):
         from batchbridge_openrlhf.writing import argv, shell
 
         return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_openrlhf import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules of the trainers' base class and of the asynchronous trainer; see

@@ -1,4 +1,4 @@
-"""Error texts of OpenRLHF; see `Adapter.error_texts`."""
+"""Texts that OpenRLHF prints and no rule is about; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,10 @@ from collections.abc import Iterator
 
 from batchbridge import Fix
 from batchbridge.kit import Ask, ErrorText, Numbers
-from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting
+from batchbridge.kit.error_texts import pattern, setting
+from batchbridge_openrlhf.rules.printed import DEVICES
 
 _text = functools.partial(ErrorText, framework="openrlhf")
-_DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
-_PARSER = "openrlhf.cli.train_ppo_ray, releases {}"
-
-
-def _chunks(n: Numbers) -> Iterator[Fix]:
-    most = n["rollout"] * n["n"] // n["devices"]
-    yield from setting("rollout.micro_batch_size", *([most] if most else []))
-
-
-def _deepspeed_batch(n: Numbers) -> Iterator[Fix]:
-    unit = n["micro"] * n["devices"]
-    for size in multiples(unit, n["train"]):
-        yield Fix(f"train_batch_size = {size} (accumulation {size // unit})", {"train_batch_size": size})
-    if n["train"] and n["devices"] and n["train"] % n["devices"] == 0:
-        yield from setting("micro_train_batch_size", *divisors(n["train"] // n["devices"], n["micro"]))
-    if n["train"] and n["micro"] and n["train"] % n["micro"] == 0:
-        yield from devices(*divisors(n["train"] // n["micro"], n["devices"]))
 
 
 def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
@@ -34,24 +18,6 @@ def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
 
 
 TEXTS: tuple[ErrorText, ...] = (
-    _text(
-        name="deepspeed-batch",
-        versions="all (DeepSpeed's own assertion)",
-        pattern=pattern(
-            r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size # != # \* # \* #",
-            "train",
-            "micro",
-            "accumulation",
-            "devices",
-        ),
-        rule="train_batch_size (completions per optimizer step) is micro_train_batch_size x accumulation x "
-        "data-parallel size: a multiple of micro_train_batch_size x data-parallel size",
-        meaning="accumulation is a quotient rounded down, and the product is no longer the train batch; often after "
-        "one device was lost or kept for something else",
-        phase="worker_start",
-        source="OpenRLHF/OpenRLHF issue 346",
-        neighbours=_deepspeed_batch,
-    ),
     _text(
         name="deepspeed-accumulation-zero",
         versions="all (DeepSpeed's own assertion)",
@@ -62,43 +28,7 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="worker_start",
         source="OpenRLHF/OpenRLHF issues 434 and 584",
         neighbours=_accumulation_above_zero,
-        asks=(_DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
-    ),
-    _text(
-        name="openrlhf-sample-batches",
-        versions=">=0.8",
-        pattern=r"number of sample batches must be greater than or equal to the effective number of",
-        rule="rollout.batch_size (prompts) x n_samples_per_prompt / rollout.micro_batch_size (micro_rollout_batch_size "
-        "up to 0.10.1), rounded down, is at least the data-parallel size",
-        meaning="some replicas would get no micro-batch to score",
-        phase="config",
-        source=_PARSER.format("0.8.0 to 0.11.2"),
-        neighbours=_chunks,
-        asks=(
-            Ask(name="rollout", question="rollout.batch_size (prompts)"),
-            Ask(name="n", question="n_samples_per_prompt"),
-            _DEVICES,
-        ),
-    ),
-    _text(
-        name="openrlhf-filter-needs-groups",
-        versions=">=0.8.1",
-        pattern=r"n_samples_per_prompt must be greater than 1 when using dynamic filtering",
-        rule="dynamic filtering judges the completions of a prompt together: n_samples_per_prompt is at least 2",
-        meaning="a group of one has no mean score to be judged by",
-        phase="config",
-        source=_PARSER.format("0.8.1 to 0.11.2"),
-        neighbours=lambda n: setting("rollout.n_samples_per_prompt", 2),
-    ),
-    _text(
-        name="openrlhf-filter-needs-scores",
-        versions=">=0.8.1",
-        pattern=r"remote_rm_url or agent_func_path must be specified when using dynamic filtering",
-        rule="dynamic filtering needs scores while it generates: a remote reward or an agent function",
-        meaning="a reward model in this job scores only after the rollout is complete",
-        phase="config",
-        source=_PARSER.format("0.8.1 to 0.11.2"),
-        neighbours=lambda n: (Fix("give --reward.remote_url (a URL or a Python file) or --train.agent_func_path"),),
+        asks=(DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
     ),
     _text(
         name="openrlhf-no-token",

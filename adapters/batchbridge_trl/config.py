@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Source, Spec, Where
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context, SharedSetting
 from batchbridge.kit.command_line import NOT_USED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
@@ -48,9 +49,14 @@ class TrlAdapter(PackagedAdapter):
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
     outside = "batchbridge_trl.outside:OUTSIDE"
-    restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
+
+    def native_check(self, reading: Reading) -> NativeCheck:
+        """See `constructed`."""
+        from batchbridge_trl import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """The module of the trainer, and that of the class which its copies are derived from; see `launched`."""

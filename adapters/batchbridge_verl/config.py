@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Source, Where
+from batchbridge import Finding, Fix, Reading, Source, Where
+from batchbridge.contract.native_check import NativeCheck
 from batchbridge.kit import Context
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
@@ -22,19 +23,6 @@ from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_E
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
-RESTATES = {
-    "BB-VERL-010": "BB101",
-    "BB-VERL-017": "BB102",
-    "BB-VERL-022": "BB108",
-    "BB-VERL-023": "BB123",
-    "BB-VERL-033": "BB142",
-    "BB-VERL-037": "BB127",
-    "BB-VERL-020": "BB121",
-    "BB-VERL-021": "BB122",
-    "BB-VERL-049": "BB120",
-    "BB-VERL-056": "BB107",
-}
-"""Own rules that say the same as a rule of the core, and its code."""
 
 
 class VerlAdapter(PackagedAdapter):
@@ -67,7 +55,6 @@ class VerlAdapter(PackagedAdapter):
     # penalty in another place, a group size of the V0 trainer. Source: `PLANNED`, `SETTABLE`, `REFUSALS` of `runtime`.
     outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for a command that starts one of verl's trainers; else by its own key names."""
@@ -163,6 +150,12 @@ class VerlAdapter(PackagedAdapter):
     def knows(self, version: str) -> bool:
         """The settings of a version, see `settings`."""
         return tables.is_known(version)
+
+    def native_check(self, reading: Reading) -> NativeCheck | None:
+        """See `constructed`."""
+        from batchbridge_verl import constructed
+
+        return constructed.question(reading)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules that hold the trainers' base classes; see `batchbridge_verl.launched`."""

@@ -1,7 +1,8 @@
 """The meaning of a pasted error text or traceback: the rule behind it, where it holds, and the legal neighbours.
 
-The texts come from the adapters (`Adapter.error_texts`); those of frameworks without one stand here. Patterns
-recognise short fragments and take the numbers out of them; nothing is guessed from anything else.
+The texts are those that the rows of the adapters' rules quote; what no rule is about comes from `Adapter.error_texts`,
+and stands here for frameworks without an adapter. Patterns recognise short fragments and take the numbers out of them;
+nothing is guessed from anything else.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import Any
 
+from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
 from batchbridge.contract.reading import Reading
 from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations, setting
+from batchbridge.kit.versions import spanned
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Fix
 from batchbridge.reading.read import read
@@ -121,13 +124,10 @@ def doctor(
     return tuple(_held_against(diagnosis, configurations, given or {}) for diagnosis in diagnoses)
 
 
-_CODE = re.compile(r"\bBB-[A-Z0-9]+-\d{3}\b")
-
-
 def _codes(text: ErrorText, quoting: Iterable[ErrorText]) -> tuple[str, ...]:
-    """The rules of a text: those that its source names, and those of its own framework that quote it; where there are
+    """The rules of a text: those whose rows have it, and those of its own framework that quote it; where there are
     none, those of others, which may have copied it."""
-    own = [*_CODE.findall(text.source), *(rule.name for rule in quoting if rule.framework == text.framework)]
+    own = [*text.codes, *(rule.name for rule in quoting if rule.framework == text.framework)]
     return tuple(dict.fromkeys(own or (rule.name for rule in quoting)))
 
 
@@ -202,16 +202,43 @@ def _words(text: str) -> frozenset[str]:
 
 
 def known_texts() -> tuple[ErrorText, ...]:
-    """The texts of the installed adapters, and those that stand here; an adapter that fails adds nothing."""
+    """The texts of the installed adapters, of rules' rows first, and those that stand here; an adapter that fails adds
+    nothing."""
     from batchbridge.contract import plugins
 
     texts: list[ErrorText] = []
     for adapter in plugins.adapters().values():
         try:
-            texts += adapter.error_texts()
+            texts += [*_of_rows(adapter, plugins.rows(adapter)), *adapter.error_texts()]
         except Exception:  # a broken plugin must not keep the others' texts from a person in need
             continue
     return tuple({text.name: text for text in [*texts, *TEXTS]}.values())
+
+
+def _of_rows(adapter: Adapter, rows: Iterable[RuleRow]) -> Iterator[ErrorText]:
+    """The texts that rows carry, each completed by what its rows say. An adapter built upon another one, such as
+    Open-R1's, has that one's."""
+    carried: dict[str, tuple[ErrorText, list[RuleRow]]] = {}
+    for row in rows if _has_own_rows(adapter) else ():
+        text: ErrorText | None = getattr(row, "text", None)
+        if text is not None:
+            carried.setdefault(text.name, (text, []))[1].append(row)
+    for text, own in carried.values():
+        sources = dict.fromkeys([*(row.source for row in own), *([text.source] if text.source else [])])
+        quoted = "|".join(dict.fromkeys(pattern for row in own for pattern in quotations(row.native)))
+        yield dataclasses.replace(
+            text,
+            framework=adapter.framework,
+            versions=text.versions or spanned(row.versions for row in own) or adapter.versions,
+            pattern=text.pattern or quoted,
+            phase=own[0].phase,
+            source="; ".join(sources),
+            codes=tuple(dict.fromkeys(row.code for row in own)),
+        )
+
+
+def _has_own_rows(adapter: Adapter) -> bool:
+    return not adapter.rule_table or "rule_table" in vars(type(adapter))
 
 
 def quoted_texts() -> tuple[ErrorText, ...]:
@@ -224,12 +251,15 @@ def quoted_texts() -> tuple[ErrorText, ...]:
             rows = plugins.rows(adapter)
         except Exception:  # as in `known_texts`
             continue
-        # An adapter built upon another one, such as Open-R1's, has that one's rows.
-        for row in rows if not adapter.rule_table or "rule_table" in vars(type(adapter)) else ():
+        for row in rows if _has_own_rows(adapter) else ():
             patterns = [*quotations(row.native), *([known.pattern] if (known := found.get(row.code)) else [])]
             if patterns and (known is None or known.framework == adapter.framework):
                 found[row.code] = _quoted(row, adapter.framework, "|".join(dict.fromkeys(patterns)))
     return tuple(found.values())
+
+
+_BROKEN = "the configuration breaks this rule; batchbridge check FILE names the line and the nearest fixes"
+_RETIRED = "the framework's own constructor refuses these settings; batchbridge check --native FILE asks it"
 
 
 def _quoted(row: RuleRow, framework: str, pattern: str) -> ErrorText:
@@ -239,7 +269,7 @@ def _quoted(row: RuleRow, framework: str, pattern: str) -> ErrorText:
         versions=row.versions or "every version that is read",
         pattern=pattern,
         rule=f"{row.code}, which quotes: {row.native}",
-        meaning="the configuration breaks this rule; batchbridge check FILE names the line and the nearest fixes",
+        meaning=_RETIRED if getattr(row, "retired", "") else _BROKEN,
         phase=row.phase,
         source=row.source,
     )

@@ -83,6 +83,9 @@ def _page(code: str, framework: str) -> RulePage:
     adapter = plugins.adapters()[framework]
     example = adapter.examples().get(code)
     rows = tuple(row for row in plugins.rows(adapter) if row.code == code)
+    if reason := next((reason for row in rows if (reason := getattr(row, "retired", ""))), ""):
+        summary = f"retired, and its code is not used again; {reason}"
+        return RulePage(code=code, framework=framework, rows=rows, example=None, finding=None, summary=summary)
     page = RulePage(code=code, framework=framework, rows=rows, example=example, finding=None, summary="")
     if example is None:
         return page

@@ -6,16 +6,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from pasted import SAID
 
-import batchbridge_easyr1.texts
-import batchbridge_open_instruct.texts
-import batchbridge_openrlhf.texts
-import batchbridge_trl.texts
-import batchbridge_verl.texts
 from batchbridge.contract.error_text import ErrorText
 from batchbridge.diagnosis import doctor, known_texts
 
-OURS = (batchbridge_trl, batchbridge_verl, batchbridge_easyr1, batchbridge_openrlhf, batchbridge_open_instruct)
-ADDED = [text for package in OURS for text in package.texts.TEXTS]
+ADDED = [text for text in known_texts() if text.name in SAID]
 
 
 def test_the_adapters_add_their_rows() -> None:

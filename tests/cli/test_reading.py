@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from batchbridge import Adapter, Reading, hookimpl, read
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.rule_table import IN_CONFIG
 from batchbridge.meaning.findings import Finding
 
 
@@ -98,10 +99,11 @@ def test_findings_are_sorted_and_said_once(toy: ModuleType) -> None:
         assert codes(read({"toy.step": 8}, framework="repeating")) == ["E", "W", "N"]
 
 
-def test_a_core_rule_that_the_adapter_restates_is_left_out(toy: ModuleType) -> None:
+def test_a_core_rule_that_a_row_of_the_adapters_is_an_instance_of_is_left_out(toy: ModuleType) -> None:
     assert codes(read({"toy.step": 9})) == ["BB-TOY-003", "BB121", "BB123", "BB141"]
-    with adapter(type("Restating", (toy.ToyAdapter,), {"framework": "restating", "restates": {"BB-TOY-003": "BB121"}})):
-        assert codes(read({"toy.step": 9}, framework="restating")) == ["BB-TOY-003", "BB123", "BB141"]
+    row = IN_CONFIG("BB-TOY-003", lambda facts: None, ("toy.step",), None, "toy", core="BB121")
+    with adapter(type("Instance", (toy.ToyAdapter,), {"framework": "instance", "rows": lambda self: [row]})):
+        assert codes(read({"toy.step": 9}, framework="instance")) == ["BB-TOY-003", "BB123", "BB141"]
 
 
 def fail(*_: object) -> Any:

@@ -9,6 +9,7 @@ from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING, Rules, says, setting_fixes
 from batchbridge_easyr1 import settings as names
+from batchbridge_easyr1.rules import printed
 from batchbridge_easyr1.rules.fixes import near, setting, step_fixes
 from batchbridge_easyr1.run import Run
 
@@ -36,7 +37,7 @@ def _whole_step_fixes(run: Run, v: Mapping[str, int]) -> bool:
     return v[names.PROMPTS] % v[names.BATCH] == 0
 
 
-@RULES.add(BUILDING, "BB-EZR1-011", names.PROMPTS, names.BATCH, fixes=_whole_step_fixes)
+@RULES.add(BUILDING, "BB-EZR1-011", names.PROMPTS, names.BATCH, fixes=_whole_step_fixes, text=printed.ROLLOUT_OF_GLOBAL)
 @says("ValueError: Rollout batch size must be divisible by actor global batch size.", DRIVER)
 def _whole_steps(run: Run) -> str | None:
     if not run.plain or run[names.PROMPTS] % run[names.BATCH] == 0:
@@ -60,7 +61,15 @@ def _experience(run: Run) -> str | None:
     )
 
 
-@RULES.add(BUILDING, "BB-EZR1-013", names.GROUP, names.ESTIMATOR, fixes=setting(names.GROUP, 5))
+@RULES.add(
+    BUILDING,
+    "BB-EZR1-013",
+    names.GROUP,
+    names.ESTIMATOR,
+    fixes=setting(names.GROUP, 5),
+    core="BB127",
+    text=printed.GROUP_OF_ONE,
+)
 @says("ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.", DRIVER)
 def _single(run: Run) -> str | None:
     if run[names.GROUP] != 1 or run[names.ESTIMATOR] not in ("grpo", "rloo"):
@@ -74,7 +83,16 @@ def _micro_fixes(run: Run, v: Mapping[str, int]) -> bool:
     return share > 0 and share % v[names.MICRO] == 0 and rest == 0
 
 
-@RULES.add(STARTING, "BB-EZR1-014", names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=_micro_fixes)
+@RULES.add(
+    STARTING,
+    "BB-EZR1-014",
+    names.BATCH,
+    names.GROUP,
+    names.NODES,
+    names.GPUS,
+    fixes=_micro_fixes,
+    text=printed.NOTHING_PER_DEVICE,
+)
 @says("ValueError: actor global batch size * ulysses size must be larger than num gpus.", _WORKER)
 def _no_share(run: Run) -> str | None:
     if not run.plain or not run.replicas or run.share:
@@ -83,7 +101,18 @@ def _no_share(run: Run) -> str | None:
     return f"{asked} leave nothing for each of {run.replicas} replicas"
 
 
-@RULES.add(STARTING, "BB-EZR1-015", names.MICRO, names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=_micro_fixes)
+@RULES.add(
+    STARTING,
+    "BB-EZR1-015",
+    names.MICRO,
+    names.BATCH,
+    names.GROUP,
+    names.NODES,
+    names.GPUS,
+    fixes=_micro_fixes,
+    core="BB122",
+    text=printed.MICRO_OF_SHARE,
+)
 @says(
     "ValueError: actor global batch size per device must be divisible by the micro batch size. (Also with "
     "dynamic_batching.)",
@@ -99,7 +128,15 @@ def _offload_fixes(run: Run) -> tuple[Fix, ...]:
     return (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), *setting_fixes({names.MICRO: run.share}))
 
 
-@RULES.add(STARTING, "BB-EZR1-016", _OFFLOAD, names.MICRO, names.BATCH, fixes=_offload_fixes)
+@RULES.add(
+    STARTING,
+    "BB-EZR1-016",
+    _OFFLOAD,
+    names.MICRO,
+    names.BATCH,
+    fixes=_offload_fixes,
+    text=printed.OFFLOAD_WITH_ACCUMULATION,
+)
 @says("ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.", _WORKER)
 def _offload(run: Run) -> str | None:
     if not run[_OFFLOAD] or not run.plain or not run.share or run.share == run[names.MICRO]:
@@ -122,13 +159,15 @@ def _ulysses_fixes(run: Run) -> tuple[Fix, ...]:
     return _divisor_fixes(run.ulysses_key, run)
 
 
-@RULES.add(STARTING, "BB-EZR1-017", "worker.actor.ulysses_size", names.NODES, names.GPUS, fixes=_ulysses_fixes)
+@RULES.add(
+    STARTING, "BB-EZR1-017", "worker.actor.ulysses_size", names.NODES, names.GPUS, fixes=_ulysses_fixes, core="BB102"
+)
 @says("AssertionError of PyTorch's device mesh", "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)")
 def _no_replica(run: Run) -> str | None:
     return _ulysses(run) if run.replicas < 1 else None
 
 
-@RULES.add(GENERATING, "BB-EZR1-017", names.NODES, names.GPUS, fixes=_ulysses_fixes)
+@RULES.add(GENERATING, "BB-EZR1-017", names.NODES, names.GPUS, fixes=_ulysses_fixes, core="BB102")
 @says(
     "RuntimeError or IndexError of PyTorch's device mesh, on the devices beyond the last whole replica; all workers "
     "start",
@@ -176,7 +215,17 @@ def generation_chunks(run: Run) -> str | None:
     return f"{run.said(key)} prompts per generation are no multiple of {run.world} devices"
 
 
-@RULES.add(UPDATING, "BB-EZR1-021", names.PROMPTS, names.BATCH, names.GROUP, names.NODES, names.GPUS, fixes=step_fixes)
+@RULES.add(
+    UPDATING,
+    "BB-EZR1-021",
+    names.PROMPTS,
+    names.BATCH,
+    names.GROUP,
+    names.NODES,
+    names.GPUS,
+    fixes=step_fixes,
+    core="BB108",
+)
 @says(
     "AssertionError in DataProto.split (ZeroDivisionError before 0.3.2 where there are too few)",
     "EasyR1 protocol.py:583",

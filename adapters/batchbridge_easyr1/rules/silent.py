@@ -55,7 +55,7 @@ def _wrong_scope(run: Run) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-EZR1-025", names.PROMPTS, fixes=rollout_fixes)
+@RULES.add(SILENT, "BB-EZR1-025", names.PROMPTS, fixes=rollout_fixes, core="BB120")
 @says("training_steps = 0: fit() validates and saves", "EasyR1 trainer/ray_trainer.py:238 (measured)", ">=0.3.1")
 def _no_rollout(run: Run) -> str | None:
     count, size = run.prompts_in_dataset, run.prompts_at_once
@@ -94,7 +94,7 @@ def _inexpressible(run: Run) -> str | None:
     return f"{run.said(names.ESTIMATOR)} has no canonical form: {reason}" if reason else None
 
 
-@RULES.add(NOTE, "BB-EZR1-031", names.PROMPTS, names.BATCH, names.PASSES)
+@RULES.add(NOTE, "BB-EZR1-031", names.PROMPTS, names.BATCH, names.PASSES, core="BB142")
 @says("lr_scheduler.step() once per update_actor", "EasyR1 fsdp_workers.py:584")
 def _slow_clock(run: Run) -> str | None:
     if not run.plain or run.completions_per_step < 1 or run.steps_per_rollout <= 1:

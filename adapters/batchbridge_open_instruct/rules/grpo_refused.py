@@ -9,6 +9,7 @@ from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, WRONG
 from batchbridge_open_instruct.meaning import CAP, KL_ESTIMATORS, NAMED_KL, PPO_KL, RHO_KEYS, learners
+from batchbridge_open_instruct.rules import printed
 from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, OLD, UNTRAINED, About, Facts, no_steps, ways
 from batchbridge_open_instruct.settings import (
     BEFORE_1,
@@ -191,7 +192,7 @@ _POST, _EXPERIMENT = "StreamingDataLoaderConfig.__post_init__", "GRPOExperimentC
 _ALL_DROPPED = "with 1 completion per prompt every group has deviation 0, and filter_zero_std_samples drops all of them"
 
 GRPO_REFUSED = (
-    About("BB-OI-010", BUILDING, BOTH, _POST)(
+    About("BB-OI-010", BUILDING, BOTH, _POST, text=printed.PACK_LENGTH)(
         _pack,
         ("pack_length", "max_prompt_token_length", "response_length"),
         "AssertionError: The `pack_length` needs to be greater",
@@ -203,7 +204,7 @@ GRPO_REFUSED = (
         "AssertionError: Number of samples per prompt",
         ways(num_samples_per_prompt_rollout=4),
     ),
-    About("BB-OI-012", BUILDING, BOTH, _POST, FROM_1).when(
+    About("BB-OI-012", BUILDING, BOTH, _POST, FROM_1, text=printed.GROUP_OF_ONE).when(
         {GROUP: [1], "filter_zero_std_samples": [True]},
         _ALL_DROPPED,
         "ValueError: `filter_zero_std_samples` cannot",
@@ -267,7 +268,7 @@ GRPO_REFUSED = (
         "ValueError",
         ways(advantage_normalization_type=tuple(SCALES)),
     ),
-    About("BB-OI-023", UNTRAINED, BOTH, "setup_runtime_variables")(
+    About("BB-OI-023", UNTRAINED, BOTH, "setup_runtime_variables", core="BB120")(
         no_steps,
         ("total_episodes", PROMPTS, GROUP),
         "0 training steps; fails when it ends",

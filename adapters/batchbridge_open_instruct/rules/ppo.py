@@ -76,7 +76,7 @@ PPO_REFUSED = (
     About("BB-OI-030", BUILDING, OLD, f"{_RUNTIME}, exact_div")(
         _micro, (MINI, MICRO), "ValueError", ways(local_mini_batch_size=_whole_micro)
     ),
-    About("BB-OI-031", BUILDING, OLD, f"{_RUNTIME}, exact_div", _LAST)(
+    About("BB-OI-031", BUILDING, OLD, f"{_RUNTIME}, exact_div", _LAST, core="BB108")(
         _mini, (LOCAL, SAMPLES, MINI), "ValueError", ways(local_mini_batch_size=_whole_mini)
     ),
     About("BB-OI-032", BUILDING, OLD, _RUNTIME).when(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from batchbridge import Fix, Where
-from batchbridge.kit import rule_table
+from batchbridge.kit import ErrorText, rule_table
 from batchbridge.kit.records import dataclass
 from batchbridge.kit.rule_table import Make
 from batchbridge_open_instruct.meaning import learners
@@ -89,7 +89,8 @@ no_way = ways()
 
 
 class About(NamedTuple):
-    """The subject of a row: when the script notices, in which scripts and checkouts, and where that was read.
+    """The subject of a row: when the script notices, in which scripts and checkouts, and where that was read. core,
+    text: see `rule_table.Rule`.
 
     Called, it makes the row; `when` makes one of settings whose values do not go together.
     """
@@ -99,11 +100,13 @@ class About(NamedTuple):
     scripts: tuple[str, ...]
     source: str
     versions: str = ""
+    core: str = ""
+    text: ErrorText | None = None
 
     def __call__(self, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way) -> Rule:
         """A row; see `rule_table.Rule`."""
         asked = partial(_of, self.scripts, test)
-        return self.kind(self.code, asked, keys, native, self.source, fixes, self.versions)
+        return self.kind(self.code, asked, keys, native, self.source, fixes, self.versions, self.core, self.text)
 
     def when(
         self,

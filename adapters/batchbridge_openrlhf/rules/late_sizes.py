@@ -10,6 +10,7 @@ from batchbridge.kit.rule_table import BUILDING, STARTING, Rules, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import ALL, Facts, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
 from batchbridge_openrlhf.meaning import precision
+from batchbridge_openrlhf.rules import printed
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS
 
@@ -114,7 +115,9 @@ def _below_one(facts: Facts) -> str | None:
     return f"{', '.join(below)}: must be at least 1" if below else None
 
 
-@RULES.add(STARTING, "BB-ORL-033", names.NODES, names.DEVICES, names.RING, names.TENSOR, fixes=world_fixes)
+@RULES.add(
+    STARTING, "BB-ORL-033", names.NODES, names.DEVICES, names.RING, names.TENSOR, fixes=world_fixes, core="BB102"
+)
 @says(
     "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
     "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
@@ -143,7 +146,17 @@ def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
     return fixes
 
 
-@RULES.add(STARTING, "BB-ORL-034", names.TRAIN, names.MICRO, names.NODES, names.DEVICES, fixes=_step_fixes)
+@RULES.add(
+    STARTING,
+    "BB-ORL-034",
+    names.TRAIN,
+    names.MICRO,
+    names.NODES,
+    names.DEVICES,
+    fixes=_step_fixes,
+    core="BB122",
+    text=printed.DEEPSPEED_BATCH,
+)
 @says(
     "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
     "gradient_acc_step * world_size (after vLLM and the models are loaded)",

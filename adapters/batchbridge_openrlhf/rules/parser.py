@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST
-from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge.kit.rule_table import IN_CONFIG, Rules, retired, says
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.facts import PARSER, Facts, below_one_fixes, fix_of, fixed, fixes_of
+from batchbridge_openrlhf.rules import printed
 from batchbridge_openrlhf.settings import holds
 
 _EVERY = PARSER.format("0.8.0 to 0.11.2")
@@ -52,9 +53,13 @@ def _no_reward(facts: Facts) -> str | None:
     )
 
 
-@RULES.add(IN_CONFIG, "BB-ORL-012", names.ESTIMATOR, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2))
+@RULES.add(
+    IN_CONFIG, "BB-ORL-012", names.ESTIMATOR, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2), core="BB127"
+)
 @says("AssertionError: requires n_samples_per_prompt > 1", PARSER.format("0.11.0 to 0.11.2"), ">=0.11")
-@RULES.add(IN_CONFIG, "BB-ORL-011", names.ESTIMATOR, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2))
+@RULES.add(
+    IN_CONFIG, "BB-ORL-011", names.ESTIMATOR, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2), core="BB127"
+)
 @says("AssertionError: requires n_samples_per_prompt > 1", PARSER.format("0.8.0 to 0.10.4"), "<0.11")
 def _needs_group(facts: Facts) -> str | None:
     # 0.11 looks at dr_grpo too.
@@ -87,14 +92,14 @@ def _images(facts: Facts) -> str | None:
     return f"with images: {' and '.join(broken)}" if broken else None
 
 
-@RULES.add(IN_CONFIG, "BB-ORL-019", names.PACKING, names.ENGINES, fixes=fixed(vllm__num_engines=1))
-@says("AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given", _EVERY)
-def _packing_engines(facts: Facts) -> str | None:
-    if not facts.packs or (facts[names.ENGINES] or 0) > 0:
-        return None
-    by = facts.said(names.RING) if facts.sizes.ring > 1 else facts.name(names.DYNAMIC)
-    by = facts.name(names.PACKING) if facts[names.PACKING] else by
-    return f"{by} packs samples, which needs vLLM engines: {facts.said(names.ENGINES)}"
+RULES.append(
+    retired(
+        "BB-ORL-019",
+        *(names.PACKING, names.ENGINES),
+        native="AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given",
+        source=_EVERY,
+    )
+)
 
 
 @RULES.add(IN_CONFIG, "BB-ORL-020", names.ASYNC, "vllm.enable_sleep", fixes=fixed(vllm__enable_sleep=False))
@@ -165,7 +170,15 @@ def _filter_range(facts: Facts) -> str | None:
     return f"{facts.name(identity)} = {low:g} {high:g}: the first must be below the second"
 
 
-@RULES.add(IN_CONFIG, "BB-ORL-015", names.FILTER, _REMOTE, _AGENT, fixes=fixed(algo__dynamic_filtering_enable=False))
+@RULES.add(
+    IN_CONFIG,
+    "BB-ORL-015",
+    names.FILTER,
+    _REMOTE,
+    _AGENT,
+    fixes=fixed(algo__dynamic_filtering_enable=False),
+    text=printed.FILTER_NEEDS_SCORES,
+)
 @says(
     "AssertionError: remote_rm_url or agent_func_path must be specified when using dynamic filtering",
     PARSER.format("0.8.1 to 0.11.2"),
@@ -179,7 +192,14 @@ def _filter_reward(facts: Facts) -> str | None:
     return f"{facts.name(names.FILTER)} needs scores while it generates: a remote reward or an agent function"
 
 
-@RULES.add(IN_CONFIG, "BB-ORL-016", names.FILTER, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2))
+@RULES.add(
+    IN_CONFIG,
+    "BB-ORL-016",
+    names.FILTER,
+    names.GROUP,
+    fixes=fixed(rollout__n_samples_per_prompt=2),
+    text=printed.FILTER_NEEDS_GROUPS,
+)
 @says(
     "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
     PARSER.format("0.8.1 to 0.11.2"),
@@ -228,7 +248,15 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 @RULES.add(
-    IN_CONFIG, "BB-ORL-017", names.ROLLOUT, names.GROUP, names.FORWARD, names.NODES, names.DEVICES, fixes=_chunk_fixes
+    IN_CONFIG,
+    "BB-ORL-017",
+    names.ROLLOUT,
+    names.GROUP,
+    names.FORWARD,
+    names.NODES,
+    names.DEVICES,
+    fixes=_chunk_fixes,
+    text=printed.SAMPLE_BATCHES,
 )
 @says(
     "AssertionError: The number of sample batches must be greater than or equal to the effective number of "

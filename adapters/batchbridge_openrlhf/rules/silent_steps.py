@@ -68,7 +68,9 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     return fixes
 
 
-@RULES.add(SILENT, "BB-ORL-044", names.ROLLOUT, names.GROUP, names.TRAIN, names.GENERATION, fixes=_rollout_fixes)
+@RULES.add(
+    SILENT, "BB-ORL-044", names.ROLLOUT, names.GROUP, names.TRAIN, names.GENERATION, fixes=_rollout_fixes, core="BB123"
+)
 @says(
     "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
     "openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
@@ -120,7 +122,7 @@ def _tail(facts: Facts) -> str | None:
     return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
 
 
-@RULES.add(SILENT, "BB-ORL-046", names.ROLLOUT, fixes=_dataset_fixes)
+@RULES.add(SILENT, "BB-ORL-046", names.ROLLOUT, fixes=_dataset_fixes, core="BB124")
 @says(
     "the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
     "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
@@ -200,7 +202,7 @@ def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
     return fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.replicas))
 
 
-@RULES.add(SILENT, "BB-ORL-050", names.TRAIN, names.NODES, names.DEVICES, fixes=_dynamic_step_fixes)
+@RULES.add(SILENT, "BB-ORL-050", names.TRAIN, names.NODES, names.DEVICES, fixes=_dynamic_step_fixes, core="BB121")
 @says(
     "DeepSpeed's own check of the train batch is off with dynamic batches; ZeroDivisionError where a replica's is 0",
     "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",

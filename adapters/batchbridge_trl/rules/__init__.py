@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_trl.rules import ignored, later, rollouts, steps, validated
+from batchbridge_trl.rules import ignored, later, retired, rollouts, steps, validated
 from batchbridge_trl.rules.facts import Facts, facts_of
 from batchbridge_trl.rules.ignored import uncarried
 from batchbridge_trl.settings import TRL_GROUPS
@@ -20,7 +20,7 @@ from batchbridge_trl.tables import settings_of
 
 __all__ = ["RULES", "Facts", "check", "defects", "facts_of"]
 
-RULES = (*validated.RULES, *later.RULES, *rollouts.RULES, *steps.RULES, *ignored.RULES)
+RULES = (*validated.RULES, *later.RULES, *rollouts.RULES, *steps.RULES, *ignored.RULES, *retired.RETIRED)
 """Every rule and known defect."""
 MANY_SETTINGS = "BB-TRL-075"
 """The rule about any of many settings: it points at those that somebody set."""

@@ -3,16 +3,15 @@ exception that a user would see."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
 from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, MODE, correction_bounds
+from batchbridge_trl.rules import printed
 from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_GENERATIONS, EVAL_MICRO, POST_INIT, SIZES, Facts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.settings import holds
-from batchbridge_trl.settings_transformers import ACCELERATOR_CONFIG, FSDP
+from batchbridge_trl.settings_transformers import ACCELERATOR_CONFIG
 from batchbridge_trl.sizes import BATCH, GENERATIONS, MICRO, STEPS
 from batchbridge_trl.world import KEY as WORLD
 
@@ -23,88 +22,10 @@ _ARGUMENTS = f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args"
 RULES = Rules[Facts]()
 
 
-def _emptied(facts: Facts) -> str | None:
-    steps = facts.native["torch_empty_cache_steps"]
-    return f"torch_empty_cache_steps = {steps}: must be above 0" if steps is not None and steps <= 0 else None
-
-
-EMPTIED = "ValueError: `torch_empty_cache_steps` must be an integer bigger than 0"
-EMPTY = RULES.add(IN_CONFIG, "BB-TRL-082", "torch_empty_cache_steps", fixes=setting("torch_empty_cache_steps", None))
-EMPTY(says(EMPTIED, "transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__", "<0.29")(_emptied))
-
-
-def _between_evaluations(facts: Facts) -> float:
-    """Optimizer steps between two evaluations; 0: none are said."""
-    return float(facts.native["eval_steps"] or facts.native["logging_steps"])
-
-
-@RULES.add(IN_CONFIG, "BB-TRL-083", "eval_steps", "logging_steps", "eval_strategy", fixes=setting("eval_steps", 500))
-@says("ValueError: evaluation strategy steps requires either non-zero --eval_steps or --logging_steps", _ARGUMENTS)
-def _evaluation_of_no_steps(facts: Facts) -> str | None:
-    native = facts.native
-    none = native["eval_strategy"] == "steps" and not native["eval_steps"] and native["logging_steps"] <= 0
-    return "eval_strategy steps needs eval_steps, or logging_steps above 0" if none else None
-
-
-EMPTY(says(EMPTIED, "transformers 5.23.0 TrainingArguments._validate_args", ">=0.29")(_emptied))
-
-
-@RULES.add(IN_CONFIG, "BB-TRL-010", "logging_steps", fixes=setting("logging_steps", 1))
-@says("ValueError: logging strategy steps requires non-zero --logging_steps", _ARGUMENTS)
-def _zero_logging(facts: Facts) -> str | None:
-    steps = facts.native["logging_strategy"] == "steps"
-    return "logging_steps = 0 with logging_strategy steps" if steps and facts.native["logging_steps"] == 0 else None
-
-
-def _parts(facts: Facts) -> dict[str, float]:
-    steps = {**facts.native, "eval_steps": _between_evaluations(facts)}
-    counted = [f"{name}_steps" for name in ("logging", "eval", "save") if facts.native[f"{name}_strategy"] == "steps"]
-    return {key: steps[key] for key in counted if steps[key] > 1 and steps[key] % 1}
-
-
-def _rounded(facts: Facts) -> tuple[Fix, ...]:
-    counts = {key: math.ceil(steps) for key, steps in _parts(facts).items()}
-    return (Fix(", ".join(f"{key} = {count}" for key, count in counts.items()), counts),)
-
-
-@RULES.add(IN_CONFIG, "BB-TRL-084", "logging_steps", "eval_steps", "save_steps", fixes=_rounded)
-@says("ValueError: --logging_steps must be an integer if bigger than 1", _ARGUMENTS)
-def _parts_of_steps(facts: Facts) -> str | None:
-    broken = " and ".join(f"{key} = {steps}" for key, steps in _parts(facts).items())
-    return f"{broken}: above 1 it counts optimizer steps, and must be whole" if broken else None
-
-
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-085",
-    *("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "logging_steps", "save_steps"),
-    fixes=setting("load_best_model_at_end", False),
-)
-@says("ValueError: --load_best_model_at_end requires the save and eval strategy to match", _ARGUMENTS)
-def _best_model_unseen(facts: Facts) -> str | None:
-    evaluates, saves = facts.native["eval_strategy"], facts.native["save_strategy"]
-    if not facts.native["load_best_model_at_end"] or saves == "best":
-        return None
-    if evaluates != saves:
-        return f"load_best_model_at_end needs one strategy: evaluations {evaluates}, checkpoints {saves}"
-    every, kept = _between_evaluations(facts), facts.native["save_steps"]
-    shares = kept < 1 and every < 1 and every and kept * 10**6 % (every * 10**6) == 0
-    if evaluates != "steps" or not every or kept % every == 0 or shares:
-        return None
-    return f"load_best_model_at_end: save_steps {kept:g} is no multiple of the steps between evaluations, {every:g}"
-
-
 @RULES.add(IN_CONFIG, "BB-TRL-011", "fp16", "bf16", fixes=setting("fp16", False))
 @says("ValueError: At most one of fp16 and bf16 can be True, but not both", _ARGUMENTS)
 def _both_precisions(facts: Facts) -> str | None:
     return "fp16 and bf16 are both on" if facts.native["fp16"] and facts.native["bf16"] else None
-
-
-@RULES.add(IN_CONFIG, "BB-TRL-089", "fp16_full_eval", "bf16_full_eval", fixes=setting("fp16_full_eval", False))
-@says("ValueError: At most one of fp16 and bf16 can be True for full eval, but not both", _ARGUMENTS)
-def _both_evaluated(facts: Facts) -> str | None:
-    both = facts.native["fp16_full_eval"] and facts.native["bf16_full_eval"]
-    return "fp16_full_eval and bf16_full_eval are both on" if both else None
 
 
 @RULES.add(IN_CONFIG, "BB-TRL-086", "lr_scheduler_type", "eval_strategy", fixes=setting("lr_scheduler_type", "linear"))
@@ -139,19 +60,6 @@ def _negative_warmup(facts: Facts) -> str | None:
     return f"warmup_steps = {warmup}: must be at least 0" if warmup < 0 else None
 
 
-@RULES.add(
-    IN_CONFIG,
-    "BB-TRL-013",
-    "dataloader_prefetch_factor",
-    "dataloader_num_workers",
-    fixes=setting("dataloader_prefetch_factor", None),
-)
-@says("ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0", _ARGUMENTS)
-def _prefetch_without_workers(facts: Facts) -> str | None:
-    unfit = facts.native["dataloader_num_workers"] == 0 and facts.native["dataloader_prefetch_factor"] is not None
-    return "dataloader_prefetch_factor needs dataloader_num_workers above 0" if unfit else None
-
-
 @RULES.add(IN_CONFIG, "BB-TRL-028", "lr_scheduler_type", fixes=setting("lr_scheduler_type", "linear"))
 @says("ValueError: 'greedy' is not a valid SchedulerType", "transformers 4.57.6 SchedulerType", "<0.29")
 def _greedy_schedule(facts: Facts) -> str | None:
@@ -167,19 +75,6 @@ def _unknown_to_accelerate(facts: Facts) -> str | None:
     return f"accelerator_config has no {', '.join(unknown)}" if unknown else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-088", "fsdp", "fsdp_config", fixes=setting("fsdp", "full_shard"))
-@says("ValueError: not a valid FSDPOption", "transformers 4.51.3 and 4.57.6 FSDPOption", "<0.29")
-@RULES.add(IN_CONFIG, "BB-TRL-088", "fsdp", "fsdp_config", fixes=setting("fsdp", "full_shard"))
-@says("ValueError: Unknown `fsdp` option", "transformers 5.23.0 _apply_legacy_fsdp_to_config", ">=0.29")
-def _unknown_sharding(facts: Facts) -> str | None:
-    fsdp, config = facts.native["fsdp"], facts.native["fsdp_config"] or {}
-    words = fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []
-    version = config.get("version", config.get("fsdp_version", 2)) if isinstance(config, Mapping) else 1
-    known = FSDP if holds("<0.29", facts.version) or str(version) == "1" else FSDP[:4]
-    unknown = ", ".join(str(word) for word in words if word not in known)
-    return f"fsdp: {unknown} is none of {', '.join(known)}" if unknown else None
-
-
 @RULES.add(IN_CONFIG, "BB-TRL-014", "parallelism_config", fixes=setting("parallelism_config", None))
 @says("AttributeError: 'dict' object has no attribute 'cp_enabled'", f"trl 1.4.0 to 1.16.0 {POST_INIT}", ">=1.4")
 def _parallelism(facts: Facts) -> str | None:
@@ -188,26 +83,13 @@ def _parallelism(facts: Facts) -> str | None:
     return "parallelism_config: a mapping is no ParallelismConfig, and GRPO takes none with cp_size or sp_size above 1"
 
 
-@RULES.add(
-    IN_CONFIG, "BB-TRL-015", "log_completions_hub_repo", "log_completions", fixes=setting("log_completions", True)
-)
-@says(
-    "ValueError: log_completions_hub_repo is set, but log_completions is False",
-    f"trl 0.28.0 to 1.16.0 {POST_INIT}",
-    ">=0.28",
-)
-def _upload_without_log(facts: Facts) -> str | None:
-    repository, logged = facts.native["log_completions_hub_repo"], facts.native["log_completions"]
-    return "log_completions_hub_repo needs log_completions" if repository is not None and not logged else None
-
-
 @RULES.add(IN_CONFIG, "BB-TRL-016", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False))
 @says("ValueError: auto_find_batch_size is not supported by GRPO", f"trl 1.9.0 to 1.16.0 {POST_INIT}", ">=1.9")
 def _auto_find(facts: Facts) -> str | None:
     return "auto_find_batch_size shrinks batches, which breaks groups" if facts.native["auto_find_batch_size"] else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-017", BATCH, STEPS, fixes=size_fixes, text=printed.TWO_ROLLOUT_SIZES)
 @says(
     "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
     f"{ALL} {POST_INIT}",
@@ -232,7 +114,7 @@ def _zero_micro_step(facts: Facts) -> str | None:
     return f"{MICRO} x {WORLD} = 0 while {BATCH} is given" if divides and facts.sizes.micro_step == 0 else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, fixes=size_fixes, text=printed.GENERATION_MICRO_STEPS)
 @says(
     "ValueError: generation_batch_size must be divisible by the global batch size",
     f"trl 0.18.0 to 0.19.0 {POST_INIT}: gbs % mb * processes, which tests gbs % mb",
@@ -245,7 +127,7 @@ def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
     return f"{BATCH} = {batch} (completions per rollout) is no multiple of {MICRO} {micro}"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-019", BATCH, MICRO, WORLD, fixes=size_fixes, text=printed.GENERATION_MICRO_STEPS)
 @says(
     "ValueError: generation_batch_size must be divisible by the global batch size",
     f"trl 0.19.1 to 1.16.0 {POST_INIT}",
@@ -267,12 +149,12 @@ def at_least_two(facts: Facts) -> str | None:
 
 
 # Before 0.20 it is looked at before the groups, and then behind them.
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, text=printed.TWO_GENERATIONS)(
     says(AT_LEAST_TWO, f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")(at_least_two)
 )
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, text=printed.EFFECTIVE_BATCH)
 @says(f"ValueError: The effective train batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def groups_among_divisors(facts: Facts) -> str | None:
     """Rollouts that do not hold whole groups, as 0.17 to 0.19 look for them."""
@@ -294,7 +176,9 @@ def _broken_groups(facts: Facts) -> str:
     return f"{said} (completions per prompt)"
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)
+@RULES.add(
+    IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes, text=printed.EVALUATION_BATCH
+)
 @says(f"ValueError: The global eval batch size {DIVISIBLE}", f"trl 0.18.0 to 0.19.1 {POST_INIT}", ">=0.18,<0.20")
 def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     """Evaluation batches that do not hold whole groups, as the versions before 0.20 look for them."""
@@ -304,7 +188,16 @@ def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     return _broken_evaluation(facts, generations)
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-020", EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS, fixes=evaluation_fixes)
+@RULES.add(
+    IN_CONFIG,
+    "BB-TRL-020",
+    EVAL_MICRO,
+    WORLD,
+    EVAL_GENERATIONS,
+    GENERATIONS,
+    fixes=evaluation_fixes,
+    text=printed.EVALUATION_BATCH,
+)
 @says(
     "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
     f"trl 0.22.0 to 1.16.0 {POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
@@ -330,7 +223,7 @@ def _zero_generations(facts: Facts) -> str | None:
     return f"{GENERATIONS} = 0 (completions per prompt)" if zero else None
 
 
-@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes)
+@RULES.add(IN_CONFIG, "BB-TRL-021", *SIZES, fixes=size_fixes, text=printed.GENERATION_BATCH)
 @says(
     "ValueError: generation_batch_size must be divisible by num_generations",
     f"trl 0.20.0 to 1.16.0 {POST_INIT}",
@@ -341,7 +234,7 @@ def _whole_groups(facts: Facts) -> str | None:
     return None if s.says_both or s.generations == 0 or s.completions % s.generations == 0 else _broken_groups(facts)
 
 
-RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes)(
+RULES.add(IN_CONFIG, "BB-TRL-022", GENERATIONS, fixes=size_fixes, text=printed.TWO_GENERATIONS)(
     says(AT_LEAST_TWO, f"trl 0.20.0 to 1.16.0 {POST_INIT}", ">=0.20")(at_least_two)
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_verl.rules import fully_async, later, later_sizes, names, silent, silent_steps, validated
+from batchbridge_verl.rules import fully_async, later, later_sizes, names, retired, silent, silent_steps, validated
 from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.run import FULLY_ASYNC, Run
 
@@ -28,6 +28,7 @@ RULES = (
     *silent_steps.RULES,
     *silent.RULES,
     *fully_async.RULES,
+    *retired.RETIRED,
 )
 
 

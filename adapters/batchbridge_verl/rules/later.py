@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING, Rules, says
+from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import DEVICES, ENGINE_WORKERS, ESTIMATOR, FILTERED, MODE
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
 from batchbridge_verl.rules.ways_out import fix, instead, setting
@@ -27,7 +28,7 @@ RULES = Rules[Run]()
 # ---- while the trainer and its workers are built
 
 
-@RULES.add(STARTING, "BB-VERL-010", PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES)
+@RULES.add(STARTING, "BB-VERL-010", PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES, core="BB101")
 @says(
     "an empty resource pool, an empty data loader, a division by zero, or no update at all",
     "verl 0.9.1 trainer/ppo/v1/trainer_base.py, engine_workers.py",
@@ -79,7 +80,7 @@ def _whole_dataset(run: Run) -> tuple[Fix, ...]:
     return (fix({PROMPTS: prompts}),) if prompts >= run[MINI] else ()
 
 
-@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset)
+@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset, core="BB120")
 @says("AssertionError: Train dataloader is empty!", "verl 0.9.1 ray_trainer.py:427")
 def _no_rollout(run: Run) -> str | None:
     size = run["data.gen_batch_size"] if run["data.gen_batch_size"] and not run.v1 else run[PROMPTS]
@@ -91,7 +92,7 @@ def _no_rollout(run: Run) -> str | None:
 _EVERY_SIZE = [key for keys in PARALLEL.values() for key in keys if key]
 
 
-@RULES.add(STARTING, "BB-VERL-017", *DEVICES, *_EVERY_SIZE, fixes=replica_fixes)
+@RULES.add(STARTING, "BB-VERL-017", *DEVICES, *_EVERY_SIZE, fixes=replica_fixes, core="BB102")
 @says(
     "the device mesh of data x sequence parallel cannot be built; Megatron: world_size is not divisible by ...",
     "verl 0.9.1 workers/engine/fsdp/transformer_impl.py",
@@ -111,7 +112,9 @@ def _rollout_replica_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: legal[-1]}),) if legal else (fix({key: 1, **dict.fromkeys(others, 1)}),)
 
 
-@RULES.add(STARTING, "BB-VERL-019", *_ROLLOUT_SIZES, *DEVICES, fixes=_rollout_replica_fixes)
+@RULES.add(
+    STARTING, "BB-VERL-019", *_ROLLOUT_SIZES, *DEVICES, fixes=_rollout_replica_fixes, text=printed.ENGINE_DEVICES
+)
 @says(
     "AssertionError: rollout world_size: ... is not divisible by infer_world_size: ...",
     "verl 0.9.1 engine_workers.py:659; 0.4.0 fsdp_workers._build_rollout",

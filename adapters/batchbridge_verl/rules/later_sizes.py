@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Rules, says
+from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import BALANCE, BYPASS, DEVICES, ENGINE_WORKERS, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, FULLY_ASYNC, GROUP, MICRO, MINI, PROMPTS, Run
@@ -21,7 +22,9 @@ _ITERATOR_SOURCE = "verl 0.9.1 utils/tensordict_utils.py:559"
 RULES = Rules[Run]()
 
 
-@RULES.add(UPDATING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares)
+@RULES.add(
+    UPDATING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares, core="BB121", text=printed.STEP_OF_REPLICAS
+)
 @says(
     "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
     "verl 0.9.1 engine_workers.py:267",
@@ -59,7 +62,9 @@ def _groups_over_replicas(run: Run) -> str | None:
     )
 
 
-@RULES.add(STARTING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares)
+@RULES.add(
+    STARTING, "BB-VERL-020", MINI, GROUP, *DEVICES, fixes=whole_shares, core="BB121", text=printed.MINI_BATCH_ZERO
+)
 @says(
     "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
     "verl 0.7.1 fsdp_workers.py:251",
@@ -82,7 +87,9 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
     return near(run, (MICRO, MINI, GROUP), legal)
 
 
-@RULES.add(UPDATING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes)
+@RULES.add(
+    UPDATING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes, core="BB122", text=printed.MICRO_OF_SHARE
+)
 @says(
     "AssertionError: data size must be divisible by micro_batch_size_per_gpu", "verl 0.9.1 workers/engine/utils.py:124"
 )
@@ -90,7 +97,9 @@ def _micro_fits(run: Run) -> str | None:
     return None if run.legacy else _no_whole_micros(run)
 
 
-@RULES.add(STARTING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes)
+@RULES.add(
+    STARTING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes, core="BB122", text=printed.MINI_OF_MICRO
+)
 @says(
     "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
     "verl 0.7.1 fsdp_workers.py:263",
@@ -125,7 +134,16 @@ def _forward_fixes(run: Run) -> tuple[Fix, ...]:
     return tuple(fix({FORWARD_MICRO: size}) for size in sizes)
 
 
-@RULES.add(GENERATING, "BB-VERL-098", FORWARD_MICRO, PROMPTS, GROUP, *DEVICES, fixes=_forward_fixes)
+@RULES.add(
+    GENERATING,
+    "BB-VERL-098",
+    FORWARD_MICRO,
+    PROMPTS,
+    GROUP,
+    *DEVICES,
+    fixes=_forward_fixes,
+    text=printed.MICRO_OF_SHARE,
+)
 @says(
     "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
     "verl 0.9.1 engine_workers.py compute_log_prob, workers/engine/utils.py prepare_micro_batches",
@@ -147,7 +165,7 @@ def _steps_of(run: Run) -> tuple[int, ...]:
     return (run.asked_per_step, *([critic] if critic > 0 else []))
 
 
-@RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps)
+@RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps, core="BB108")
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _remainder_asserts(run: Run) -> str | None:
     if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
@@ -183,7 +201,7 @@ def _critic_fixes(run: Run) -> tuple[Fix, ...]:
     return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
 
 
-@RULES.add(UPDATING, "BB-VERL-067", _CRITIC_MINI, GROUP, *DEVICES, fixes=_critic_fixes)
+@RULES.add(UPDATING, "BB-VERL-067", _CRITIC_MINI, GROUP, *DEVICES, fixes=_critic_fixes, text=printed.STEP_OF_REPLICAS)
 @says(
     "AssertionError at the critic's first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
     "verl 0.9.1 engine_workers.py:267 (TrainingWorker of the critic, which cuts by a token budget)",
@@ -216,7 +234,7 @@ def _budget_fixes(run: Run) -> tuple[Fix, ...]:
     return (fix({key: -(-_longest(run) // max(run.parallel[2], 1))}),)
 
 
-@RULES.add(UPDATING, "BB-VERL-056", *_BUDGETS, fixes=_budget_fixes)
+@RULES.add(UPDATING, "BB-VERL-056", *_BUDGETS, fixes=_budget_fixes, core="BB107", text=printed.TOKEN_BUDGET)
 @says(
     "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
     "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
@@ -225,7 +243,14 @@ def _full_width_over_budget(run: Run) -> str | None:
     return _any_over_budget(run) if run.legacy else None
 
 
-@RULES.add(UPDATING._replace(severity="warning"), "BB-VERL-056", *_BUDGETS, fixes=_budget_fixes)
+@RULES.add(
+    UPDATING._replace(severity="warning"),
+    "BB-VERL-056",
+    *_BUDGETS,
+    fixes=_budget_fixes,
+    core="BB107",
+    text=printed.TOKEN_BUDGET,
+)
 @says(
     "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
     "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",

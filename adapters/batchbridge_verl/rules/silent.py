@@ -105,7 +105,7 @@ def _default_critic(run: Run) -> str | None:
     return f"{ESTIMATOR} is not given: its default is gae, which trains a critic too"
 
 
-@RULES.add(SILENT, "BB-VERL-037", GROUP, ESTIMATOR, fixes=setting(GROUP, 8))
+@RULES.add(SILENT, "BB-VERL-037", GROUP, ESTIMATOR, fixes=setting(GROUP, 8), core="BB127")
 @says("mean 0 and deviation 1 are taken for a single completion", "verl 0.9.1 core_algos.py:268")
 def _raw_rewards(run: Run) -> str | None:
     if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "grpo_vectorized"):

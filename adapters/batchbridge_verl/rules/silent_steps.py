@@ -42,7 +42,7 @@ def _step_floored(run: Run) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-VERL-023", PROMPTS, GROUP, MINI, _CRITIC_MINI, *DEVICES, fixes=whole_steps)
+@RULES.add(SILENT, "BB-VERL-023", PROMPTS, GROUP, MINI, _CRITIC_MINI, *DEVICES, fixes=whole_steps, core="BB123")
 @says(
     "padding_utils.upsample_batch_to_divisible_size adds rows of 128 tokens",
     "verl 0.9.1 trainer/ppo/padding_utils.py:144, trainer/ppo/v1/trainer_base.py _get_required_batch_multiple",
@@ -71,7 +71,7 @@ def _remainder_padded(run: Run) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-VERL-023", PROMPTS, GROUP, MINI, fixes=whole_steps)
+@RULES.add(SILENT, "BB-VERL-023", PROMPTS, GROUP, MINI, fixes=whole_steps, core="BB123")
 @says(
     "DataProto.split makes a smaller last mini-batch; the loss is scaled by the accumulation of a whole one",
     "verl 0.7.1 dp_actor.py:548",
@@ -105,7 +105,9 @@ def _order_by_workers(run: Run) -> str | None:
     )
 
 
-@RULES.add(NOTE, "BB-VERL-033", PROMPTS, MINI, EPOCHS, fixes=lambda run: (fix({MINI: run[PROMPTS], EPOCHS: 1}),))
+@RULES.add(
+    NOTE, "BB-VERL-033", PROMPTS, MINI, EPOCHS, fixes=lambda run: (fix({MINI: run[PROMPTS], EPOCHS: 1}),), core="BB142"
+)
 @says(
     "update_lr_scheduler is true for the last mini-batch only",
     "verl 0.9.1 engine_workers.py; 0.7.1 fsdp_workers.update_actor",

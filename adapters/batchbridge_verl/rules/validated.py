@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
+from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import AGGREGATION, BYPASS, DEVICES, one_of, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
-from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, REFERENCE, ROLLOUT, holds, megatron_sizes
+from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
 
 _SINCE_060 = IN_CONFIG._replace(versions=">=0.6.0")
@@ -63,7 +64,7 @@ def _minimal(run: Run) -> int | None:
     return run.world // _product(run) * int(run[MICRO])
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-010", *_MEGATRON, MICRO, *DEVICES)
+@RULES.add(IN_CONFIG, "BB-VERL-010", *_MEGATRON, MICRO, *DEVICES, core="BB101")
 @says("ZeroDivisionError", VALIDATE)
 def _division_by_zero(run: Run) -> str | None:
     megatron = run.engine == "megatron" and _sized(run)
@@ -87,7 +88,15 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
     return tuple(worlds)
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-017", *DEVICES, *_MEGATRON, fixes=replica_fixes)
+@RULES.add(
+    IN_CONFIG,
+    "BB-VERL-017",
+    *DEVICES,
+    *_MEGATRON,
+    fixes=replica_fixes,
+    core="BB102",
+    text=printed.DEVICES_OF_PARALLEL_SIZES,
+)
 @says(
     "AssertionError: n_gpus (...) must be divisible by model_parallel_size (...) times context_parallel_size (...)",
     VALIDATE,
@@ -128,7 +137,7 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
     return near(run, (PROMPTS, GROUP, WORLD), legal)
 
 
-@RULES.add(IN_CONFIG, "BB-VERL-004", PROMPTS, GROUP, *DEVICES, fixes=_rollout_fixes)
+@RULES.add(IN_CONFIG, "BB-VERL-004", PROMPTS, GROUP, *DEVICES, fixes=_rollout_fixes, text=printed.MINIMAL_BATCH)
 @says("AssertionError: real_train_batch_size (...) must be divisible by minimal possible batch size (...)", VALIDATE)
 def _rollout_over_devices(run: Run) -> str | None:
     minimal = _minimal(run)
@@ -259,7 +268,9 @@ def _two_actor_micros(run: Run) -> str | None:
     return _two_micros(ACTOR, run)
 
 
-@RULES.add(_SINCE_060, "BB-VERL-013", MICRO, DYNAMIC, fixes=either((MICRO, 1), (DYNAMIC, True)))
+@RULES.add(
+    _SINCE_060, "BB-VERL-013", MICRO, DYNAMIC, fixes=either((MICRO, 1), (DYNAMIC, True)), text=printed.NO_MICRO_BATCH
+)
 @says("AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or ...", ACTOR_CONFIG)
 def _no_micro(run: Run) -> str | None:
     if run[DYNAMIC] or run[MICRO] is not None or run[GLOBAL_MICRO] is not None:
@@ -273,7 +284,7 @@ def _aggregation(run: Run) -> str | None:
     return one_of(AGGREGATION, run[AGGREGATION], aggregations(run.version))
 
 
-@RULES.add(_SINCE_060, "BB-VERL-012", PROMPTS, MINI, fixes=mini_fixes(ACTOR))
+@RULES.add(_SINCE_060, "BB-VERL-012", PROMPTS, MINI, fixes=mini_fixes(ACTOR), text=printed.MINI_ABOVE_ROLLOUT)
 @says(
     "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...); before 0.6.0 AssertionError: "
     "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -313,52 +324,7 @@ def _replay_bypassed(run: Run) -> str | None:
     return f"{_REPLAY} = R2 records routes while log-probabilities are computed again, which {BYPASS} leaves out"
 
 
-def _one_of_two(whole: str, per_gpu: str, run: Run) -> str | None:
-    """The message where not exactly one of two sizes is given."""
-    given = [key for key in (whole, per_gpu) if run[key] is not None]
-    if len(given) == 1:
-        return None
-    return f"{whole} and {per_gpu} are both set" if given else f"neither {per_gpu} nor {whole} is set"
-
-
-def _log_prob(code: str, role: str) -> None:
-    """The row of the micro-batches in which log-probabilities are computed, the reference policy's or the rollout's."""
-    whole, per_gpu = f"{role}log_prob_micro_batch_size", f"{role}log_prob_micro_batch_size_per_gpu"
-
-    def fixes(run: Run) -> tuple[Fix, ...]:
-        both = run[whole] is not None and run[per_gpu] is not None
-        return (setting(whole, None) if both else setting(per_gpu, run.micro or 1))(run)
-
-    @RULES.add(_SINCE_060, code, per_gpu, whole, fixes=fixes)
-    @says(f"ValueError: [{role[:-1]}] Please set at least one of ...; or: You have set both ...", VALIDATE)
-    def test(run: Run) -> str | None:
-        if run[DYNAMIC] or (role == REFERENCE and not run.reference):
-            return None
-        return _one_of_two(whole, per_gpu, run)
-
-
-_log_prob("BB-VERL-018", REFERENCE)
-_log_prob("BB-VERL-016", ROLLOUT)
-
-
 # ---- the reward model, the critic and validation
-
-
-def _reward_of_one(run: Run) -> tuple[Fix, ...]:
-    return (Fix(f"{_REWARD_MICRO} = 1", {_REWARD_MICRO: 1, _REWARD: None}),)
-
-
-@RULES.add(IN_CONFIG, "BB-VERL-064", _REWARD_MICRO, _REWARD, fixes=_reward_of_one)
-@says(
-    "ValueError: [reward_model] Please set at least one of ...; or: You have set both ...",
-    "verl 0.4.0 to 0.7.0 validate_config",
-    ">=0.6.0,<0.7.1",
-)
-def _rewards_in_workers(run: Run) -> str | None:
-    loop = holds(">=0.7.0", run.version) and run["reward_model.use_reward_loop"]
-    if not run["reward_model.enable"] or run["reward_model.use_dynamic_bsz"] or loop:
-        return None
-    return _one_of_two(_REWARD, _REWARD_MICRO, run)
 
 
 _schedule(CRITIC)
@@ -371,7 +337,15 @@ def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
     return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
 
 
-@RULES.add(_SINCE_060, "BB-VERL-059", _CRITIC_MICRO, _CRITIC_GLOBAL, _CRITIC_DYNAMIC, fixes=_critic_micro_fixes)
+@RULES.add(
+    _SINCE_060,
+    "BB-VERL-059",
+    _CRITIC_MICRO,
+    _CRITIC_GLOBAL,
+    _CRITIC_DYNAMIC,
+    fixes=_critic_micro_fixes,
+    text=printed.NO_MICRO_BATCH,
+)
 @says("ValueError: [critic] Please set at least one of ...; or: You have set both ...", _CRITIC_CONFIG)
 def _critic_micros(run: Run) -> str | None:
     if _in_rows(CRITIC, run) and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None:

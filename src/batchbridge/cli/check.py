@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option("--baseline", metavar="FILE", help="Findings that stand in it do not count.")
 @click.option("--write-baseline", is_flag=True, help="Write all that counts now to the baseline.")
 @click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name, into YAML files.")
+@click.option("--native", is_flag=True, help="Ask the installed framework's own constructor too, in a child process.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
 def command(
     as_json: bool,
@@ -49,6 +51,7 @@ def command(
     baseline: str | None,
     write_baseline: bool,
     fix: bool,
+    native: bool,
     diff: bool,
     more: tuple[str, ...],
     **source: Any,
@@ -71,7 +74,9 @@ def command(
         raise click.UsageError(f"--diff prints a difference, and no {form} beside it: give one of the two")
     lines: list[_folder.Line] | None = None if files == named else []
     known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
-    counting = partial(_judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on)
+    counting = partial(
+        _judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on, native
+    )
     if lines is not None and form == "text" and not (fix or diff or write_baseline):
         for said_of, code, codes in _folder.spread(partial(_line_of, counting), files):
             lines.append(said_of)
@@ -120,6 +125,7 @@ def _judged(
     ignore: Sequence[str],
     baseline: Path | None,
     fail_on: str | None,
+    native: bool,
     file: str | None,
     fix: str = "",
 ) -> tuple[Check, int, set[str]]:
@@ -141,8 +147,22 @@ def _judged(
 
         _fix.usage(file, source)
         found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=fix == "write")
+    if native:
+        found = _with_native(found)
     code = exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))
     return found, code, selection.dropped
+
+
+def _with_native(found: Check) -> Check:
+    """The report with what the installed framework's own constructor says behind it."""
+    from batchbridge.contract import plugins
+    from batchbridge.native_check import native_findings
+
+    adapter = plugins.adapters().get(found.reading.framework)
+    if adapter is None:
+        return found
+    said = native_findings(adapter, found.reading)
+    return replace(found, reading=replace(found.reading, findings=(*found.reading.findings, *said)))
 
 
 def _line_of(counting: _Counting, file: str) -> tuple[_folder.Line, int, set[str]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
+    from batchbridge.contract.native_check import NativeCheck
 
 
 class Adapter(ABC):
@@ -53,7 +54,7 @@ class Adapter(ABC):
     defines `attach` itself. The module is imported when a trainer is wrapped, and when a configuration is checked: only
     what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
-    """The place of the texts that the framework prints, `module:NAME` of `ErrorText`s; see `error_texts`."""
+    """The place of the texts that the framework prints and no rule is about, `module:NAME`; see `error_texts`."""
     rule_table: ClassVar[str] = ""
     """The place of its rows of rules, `package:NAME`; see `rows` and `examples`."""
     recorded_code: ClassVar[str] = ""
@@ -67,9 +68,6 @@ class Adapter(ABC):
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
-    restates: ClassVar[Mapping[str, str]] = {}
-    """Own finding code to the core rule that it says in the user's words: the core's finding is then left out, of a
-    reading that has the own one. No adapter can say that a rule of the core is wrong about its framework."""
     outside: ClassVar[str] = ""
     """The place of the table of what settings decide that no canonical field comes from, `module:NAME` of a mapping
     from a pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see
@@ -199,15 +197,23 @@ class Adapter(ABC):
         return None
 
     def error_texts(self) -> Sequence[ErrorText]:
-        """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""
+        """Texts that the framework prints and no rule is about, and what they mean, for `batchbridge doctor`; the text
+        of a rule stands in its row. Default: what `texts` names."""
         found: Sequence[ErrorText] = _named(self.texts) if self.texts else ()
         return found
 
     def rows(self) -> Sequence[RuleRow]:
-        """Rows of its rules: `batchbridge doctor` knows the messages that they quote. Default: what `rule_table`
+        """Rows of its rules: `batchbridge doctor` knows the messages that they quote. A row that names a rule of the
+        core that it is an instance of (`core`) stands for it: the core's finding is left out of a reading that has the
+        own one. No adapter can say that a rule of the core is wrong about its framework. Default: what `rule_table`
         names."""
         found: Sequence[RuleRow] = _named(self.rule_table) if self.rule_table else ()
         return found
+
+    def native_check(self, reading: Reading) -> NativeCheck | None:
+        """The construction of the framework's own configuration object of this reading, for `check --native`; it
+        imports no framework itself. Default: None, there is none."""
+        return None
 
     def examples(self) -> Mapping[str, Mapping[str, Any]]:
         """The smallest configuration that breaks a rule, by code, for the rule's page: `values` or `argv`, `version`,

@@ -27,23 +27,30 @@ class ErrorText:
     pattern: a regular expression over the text with all white space as single blanks; groups are whole numbers by name.
     versions: a PEP 440 specifier, or words where they are not known. rule: what must hold, in the user's keys and
     units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
-    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours.
+    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours. codes: the
+    rules about it.
+
+    A row of a rule carries its text without what the row says itself: framework, phase and codes; the pattern, where it
+    is the message that the row quotes; versions and source, but where the text is printed or was reported elsewhere. A
+    text that no rule is about says all of them.
     """
 
     name: str
-    framework: str
-    versions: str
-    pattern: str
+    framework: str = ""
+    versions: str = ""
+    pattern: str = ""
     rule: str
     meaning: str
-    phase: Phase
-    source: str
+    phase: Phase = "config"
+    source: str = ""
     neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
     asks: tuple[Ask, ...] = ()
+    codes: tuple[str, ...] = ()
 
 
 class RuleRow(Protocol):
-    """A row of an adapter's rules, as far as `batchbridge doctor` reads it; see `batchbridge.kit.rule_table.Rule`."""
+    """A row of an adapter's rules, as far as the core reads it; see `batchbridge.kit.rule_table.Rule`, which may also
+    say `core`, `text` and `retired`."""
 
     @property
     def code(self) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from batchbridge.contract import plugins
+from batchbridge.contract.error_text import ErrorText
 from batchbridge.contract.reading import Defect
 from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import holds
@@ -23,18 +24,20 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Rule(Generic[F]):
-    """One row. `test` gives the message where the rule is broken, else None.
+    """One row. `test` gives the message where the rule is broken, else None; `retired` rows have none.
 
     `keys`: the settings to point at. `native`: what the framework says or does. `fixes`: ways out. `versions`: a range,
     see `batchbridge.kit.versions`; empty: all. `undecided`: the run cannot be told in the canonical schema. `standing`:
     it holds for every run of its kind, so that `explain` says it and `check` does not. `defect`: whether it is a defect
-    of the framework; None: where the framework never reports it.
+    of the framework; None: where the framework never reports it. `core`: the rule of the core that this one is an
+    instance of, such as BB120: the core's finding is left out where this one is found. `text`: what `doctor` says where
+    the framework printed `native`, beyond the row itself. `retired`: why the rule is judged no more; empty: it is.
     """
 
     code: str
     severity: Severity
     phase: Phase
-    test: Callable[[F], str | None]
+    test: Callable[[F], str | None] | None
     keys: tuple[str, ...]
     native: str | Callable[[F], str] | None
     source: str
@@ -43,6 +46,9 @@ class Rule(Generic[F]):
     undecided: bool = False
     standing: bool = False
     defect: bool | None = None
+    core: str = ""
+    text: ErrorText | None = None
+    retired: str = ""
 
     @property
     def is_defect(self) -> bool:
@@ -77,10 +83,13 @@ class Make(NamedTuple):
         source: str,
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         versions: str = "",
+        core: str = "",
+        text: ErrorText | None = None,
     ) -> Rule[F]:
         """A row; see `Rule`. versions: by default those of the kind."""
         kind = self._replace(versions=versions or self.versions)._asdict()
-        return Rule(code, test=test, keys=keys, native=native, source=source, fixes=fixes, **kind)
+        row = {"code": code, "test": test, "keys": keys, "native": native, "source": source, "fixes": fixes}
+        return Rule(**row, **kind, core=core, text=text)
 
 
 IN_CONFIG = Make("error", "config")
@@ -122,15 +131,40 @@ class Rules(list[Rule[F]]):
     """
 
     def add(
-        self, make: Make, code: str, *keys: str, fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: ()
+        self,
+        make: Make,
+        code: str,
+        *keys: str,
+        fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
+        core: str = "",
+        text: ErrorText | None = None,
     ) -> Callable[[Said[F]], Callable[[F], str | None]]:
         """The upper decorator of a test; see `Rule`."""
 
         def row(said: Said[F]) -> Callable[[F], str | None]:
-            self.append(make(code, said.test, keys, said.native, said.source, fixes, said.versions))
+            self.append(make(code, said.test, keys, said.native, said.source, fixes, said.versions, core, text))
             return said.test
 
         return row
+
+
+CHECK_NATIVE = "the framework's own constructor says it: batchbridge check --native"
+"""Where to look instead, of a rule that only repeated what a constructor says of a setting that trains nothing."""
+
+
+def retired(
+    code: str,
+    *keys: str,
+    native: str,
+    source: str,
+    versions: str = "",
+    phase: Phase = "config",
+    reason: str = CHECK_NATIVE,
+    text: ErrorText | None = None,
+) -> Rule[Any]:
+    """The row of a rule that is judged no more. Its code is never used again, and `doctor` still knows its `native`."""
+    row = {"code": code, "test": None, "keys": keys, "native": native, "source": source, "versions": versions}
+    return Rule(severity="error", phase=phase, text=text, retired=reason, **row)
 
 
 def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Rule[Mapping[str, Any]]]:
@@ -140,14 +174,15 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
          "native": "AssertionError", "source": "toy 1.0 check", "fix": {"kl_reward": false}}
 
     A row is broken where every setting of `when` has one of its values, or with {"not": [...]} none of them. What is
-    reported never is a warning, all else an error, but where a row says its "severity". code: the beginning of the
-    codes.
+    reported never is a warning, all else an error, but where a row says its "severity". It may name the rule of the
+    core that it is an instance of, as "core". code: the beginning of the codes.
     """
     for row in table:
         fixes = setting_fixes(row["fix"]) if row.get("fix") else ()
         make = Make(row.get("severity", "warning" if row["phase"] == "never" else "error"), row["phase"])
         test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fixes)
-        yield make(f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways)
+        known = f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways
+        yield make(*known, core=row.get("core", ""))
 
 
 def meets(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -229,5 +264,7 @@ def numbers_of(message: str) -> tuple[float, ...]:
 
 def _broken(table: Iterable[Rule[F]], facts: F, version: str) -> Iterator[tuple[Rule[F], str]]:
     for rule in table:
-        if holds(rule.versions, version) and (message := rule.test(facts)) is not None:
+        if rule.test is None or not holds(rule.versions, version):
+            continue
+        if (message := rule.test(facts)) is not None:
             yield rule, message

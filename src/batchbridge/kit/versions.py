@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,28 @@ def includes(versions: str, version: str) -> bool:
         return holds(versions, version)
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
+
+
+def spanned(ranges: Iterable[str]) -> str:
+    """The range from the first to the last version of several like `>=1.2,<1.4`; empty: all.
+
+    Raises `ValueError` for a bound that is neither `>=` nor `<`.
+    """
+    lowest: set[str] = set()
+    highest: set[str] = set()
+    for versions in ranges:
+        bounds = versions.split(",") if versions else []
+        if any(not re.fullmatch(r"(>=|<)[0-9.]+(\.dev[0-9]+)?", bound) for bound in bounds):
+            raise ValueError(f"{versions}: a range of >= and < alone can be spanned")
+        lowest |= {bound[2:] for bound in bounds if bound.startswith(">=")} or {""}
+        highest |= {bound[1:] for bound in bounds if bound.startswith("<")} or {""}
+    first = "" if "" in lowest else f">={min(lowest, key=_numbers)}"
+    last = "" if "" in highest else f"<{max(highest, key=_numbers)}"
+    return ",".join(bound for bound in (first, last) if bound not in ("", ">=", "<"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", version))
 
 
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {

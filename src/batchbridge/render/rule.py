@@ -58,7 +58,7 @@ def _parts(about: RulePage) -> Iterator[str]:
             yield "## Ways out"
             yield "\n".join(f"- {one_line(fix.text)}" for fix in finding.fixes)
         yield "" if finding.source is None else f"Source: {one_line(finding.source)}"
-    elif about.rows:
+    elif about.rows and not getattr(about.rows[0], "retired", ""):
         yield "It holds for every run of its kind: `explain` says it, and `check` does not."
 
 
