@@ -86,6 +86,9 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
+    for program in found:
+        if followed := _followed(program, None, None):
+            return followed[0]
     if [program.argv for program in found] == [plain.argv]:
         return plain
     inner = [
@@ -113,6 +116,9 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
+            if followed := _followed(program, path, framework):
+                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed]
+                continue
             # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
             source = _source(Program(tuple(_sure(program)), program.launcher), path)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
@@ -122,6 +128,16 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
     if not recognised and named is not None:
         recognised = [one for one in all_of_them if one.sure > 0 and not one.program.words[0].unknown]
     return recognised
+
+
+def _followed(program: Program, path: Path | None, framework: str | None) -> list[Source]:
+    """The configurations that a command's own Python program builds."""
+    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
+        return []
+    from batchbridge.reading import python
+
+    words = [(word.text, _names(word.unknown)) for word in program.words]
+    return python.started(words, path, framework, program.launcher)
 
 
 def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
