@@ -76,6 +76,7 @@ class Machine(Expressions):
         self._conditions: list[Unknown] = []
         self._depth = 0
         self._left = MOST_STATEMENTS
+        self.exhausted = False
         self._undecided_return: list[bool] = [False]
 
     def conditions(self) -> tuple[Unknown, ...]:
@@ -133,6 +134,7 @@ class Machine(Expressions):
         for statement in body:
             self._left -= 1
             if self._left < 0:
+                self.exhausted = True
                 raise _Ended
             act = getattr(self, f"_run_{type(statement).__name__}", None)
             if act is not None:

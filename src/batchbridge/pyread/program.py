@@ -18,13 +18,14 @@ class Program(NamedTuple):
     """What a Python program builds. calls: of classes, in the order in which they run. imported: full names of modules
     that are not the program's own. pins: distribution to the version that a cell installs, and its place's text.
     unread: numbers of a notebook's cells that are no Python. assumed: questions to the machine that were answered as a
-    machine that trains would."""
+    machine that trains would. whole: whether it was read to its end, within the bounds of `machine`."""
 
     calls: tuple[Call, ...]
     imported: frozenset[str]
     pins: Mapping[str, str]
     unread: tuple[int, ...] = ()
     assumed: tuple[str, ...] = ()
+    whole: bool = True
 
 
 class NotPython(Exception):
@@ -66,6 +67,7 @@ def read_python(
         _pins(code.shell),
         code.unread,
         tuple(sorted(machine.assumed)),
+        machine.left > 0 and not machine.exhausted,
     )
 
 

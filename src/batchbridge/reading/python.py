@@ -286,6 +286,8 @@ def _nothing(program: Program, file: str, framework: str | None) -> Finding:
         names = ", ".join(dict.fromkeys(call.name.rpartition(".")[2] for call in parsed))
         message = f"the program takes its settings ({names}) from its command line or a recipe"
         fixes = (Fix("check the command that starts it: batchbridge check -- python FILE ..., or the recipe itself"),)
+    elif not program.whole:
+        message = "the program is too large to be read to its end, and no configuration was met before"
     elif trainers:
         message += f"; it trains with {', '.join(trainers)}"
     return Finding("BB010", "error", "config", message, (Where(file=file),), fixes, undecided=True)
