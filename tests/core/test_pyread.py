@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+
 from batchbridge.pyread import Call, NotPython, Program, Unknown, read_python, unknown_in
 
 CALL = "from trl import GRPOConfig\n"
+DATACLASS = "from dataclasses import dataclass, field\n@dataclass\n"
 
 
 def read(text: str, **options: Any) -> Program:
@@ -53,12 +55,12 @@ def value(expression: str, before: str = "", **options: Any) -> Any:
         ("class C:\n    def __init__(self, g=6):\n        self.g = g\nc = C(g=9)", "c.g", 9),
         ("class C:\n    g = 4\n    @property\n    def h(self):\n        return self.g * 2\nc = C()", "c.h", 8),
         (
-            "from dataclasses import dataclass, field\n@dataclass\nclass C:\n    g: int = 4\n    t: list = field(default_factory=list)",
+            f"{DATACLASS}class C:\n    g: int = 4\n    t: list = field(default_factory=list)",
             "C().g",
             4,
         ),
         (
-            "from dataclasses import dataclass\n@dataclass\nclass B:\n    g: int = 4\n@dataclass\nclass C(B):\n    h: int = 2",
+            f"{DATACLASS}class B:\n    g: int = 4\n@dataclass\nclass C(B):\n    h: int = 2",
             "C(h=3).g",
             4,
         ),
@@ -141,6 +143,21 @@ def test_a_settings_file_that_the_program_opens_is_followed() -> None:
     assert [one.names for one in lost.loose] == [("c.yaml",)]
 
 
+HYDRA = "import hydra\n@hydra.main(version_base=None, config_path='conf', config_name='train')\ndef main(cfg):\n"
+
+
+def test_hydra_s_own_file_and_the_groups_that_it_names_are_followed() -> None:
+    files = {
+        "conf/train.yaml": {"defaults": [{"grpo": "small"}, "_self_"], "lr": 0.1, "grpo": {"beta": 0.2}},
+        "conf/grpo/small.yaml": {"g": 4, "beta": 0.3},
+    }
+    text = f"{HYDRA}    GRPOConfig(lr=cfg.lr, g=cfg.grpo.g, beta=cfg['grpo']['beta'])\nmain()\n"
+    assert built(text, load_file=lambda path: files.get(path)).arguments == {"lr": 0.1, "g": 4, "beta": 0.2}
+    del files["conf/grpo/small.yaml"]  # a group that is not here may hold anything
+    assert unknown_in(built(text, load_file=lambda path: files.get(path)).arguments["lr"]) is not None
+    assert unknown_in(built(text, load_file=lambda path: files.get(path), words=["lr=1"]).arguments["lr"]) is not None
+
+
 def test_modules_of_the_program_are_followed_and_others_are_not() -> None:
     def find(name: str, beside: str) -> tuple[str, str] | None:
         return ("G = 6\n", "conf.py") if name == "conf" else None
@@ -153,10 +170,7 @@ def test_modules_of_the_program_are_followed_and_others_are_not() -> None:
 
 
 def test_a_subclass_hands_its_defaults_on_and_names_its_own_fields() -> None:
-    text = (
-        "from dataclasses import dataclass\n@dataclass\nclass Mine(GRPOConfig):\n    beta: float = 0.1\n    own: int = 3\n"
-        "Mine(num_generations=4)\n"
-    )
+    text = f"{DATACLASS}class Mine(GRPOConfig):\n    beta: float = 0.1\n    own: int = 3\nMine(num_generations=4)\n"
     call = built(text)
     assert call.bases == ("trl.GRPOConfig",)
     assert call.arguments == {"beta": 0.1, "own": 3, "num_generations": 4}
@@ -217,7 +231,8 @@ def test_a_broken_program_is_no_python_and_says_where() -> None:
 def test_nothing_of_a_program_runs(tmp_path: Any) -> None:
     trap = tmp_path / "trap"
     read(
-        f"open({str(trap)!r}, 'w').write('x')\nimport os\nos.system('touch {trap}')\n__import__('os').mkdir({str(trap)!r})\n"
+        f"open({str(trap)!r}, 'w').write('x')\nimport os\nos.system('touch {trap}')\n"
+        f"__import__('os').mkdir({str(trap)!r})\n"
     )
     assert not trap.exists()
 

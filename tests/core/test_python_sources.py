@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import batchbridge as bb
 import pytest
+
+import batchbridge as bb
 from batchbridge.cli.main import main
 from batchbridge.contract.reading import Reading
 
@@ -234,7 +235,8 @@ def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
 
 
 def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_path: Path) -> None:
-    text = "GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1))\n"
+    sizes = "per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1"
+    text = f"GRPOTrainer(args=GRPOConfig({sizes}))\n"
     reading = unsloth(tmp_path, text)
     assert reading.verdict == "valid"
     assert "BB-TRL-096" in codes(reading, "warning")

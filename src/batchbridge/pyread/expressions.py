@@ -205,6 +205,8 @@ class Expressions:
                 if isinstance(member, Function) and _is_property(member):
                     return self.call_function(member, [owner], {})
                 return member
+        if isinstance(owner, dict) and name in owner:  # of OmegaConf, and the like
+            return owner[name]
         if isinstance(owner, str) and name in ("parent", "name", "stem"):  # of a path
             return str(getattr(PurePosixPath(owner), name))
         raise Undecided(named(text_of(node)))

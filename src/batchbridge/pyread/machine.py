@@ -435,9 +435,35 @@ class Machine(Expressions):
 
     def _of_annotation(self, function: Function, otherwise: Any) -> Any:
         """The object that a decorator makes of the command line, for a parameter of a class of the program."""
+        for decorator in function.node.decorator_list:
+            if isinstance(decorator, ast.Call) and text_of(decorator.func) == "hydra.main":
+                return self._hydra(decorator, function, otherwise)
         first = (*function.node.args.posonlyargs, *function.node.args.args)[0]
         made_of = None if first.annotation is None else self.value(first.annotation, function.scope)
         return self._parsed(made_of, function.scope.place(function.node)) if isinstance(made_of, Class) else otherwise
+
+    def _hydra(self, decorator: ast.Call, function: Function, otherwise: Any) -> Any:
+        """The settings that `hydra.main` composes: its file, and below it those that the file's `defaults` name. Words
+        of the command line change them; with such, they are not known."""
+        said = {one.arg: self.value(one.value, function.scope) for one in decorator.keywords}
+        folder, name = said.get("config_path"), said.get("config_name")
+        if not isinstance(folder, str) or not isinstance(name, str) or self.words:
+            return otherwise
+        found = self.load_file(f"{folder}/{name.removesuffix('.yaml')}.yaml")
+        if not isinstance(found, dict):
+            return otherwise
+        composed: dict[str, Any] = {}
+        for entry in found.get("defaults", []):
+            if entry == "_self_":
+                continue
+            group, option = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (None, entry)
+            below = self.load_file(f"{folder}/{f'{group}/' if group else ''}{option}.yaml")
+            plain = isinstance(below, dict) and "defaults" not in below and (group is None or group.isidentifier())
+            if not plain:
+                return otherwise
+            _merge(composed, below if group is None else {group: below})
+        _merge(composed, {key: value for key, value in found.items() if key != "defaults"})
+        return composed
 
     def make(self, made_of: Symbol | Class, call: Call) -> Any:
         """See `Expressions.make`."""
@@ -600,6 +626,15 @@ def _path(function: str, parts: list[str]) -> str:
     return str(found.parent) if function == "dirname" else found.name
 
 
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict):
+            into[key] = dict(into[key]) if isinstance(into.get(key), dict) else {}
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
@@ -607,8 +642,9 @@ def _copied(value: Any) -> Any:
 
 
 def _reads_the_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator gives a function what the command line says: `pyrallis.wrap`, `draccus.wrap`."""
-    return any(text_of(one).partition("(")[0].endswith(".wrap") for one in node.decorator_list)
+    """Whether a decorator gives a function what the command line says: `pyrallis.wrap`, `hydra.main`."""
+    names = (text_of(one).partition("(")[0] for one in node.decorator_list)
+    return any(name.endswith(".wrap") or name == "hydra.main" for name in names)
 
 
 def _makes_something(node: ast.AST) -> bool:

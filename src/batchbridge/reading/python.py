@@ -186,7 +186,18 @@ def _settings(named: str, path: Path) -> Any:
     if found is None or found.suffix.lower() not in _SETTINGS:
         return None
     source = load_source(found)
-    return None if any(one.severity == "error" for one in source.problems) else dict(source.values)
+    return None if any(one.severity == "error" for one in source.problems) else _as_read(source.values)
+
+
+def _as_read(value: Any) -> Any:
+    """A value of a settings file; what is interpolated, or missing, is unknown."""
+    if isinstance(value, Mapping):
+        return {key: _as_read(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_read(one) for one in value]
+    if isinstance(value, str) and ("${" in value or value == "???"):
+        return Unknown(value, (value,))
+    return value
 
 
 def _source(call: Call, program: Program, path: Path) -> Source:

@@ -283,11 +283,29 @@ def _whole(word: Argument) -> bool:
     return bool(word.unknown) and word.text == "".join(one.shown for one in word.unknown)
 
 
+def _unknown_arguments(source: Source, matter: set[str]) -> Iterable[Finding]:
+    """Findings on arguments of a call that a Python program leaves open: one for all that depend on the same names."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for key, names in source.unknown.items():
+        if key in matter:
+            together.setdefault(names, []).append(key)
+    for names, keys in together.items():
+        where = tuple(Where(key, source.values.get(key), source.file_of(key), source.lines.get(key)) for key in keys)
+        ways = tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() and name.isupper())
+        fixes = (*ways, Fix(f"say the setting itself: --set {keys[0]}=VALUE"))
+        listed = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
+        verb = "depends" if len(keys) == 1 else "depend"
+        message = f"{listed} {verb} on what only running the program would tell: {', '.join(names)}"
+        yield Finding("BB011", "error", "config", message, where, fixes, undecided=True)
+
+
 def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Finding]:
     """Findings on settings whose value only running the script would tell: undecided where the setting matters."""
     from batchbridge.reading.arguments import spellings
 
     matter = set(keys_that_matter)
+    if source.construction is not None:
+        return list(_unknown_arguments(source, matter))
     file = None if source.path is None else str(source.path)
     found, idle = [], []
     for key, names in source.unknown.items():
