@@ -221,6 +221,8 @@ class TrlAdapter(PackagedAdapter):
         gone = next((gone for gone in tables.GONE if gone.key == key), None)
         if gone is not None:
             message, source = gone.message, gone.source
+            if gone.of_transformers:
+                message += f"; trl {version} runs with an older one, too, and which is installed decides"
             fixes = [gone.fix(given[key], settings_of(self.groups, version), given)]
         else:
             message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}"
@@ -232,7 +234,10 @@ class TrlAdapter(PackagedAdapter):
         native = (
             "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
         )
-        return Finding("BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source)
+        open_to = gone is not None and gone.of_transformers
+        return Finding(
+            "BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source, undecided=open_to
+        )
 
 
 _TELLING = frozenset({GENERATIONS, STEPS, BATCH, "scale_rewards", "max_completion_length"})

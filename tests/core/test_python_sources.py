@@ -251,3 +251,18 @@ def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_p
 )
 def test_unsloth_s_penalty_depends_on_the_loss(tmp_path: Path, said: str, beta: float) -> None:
     assert unsloth(tmp_path, f"GRPOTrainer(args=GRPOConfig({said}))\n").native["beta"] == beta
+
+
+# ---- settings of transformers
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [("warmup_ratio", 0.1, "undecided"), ("logging_dir", "logs", "undecided"), ("max_prompt_length", 64, "invalid")],
+)
+def test_a_setting_that_only_newer_transformers_lost_is_no_certain_error(
+    tmp_path: Path, key: str, value: object, verdict: str
+) -> None:
+    """TRL 1.16.0 runs with transformers 4.56.2 and later; 5.14.0 still takes warmup_ratio, 5.15.0 does not."""
+    reading = read(written(tmp_path, more=f"{key}={value!r},"))
+    assert reading.verdict == verdict
