@@ -66,6 +66,7 @@ class OpenR1Adapter(TrlAdapter):
     """Framework `open_r1`: recipes of huggingface/open-r1; its version is TRL's."""
 
     framework: ClassVar[str] = "open_r1"
+    constructors: ClassVar[tuple[str, ...]] = ("open_r1.*GRPOConfig",)
     groups: ClassVar[tuple[Group, ...]] = (
         OWN,
         *trl.TRAINER_GROUPS,

@@ -16,6 +16,7 @@ from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge_trl import settings as tables
+from batchbridge_trl import unsloth
 from batchbridge_trl.given import given_of, handed_on, printable, program_of, script_of_ones_own, shown, wrong_value
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of, starts
@@ -44,6 +45,12 @@ class TrlAdapter(PackagedAdapter):
     runtime = "batchbridge_trl.runtime:RUNTIME"
     reports = "batchbridge_trl.reporting:report"
     packs = True
+    constructors: ClassVar[tuple[str, ...]] = (
+        "trl.*GRPOConfig",
+        "GRPOConfig",
+        "*UnslothGRPOConfig",
+        "unsloth*.GRPOConfig",
+    )
     texts = "batchbridge_trl.texts:TEXTS"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
@@ -102,7 +109,14 @@ class TrlAdapter(PackagedAdapter):
             groups = ", ".join(group.source for group in self.groups[:2])
             refused = [*refusals(command, self.codes, groups), *strays(command, self.codes, groups, NOT_USED)]
             bad = {one.name for one in command.refused}
+        if built := source.construction:
+            given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
+        filled: frozenset[str] = frozenset()
+        if unsloth.is_imported(source):
+            given, filled = unsloth.settings(given, rows, version)
         script = script_of_ones_own(source.argv)
+        if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
+            script = built.name  # a copy of TRL's class, say; what it takes besides is not known
         parsed = source.path is not None or bool(source.argv) or source.native is not None
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
@@ -125,6 +139,8 @@ class TrlAdapter(PackagedAdapter):
             native[WORLD] = None
         else:
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
+        if built is not None and unsloth.is_imported(source):
+            found += unsloth.rewritten(native, native[WORLD], built.place)
         guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
         reading = dataclasses.replace(
             self.unread(version, found, context), native=native, given=places, guessed=guessed
@@ -134,7 +150,8 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import Facts
 
-        start = None if source.native is not None else start_of(source, native, program_of(source.argv))
+        program = str(source.path) if built else program_of(source.argv)
+        start = None if source.native is not None else start_of(source, native, program)
         facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version)) is None:
@@ -144,6 +161,9 @@ class TrlAdapter(PackagedAdapter):
             key = entry.key or ""
             if key == WORLD and world.provenance is not None:
                 provenance[path] = world.provenance
+            elif key in filled:
+                default = f"default of unsloth {unsloth.VERSION}"
+                provenance[path] = dataclasses.replace(provenance[path], origin="default", detail=default)
             elif key in rows and rows[key].fixed:
                 why = f"derived: trl {version} has no {key}, and does this"
                 provenance[path] = Provenance((key, *entry.others), entry.value, "derived", why)
@@ -207,6 +227,8 @@ class TrlAdapter(PackagedAdapter):
         gone = next((gone for gone in tables.GONE if gone.key == key), None)
         if gone is not None:
             message, source = gone.message, gone.source
+            if gone.of_transformers:
+                message += f"; trl {version} runs with an older one, too, and which is installed decides"
             fixes = [gone.fix(given[key], settings_of(self.groups, version), given)]
         else:
             message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}"
@@ -218,7 +240,10 @@ class TrlAdapter(PackagedAdapter):
         native = (
             "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
         )
-        return Finding("BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source)
+        open_to = gone is not None and gone.of_transformers
+        return Finding(
+            "BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source, undecided=open_to
+        )
 
 
 _TELLING = frozenset({GENERATIONS, STEPS, BATCH, "scale_rewards", "max_completion_length"})

@@ -43,9 +43,8 @@ def _from_values(values: Mapping[Any, Any], source: Source, rows: Mapping[str, K
     """Dotted keys are put into their mapping."""
     given = gathered(((key, value) for key, value in values.items() if isinstance(key, str)), rows)
     lines = {key.partition(".")[0]: line for key, line in source.lines.items()} | dict(source.lines)
-    file = None if source.path is None else str(source.path)
     places = {
-        key: Where(key, printable(value), file if lines.get(key) else None, lines.get(key))
+        key: Where(key, printable(value), source.file_of(key) if lines.get(key) else None, lines.get(key))
         for key, value in given.items()
     }
     return CommandLine(given, places)

@@ -330,10 +330,11 @@ _REPLACED = {
     "adafactor": "optim",
     "group_by_length": "train_sampling_strategy",
     "push_to_hub_model_id": "hub_model_id",
-    **dict.fromkeys(("logging_dir", "save_safetensors", "include_tokens_per_second", "half_precision_backend")),
+    **dict.fromkeys(("save_safetensors", "include_tokens_per_second", "half_precision_backend")),
 }
 """Settings of TrainingArguments that transformers 5 has under another name, and those that others replace, or none."""
 _OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.57.6, not in 5.23.0"
+_IN_5_14 = "transformers TrainingArguments: in 5.14.0, not in 5.15.0"
 GONE = (
     Gone("max_prompt_length", "trl 0.28.0", None, "trl GRPOConfig 0.28.0; prompts are not cut since 0.26.0"),
     Gone("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0", same="dtype"),
@@ -354,7 +355,7 @@ GONE = (
     ),
     Gone("gradient_checkpointing_use_reentrant", "trl 0.27.0", None, "trl ScriptArguments 0.27.0"),
     Gone(
-        *("warmup_ratio", "transformers 5", "warmup_steps (below 1 it is a share)", _OLD_TRAINING_ARGUMENTS),
+        *("warmup_ratio", "transformers 5.15", "warmup_steps (below 1 it is a share)", _IN_5_14),
         same="warmup_steps",
     ),
     Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS, unread=True),
@@ -364,6 +365,7 @@ GONE = (
     ),
     *(Gone(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS, same=new) for key, new in _RENAMED.items()),
     *(Gone(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS) for key, new in _REPLACED.items()),
+    Gone("logging_dir", "transformers 5.15", None, _IN_5_14),
 )
 """Keys that published recipes still hold and that newer versions do not take: looked up where a version has no row.
 `same`: transformers 4.57.6 TrainingArguments copies the old value to the new key; TRL's own keys a release renamed.

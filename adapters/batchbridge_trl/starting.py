@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Source
-from batchbridge.kit import load_source, near_file
+from batchbridge.kit import load_source, near_file, python_text
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
@@ -137,7 +137,7 @@ def _tree(script: str, beside: Path | None) -> ast.Module | None:
     """A script as it is parsed; None: it is not here, or no Python."""
     path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     try:
-        return None if path is None else ast.parse(path.read_text(encoding="utf-8"))
+        return None if path is None else ast.parse(python_text(path))
     except (OSError, ValueError, SyntaxError):
         return None
 

@@ -39,6 +39,11 @@ class Gone(NamedTuple):
     same: str | None = None
     unread: bool = False
 
+    @property
+    def of_transformers(self) -> bool:
+        """Whether TRL's newest versions also run with a transformers that has the key: they take 4.56.2 and later."""
+        return self.since.startswith("transformers 5")
+
     def fix(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> Fix:
         """The fix for the key and its value: safe where `same` is a setting that is not given as well and takes the
         value, or where the key was never read."""

@@ -24,6 +24,8 @@ MANY = 20
 """Files from which on several processes pay."""
 MOST_PROCESSES, CHUNK = 8, 4
 """Processes that share the files of a folder, and files that one takes at a time."""
+MOST_BYTES = 32 << 20
+"""Size of the largest program or notebook of a folder that is looked into (bytes)."""
 LONGEST = 80
 """Characters of a line about a file, its name apart."""
 
@@ -39,8 +41,35 @@ def files_of(path: str) -> list[str]:
     found = []
     for place, folders, names in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [str(Path(place, name)) for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
+        for name in names:
+            file = Path(place, name)
+            if not name.startswith(".") and (name.endswith(SUFFIXES) or (_python(name) and _trains(file))):
+                found.append(str(file))
     return sorted(found)
+
+
+def _python(name: str) -> bool:
+    """Whether a name is that of a program or notebook; tests build configurations that nobody trains."""
+    return name.endswith((".py", ".ipynb")) and not name.startswith(("test_", "conftest", "Unsloth"))
+
+
+def _trains(file: Path) -> bool:
+    """Whether the text of a program names a configuration that some adapter reads: most files of a folder do not, and
+    are not parsed for it."""
+    from batchbridge.contract import plugins
+
+    endings = {
+        pattern.rpartition("*")[2].rpartition(".")[2]
+        for one in plugins.adapters().values()
+        for pattern in one.constructors
+    }
+    try:
+        if file.is_symlink() or file.stat().st_size > MOST_BYTES:
+            return False
+        text = file.read_bytes()
+    except OSError:
+        return False
+    return b"Trainer(" in text and any(f"{ending}(".encode() in text for ending in endings)
 
 
 def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:

@@ -80,6 +80,10 @@ class Adapter(ABC):
     packs: ClassVar[bool] = False
     """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
 
+    constructors: ClassVar[tuple[str, ...]] = ()
+    """Patterns (`fnmatch`) of the full names of classes whose keyword arguments are the framework's settings
+    (`trl.*GRPOConfig`), for Python programs and notebooks, which are read and not run."""
+
     no_file: ClassVar[str] = ""
     """The reason why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 

@@ -32,6 +32,25 @@ class Unreached:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Construction:
+    """The call of a class in a Python program that a source's settings are the arguments of.
+
+    name: the class in full, as the program imports it (`trl.GRPOConfig`). bases: classes that it is derived from.
+    modules: packages that the program imports. pins: distribution to the version that a notebook installs. fields:
+    settings that classes of the program declare themselves. files: native key to the file, or the notebook's cell,
+    where it is not `Source.path`.
+    """
+
+    name: str
+    place: Where
+    bases: tuple[str, ...] = ()
+    modules: frozenset[str] = frozenset()
+    pins: Mapping[str, str] = field(default_factory=dict)
+    fields: frozenset[str] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """One input that is to be read, in one of the forms that users have.
 
@@ -43,6 +62,7 @@ class Source:
     value depends on, where a script leaves it open; `values` then has the script's spelling, which `read` reports as
     the wrong value that it is: `batchbridge.read` makes BB011, undecided, of that. env: values of environment variables
     that the user gave. unreached: the launcher, if there is one, that keeps `batchbridge run` from the training.
+    construction: the call that the values are the arguments of, of a Python program or a notebook.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -55,6 +75,12 @@ class Source:
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     unreached: Unreached | None = None
+    construction: Construction | None = None
+
+    def file_of(self, key: str) -> str | None:
+        """The file, or the notebook's cell, that a native key stands in; None where there is no file."""
+        own = None if self.path is None else str(self.path)
+        return own if self.construction is None else self.construction.files.get(key, own)
 
 
 @dataclass(frozen=True, kw_only=True)

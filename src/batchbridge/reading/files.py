@@ -23,6 +23,8 @@ from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_y
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
 
+PYTHON = frozenset({".py", ".ipynb"})
+"""Suffixes of Python programs and notebooks; see `batchbridge.reading.python`."""
 LEVELS = 4
 """Folders in which a file is looked for from a script or recipe: its own, and those above it."""
 
@@ -32,9 +34,6 @@ _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
-
-NOT_READ = {".py": "Python code"}
-"""Suffixes that are refused by name instead of calling them broken YAML."""
 
 
 def load_source(
@@ -95,17 +94,22 @@ def near_file(named: str, beside: Path | None) -> Path | None:
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
     file = str(path)
     try:
+        suffix = path.suffix.lower()
+        if suffix in PYTHON:
+            from batchbridge.reading import python
+
+            text = read_text(path, file, python.MAX_BYTES)
+            return python.load_python(text, path, env=env, framework=framework, chosen=command)
         text = read_text(path, file) if file != STANDARD_INPUT else _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
-        suffix, first = path.suffix.lower(), text.partition("\n")[0]
+        first = text.partition("\n")[0]
         script = suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first)
         if script or (not suffix and _runs(text)):
             from batchbridge.reading.scripts import load_script
 
             return load_script(text, path, env=env, framework=framework, chosen=command)
-        if suffix in NOT_READ or first.startswith("#!"):
-            kind, what = NOT_READ.get(suffix, "a script"), "YAML, JSON, TOML and shell scripts"
-            way = "batchbridge.check(config) in that code judges the object that it builds" if suffix == ".py" else None
-            refuse("BB004", f"this is {kind}; {what} are read (or --set KEY=VALUE)", file, 1, way)
+        if first.startswith("#!"):
+            what = "YAML, JSON, TOML, Python, notebooks and shell scripts"
+            refuse("BB004", f"this is a script; {what} are read (or --set KEY=VALUE)", file, 1)
         document = _parse(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
@@ -134,8 +138,8 @@ def _parse(text: str, suffix: str, file: str) -> Document:
     return (parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
-def read_text(path: Path, file: str) -> str:
-    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or beyond `MAX_BYTES`."""
+def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:
+    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or above `most` bytes."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -143,22 +147,22 @@ def read_text(path: Path, file: str) -> str:
         piped = stat.S_ISFIFO(status.st_mode) and file.startswith(_OPENED)
         if not (stat.S_ISREG(status.st_mode) or piped):
             refuse("BB001", "this is no regular file (a pipe or a device)", file)
-        if status.st_size > MAX_BYTES:
-            refuse("BB002", f"the file has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read", file)
+        if status.st_size > most:
+            refuse("BB002", f"the file has {status.st_size:,} bytes; at most {most:,} are read", file)
         with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            data = stream.read(most + 1)
     except FileNotFoundError:
         refuse("BB001", "there is no such file", file)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         refuse("BB001", f"the file cannot be read: {reason}", file)
-    return _decoded(data, file)
+    return _decoded(data, file, most)
 
 
-def _decoded(data: bytes, file: str) -> str:
+def _decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:
     """`data` as text. Raises `Refused`."""
-    if len(data) > MAX_BYTES:
-        refuse("BB002", f"the file has more than the {MAX_BYTES:,} bytes that are read", file)
+    if len(data) > most:
+        refuse("BB002", f"the file has more than the {most:,} bytes that are read", file)
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     try:
         text = data.decode(encoding)

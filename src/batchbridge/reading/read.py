@@ -94,9 +94,13 @@ def read(
 
 def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Reading | None:
     """The reading under the version that the configuration's repository pins; None where it pins none that is read."""
-    from batchbridge.reading.pins import pinned
+    from batchbridge.reading.pins import Pin, pinned
 
-    pin = pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
+    built, name = source.construction, adapter.distribution or ""
+    own = built.pins.get(name) if built is not None else None
+    pin = (
+        Pin(own, f"a cell of {path}") if own else pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
+    )
     if pin is None:
         return None
     name = adapter.distribution or adapter.framework
@@ -244,6 +248,10 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
 def _scores(source: Source, findings: list[Finding]) -> dict[str, float]:
     """Framework to how sure its adapter is that `source` is its; those that are not at all are left out."""
     scores: dict[str, float] = {}
+    if source.construction is not None:
+        from batchbridge.reading.python import constructs
+
+        return {name: 1.0 for name, one in plugins.adapters().items() if constructs(one, source.construction)}
     for name, adapter in plugins.adapters().items():
         score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)
         if score is not None and score > 0:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bashread import Argument, Command, Script, Unknown, read_script
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Source
+from batchbridge.contract.reading import Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.launchers import Program, programs
 
@@ -72,7 +72,7 @@ def load_script(
         problems.append(_several(found, file))
     elif candidate.command.only_if and chosen is None:
         problems.append(_conditional(candidate, file))
-    problems += _loose(candidate.program, file)
+    problems += [*_loose(candidate.program, file), *candidate.source.problems]
     return replace(candidate.source, problems=tuple(problems), env=dict(env or {}))
 
 
@@ -86,6 +86,9 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
+    for program in found:
+        if followed := _followed(program, None, None, in_words=True):
+            return followed[0]
     if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
         return plain
     inner = [
@@ -93,7 +96,7 @@ def load_arguments(argv: Sequence[str]) -> Source:
             values=parse_arguments(program.argv),
             argv=program.argv,
             launcher=dict(program.launcher),
-            unreached=None if program.stop is None or program.stop.place is not None else program.stop.unreached,
+            unreached=_unreached(program, in_words=True),
         )
         for program in found
         if len(program.argv) > 1
@@ -118,6 +121,9 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
+            if followed := _followed(program, path, framework):
+                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed]
+                continue
             # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
             source = _source(Program(tuple(_sure(program)), program.launcher, program.stop), path)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
@@ -127,6 +133,24 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
     if not recognised and named is not None:
         recognised = [one for one in all_of_them if one.sure > 0 and not one.program.words[0].unknown]
     return recognised
+
+
+def _followed(program: Program, path: Path | None, framework: str | None, *, in_words: bool = False) -> list[Source]:
+    """The configurations that a command's own Python program builds. in_words: the command was given as words."""
+    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
+        return []
+    from batchbridge.reading import python
+
+    words = [(word.text, _names(word.unknown)) for word in program.words]
+    found = python.started(words, path, framework, program.launcher)
+    return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
+
+
+def _unreached(program: Program, *, in_words: bool) -> Unreached | None:
+    """The launcher that keeps `batchbridge run` from a program. in_words: `run` can put variables into the command's
+    words, which nobody can into those of a script."""
+    stop = program.stop
+    return None if stop is None or (in_words and stop.place is not None) else stop.unreached
 
 
 def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
@@ -153,7 +177,6 @@ def _source(program: Program, path: Path) -> Source:
         else:
             unknown.pop(key, None)
     launcher, values = dict(program.launcher), parse_arguments(program.argv)
-    stop = program.stop  # nobody can put variables into the words of a script
     return Source(
         values=values,
         lines=lines,
@@ -161,7 +184,7 @@ def _source(program: Program, path: Path) -> Source:
         argv=program.argv,
         launcher=launcher,
         unknown=unknown,
-        unreached=None if stop is None else stop.unreached,
+        unreached=_unreached(program, in_words=False),
     )
 
 
@@ -281,11 +304,29 @@ def _whole(word: Argument) -> bool:
     return bool(word.unknown) and word.text == "".join(one.shown for one in word.unknown)
 
 
+def _unknown_arguments(source: Source, matter: set[str]) -> Iterable[Finding]:
+    """Findings on arguments of a call that a Python program leaves open: one for all that depend on the same names."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for key, names in source.unknown.items():
+        if key in matter:
+            together.setdefault(names, []).append(key)
+    for names, keys in together.items():
+        where = tuple(Where(key, source.values.get(key), source.file_of(key), source.lines.get(key)) for key in keys)
+        ways = tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() and name.isupper())
+        fixes = (*ways, Fix(f"say the setting itself: --set {keys[0]}=VALUE"))
+        listed = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
+        verb = "depends" if len(keys) == 1 else "depend"
+        message = f"{listed} {verb} on what only running the program would tell: {', '.join(names)}"
+        yield Finding("BB011", "error", "config", message, where, fixes, undecided=True)
+
+
 def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Finding]:
     """Findings on settings whose value only running the script would tell: undecided where the setting matters."""
     from batchbridge.reading.arguments import spellings
 
     matter = set(keys_that_matter)
+    if source.construction is not None:
+        return list(_unknown_arguments(source, matter))
     file = None if source.path is None else str(source.path)
     found, idle = [], []
     for key, names in source.unknown.items():

@@ -1,0 +1,519 @@
+"""The value of a Python expression, as far as the text decides it. Nothing is executed: every operation that is known
+is done here on plain values, and everything else is unknown."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from batchbridge.pyread.values import (
+    LONGEST_TEXT,
+    MOST_ITEMS,
+    Call,
+    Class,
+    Function,
+    Instance,
+    Parser,
+    Scope,
+    Symbol,
+    Undecided,
+    Unknown,
+    bounded,
+    unknown_in,
+)
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+}
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (int, float, str, bool, list, tuple, set, dict)},
+    "len": len,
+    "min": min,
+    "max": max,
+    "round": round,
+    "abs": abs,
+    "sum": sum,
+    "sorted": sorted,
+    "any": any,
+    "all": all,
+    "range": range,
+    "enumerate": enumerate,
+    "zip": zip,
+    "reversed": reversed,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.prod": math.prod,
+    "math.sqrt": math.sqrt,
+    "pathlib.Path": str,
+    "os.fspath": str,
+    "os.path.expanduser": str,
+    "os.path.abspath": str,
+    "print": lambda *_: None,
+}
+"""Functions that are known; they are called with plain values only."""
+_TEXT_METHODS = frozenset(
+    {
+        *("lower", "upper", "strip", "lstrip", "rstrip", "replace", "split", "rsplit", "startswith", "endswith"),
+        *("removeprefix", "removesuffix", "join", "title", "format"),
+    }
+)
+_MAPPING_METHODS = frozenset({"get", "keys", "values", "items", "copy", "pop", "setdefault"})
+MOST_EXPRESSIONS = 400_000
+"""Expressions that are evaluated of one program, a bound for what loops multiply: a second of CPU."""
+OF_A_TRAINING_MACHINE: Mapping[str, bool] = {
+    "is_bf16_supported": True,
+    "is_bfloat16_supported": True,
+    "torch.cuda.is_available": True,
+}
+"""Questions to the machine, by full or last name, with the answer of one that trains; each is noted."""
+LONGEST_FORM = 8
+"""Characters of a format specification; a wide one is no setting's."""
+_WIDE = re.compile(r":[^}]{9,}")
+_SET_BY_LAUNCHERS = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_NNODES"})
+"""Environment variables that the launch sets, whatever the default behind them says."""
+_ERRORS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+
+
+def named(*names: str) -> Unknown:
+    """An unknown value that depends on these names."""
+    return Unknown(names[0], names)
+
+
+class Expressions:
+    """The evaluation of expressions. `machine` runs functions and makes objects; `env` has environment variables."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.left = MOST_EXPRESSIONS
+
+    # ---- what the machine adds
+
+    def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """The value that a function of the program returns."""
+        raise NotImplementedError
+
+    def make(self, made_of: Symbol | Class, call: Call) -> Any:
+        """The object that a call of a class makes."""
+        raise NotImplementedError
+
+    def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
+        """The value of a call of something that is not read. Raises `Undecided`."""
+        raise NotImplementedError
+
+    def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """The value of a method of an argparse parser."""
+        raise NotImplementedError
+
+    def conditions(self) -> tuple[Unknown, ...]:
+        """The conditions around the present statement that only running would decide."""
+        raise NotImplementedError
+
+    # ---- expressions
+
+    def value(self, node: ast.expr, scope: Scope) -> Any:
+        """The value of an expression; an `Unknown` where it is open."""
+        try:
+            return self.of(node, scope)
+        except Undecided as undecided:
+            return Unknown(text_of(node), undecided.unknown.names)
+        except _ERRORS:
+            return named(text_of(node))
+
+    def plain(self, node: ast.expr, scope: Scope) -> Any:
+        """The value of an expression that holds nothing unknown. Raises `Undecided`."""
+        return self._plain(self.of(node, scope))
+
+    def _plain(self, value: Any) -> Any:
+        if (unknown := unknown_in(value)) is not None:
+            raise Undecided(unknown)
+        return value
+
+    def of(self, node: ast.expr, scope: Scope) -> Any:
+        """The value of an expression; containers may hold unknown values. Raises `Undecided`."""
+        act = getattr(self, f"_{type(node).__name__}", None)
+        self.left -= 1
+        if act is None or self.left < 0:
+            raise Undecided(named(text_of(node)))
+        found = act(node, scope)
+        if isinstance(found, Unknown):
+            raise Undecided(found)
+        return bounded(found)
+
+    def _Constant(self, node: ast.Constant, scope: Scope) -> Any:
+        if node.value is not None and not isinstance(node.value, (bool, int, float, str)):
+            raise Undecided(named(text_of(node)))
+        return node.value
+
+    def _Name(self, node: ast.Name, scope: Scope) -> Any:
+        try:
+            return scope.find(node.id)
+        except KeyError:
+            return Symbol(node.id)
+
+    def _NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> Any:
+        scope.names[node.target.id] = found = self.value(node.value, scope)
+        return found
+
+    def _Attribute(self, node: ast.Attribute, scope: Scope) -> Any:
+        return self.attribute(self.of(node.value, scope), node.attr, node)
+
+    def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
+        """An attribute of a value. Raises `Undecided`."""
+        if isinstance(owner, Symbol):
+            return Symbol(f"{owner.name}.{name}")
+        if isinstance(owner, Class) and name in owner.own:
+            return owner.own[name]
+        if isinstance(owner, Scope):  # a module of the program
+            return owner.names.get(name, Symbol(name))
+        if isinstance(owner, Instance):
+            if name in owner.attributes:
+                return owner.attributes[name]
+            if name in owner.call.arguments:
+                return owner.call.arguments[name]
+            if owner.made_of is not None and name in owner.made_of.own:
+                member = owner.made_of.own[name]
+                if isinstance(member, Function) and _is_property(member):
+                    return self.call_function(member, [owner], {})
+                return member
+        if isinstance(owner, dict) and name in owner:  # of OmegaConf, and the like
+            return owner[name]
+        if isinstance(owner, str) and name in ("parent", "name", "stem"):  # of a path
+            return str(getattr(PurePosixPath(owner), name))
+        raise Undecided(named(text_of(node)))
+
+    def _BinOp(self, node: ast.BinOp, scope: Scope) -> Any:
+        act = _BINARY.get(type(node.op))
+        left, right = self.of(node.left, scope), self.of(node.right, scope)
+        if act is operator.truediv and isinstance(left, str) and isinstance(right, str):
+            return str(PurePosixPath(left, right))
+        if act is operator.or_ and isinstance(left, dict) and isinstance(right, dict):
+            return {**left, **right}
+        if act is operator.add and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        left, right = self._plain(left), self._plain(right)
+        if act is operator.pow and not (isinstance(right, (int, float)) and abs(right) < 1_000):
+            act = None
+        if act is operator.mul and isinstance(left, (str, list, tuple)) and len(left) * right > MOST_ITEMS:
+            act = None
+        if act is operator.mod and isinstance(left, str):
+            act = None
+        if act is None:
+            raise Undecided(named(text_of(node)))
+        return act(left, right)
+
+    def _UnaryOp(self, node: ast.UnaryOp, scope: Scope) -> Any:
+        act = _UNARY.get(type(node.op))
+        if act is None:
+            raise Undecided(named(text_of(node)))
+        if act is operator.not_:
+            return not self.truth(node.operand, scope)
+        return act(self.plain(node.operand, scope))
+
+    def truth(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether an expression is true. Raises `Undecided`."""
+        found = self.of(node, scope)
+        if isinstance(found, (Symbol, Instance, Scope, Class, Function)):
+            raise Undecided(named(text_of(node)))
+        return bool(found)
+
+    def _BoolOp(self, node: ast.BoolOp, scope: Scope) -> Any:
+        ends = isinstance(node.op, ast.Or)
+        found: Any = None
+        for part in node.values:
+            found = self.of(part, scope)
+            if isinstance(found, Symbol | Instance):
+                raise Undecided(named(text_of(part)))
+            if bool(found) == ends:
+                return found
+        return found
+
+    def _Compare(self, node: ast.Compare, scope: Scope) -> bool:
+        left = self.of(node.left, scope)
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.of(right_node, scope)
+            if isinstance(op, (ast.Is, ast.IsNot)) and right is None and isinstance(left, Instance):
+                return isinstance(op, ast.IsNot)
+            inside = isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (dict, list, tuple, set))
+            if not _COMPARED[type(op)](self._plain(left), right if inside else self._plain(right)):
+                return False
+            left = right
+        return True
+
+    def _IfExp(self, node: ast.IfExp, scope: Scope) -> Any:
+        try:
+            chosen = node.body if self.truth(node.test, scope) else node.orelse
+        except Undecided:
+            one, other = self.value(node.body, scope), self.value(node.orelse, scope)
+            if same(one, other):
+                return one
+            raise
+        return self.of(chosen, scope)
+
+    def _JoinedStr(self, node: ast.JoinedStr, scope: Scope) -> str:
+        text = ""
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                text += str(part.value)
+            elif isinstance(part, ast.FormattedValue):
+                value = self.plain(part.value, scope)
+                form = "" if part.format_spec is None else self.of(part.format_spec, scope)
+                if len(form) > LONGEST_FORM:
+                    raise Undecided(named(text_of(node)))
+                text += format(repr(value) if part.conversion == ord("r") else value, form)
+        return text
+
+    def _items(self, nodes: Sequence[ast.expr], scope: Scope) -> list[Any]:
+        found: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                found += self.of(node.value, scope)
+            else:
+                found.append(self.value(node, scope))
+        return found
+
+    def _List(self, node: ast.List, scope: Scope) -> list[Any]:
+        return self._items(node.elts, scope)
+
+    def _Tuple(self, node: ast.Tuple, scope: Scope) -> tuple[Any, ...]:
+        return tuple(self._items(node.elts, scope))
+
+    def _Set(self, node: ast.Set, scope: Scope) -> set[Any]:
+        return set(self._plain(self._items(node.elts, scope)))
+
+    def _Dict(self, node: ast.Dict, scope: Scope) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                found.update(self.mapping(self.of(value, scope), value))
+            else:
+                found[self.plain(key, scope)] = self.value(value, scope)
+        return found
+
+    def mapping(self, value: Any, node: ast.AST) -> dict[str, Any]:
+        """A value as what stands behind `**`. Raises `Undecided`."""
+        if isinstance(value, Instance) and value.complete:
+            return dict(value.attributes)
+        if not isinstance(value, dict):
+            raise Undecided(named(text_of(node)))
+        return value
+
+    def _Subscript(self, node: ast.Subscript, scope: Scope) -> Any:
+        owner = self.of(node.value, scope)
+        if isinstance(owner, Symbol) and owner.name == "os.environ":
+            return self.variable(self.plain(node.slice, scope))
+        if isinstance(node.slice, ast.Slice):
+            parts = (node.slice.lower, node.slice.upper, node.slice.step)
+            if not isinstance(owner, (str, list, tuple)):
+                raise Undecided(named(text_of(node)))
+            return owner[slice(*(None if part is None else self.plain(part, scope) for part in parts))]
+        if isinstance(owner, (dict, list, tuple, str)):
+            return owner[self.plain(node.slice, scope)]
+        if isinstance(owner, Instance) and isinstance(name := self.plain(node.slice, scope), str):  # OmegaConf, Box
+            return self.attribute(owner, name, node)
+        raise Undecided(named(text_of(node)))
+
+    def _comprehended(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope) -> Any:
+        if len(node.generators) != 1 or node.generators[0].is_async:
+            raise Undecided(named(text_of(node)))
+        (part,) = node.generators
+        inner = Scope(scope.file, parent=scope)
+        found = []
+        for item in bounded(list(self.of(part.iter, scope))):
+            self.bind(part.target, item, inner)
+            if all(self.truth(test, inner) for test in part.ifs):
+                if isinstance(node, ast.DictComp):
+                    found.append((self.plain(node.key, inner), self.value(node.value, inner)))
+                else:
+                    found.append(self.value(node.elt, inner))
+        if isinstance(node, ast.DictComp):
+            return dict(found)
+        return set(self._plain(found)) if isinstance(node, ast.SetComp) else found
+
+    _ListComp = _SetComp = _GeneratorExp = _DictComp = _comprehended
+
+    def bind(self, target: ast.expr, value: Any, scope: Scope) -> None:
+        """Gives a target's names their values."""
+        if isinstance(target, ast.Name):
+            scope.names[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            parts: list[Any] = [named(text_of(target))] * len(target.elts)
+            if isinstance(value, (list, tuple)) and len(value) == len(target.elts):
+                parts = list(value)
+            for part, one in zip(target.elts, parts, strict=True):
+                self.bind(part.value if isinstance(part, ast.Starred) else part, one, scope)
+
+    # ---- calls
+
+    def _Await(self, node: ast.Await, scope: Scope) -> Any:
+        return self.of(node.value, scope)
+
+    def _Call(self, node: ast.Call, scope: Scope) -> Any:
+        owner: Any = None
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value, scope)
+            method = node.func.attr
+            if isinstance(owner, Unknown):
+                self._arguments(node, scope)  # whose calls count all the same
+                raise Undecided(owner)
+            if isinstance(owner, (str, dict, list, Parser)):
+                positional, keywords, _ = self._arguments(node, scope)
+                return self._method(owner, method, positional, keywords, node)
+            called = self._method_of(owner, method, node)
+        else:
+            called = self.of(node.func, scope)
+        positional, keywords, call = self._arguments(node, scope)
+        if isinstance(called, Function):
+            bound = isinstance(owner, Instance) and not _is_static(called)
+            return self.call_function(called, [owner, *positional] if bound else positional, keywords)
+        if isinstance(called, Class):
+            call.name, call.bases = called.name, called.bases
+            return self.make(called, call)
+        if isinstance(called, Symbol):
+            if _is_class(called.name) and called.name not in FUNCTIONS:
+                call.name = called.name
+                return self.make(called, call)
+            return self.call_symbol(called.name, positional, keywords, node)
+        raise Undecided(named(text_of(node)))
+
+    def _method_of(self, owner: Any, method: str, node: ast.Call) -> Any:
+        try:
+            return self.attribute(owner, method, node.func)
+        except Undecided:
+            if isinstance(owner, Instance):
+                return Symbol(f"{owner.call.name}().{method}")
+            raise
+
+    def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any], Call]:
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        call = Call("", scope.place(node), only_if=self.conditions())
+        for part in node.args:
+            if isinstance(part, ast.Starred):
+                more = self.value(part.value, scope)
+                positional += more if isinstance(more, (list, tuple)) else [more]
+            else:
+                positional.append(self.value(part, scope))
+        for keyword in node.keywords:
+            place = scope.place(keyword.value)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = self.value(keyword.value, scope)
+                call.places[keyword.arg] = place
+                continue
+            try:
+                found = self.mapping(self.of(keyword.value, scope), keyword.value)
+            except Undecided as undecided:
+                call.loose.append(Unknown(f"**{text_of(keyword.value)}", undecided.unknown.names))
+                continue
+            keywords.update(found)
+            call.places |= dict.fromkeys((key for key in found if isinstance(key, str)), place)
+        call.arguments, call.positional = dict(keywords), list(positional)
+        return positional, keywords, call
+
+    def _method(self, owner: Any, method: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
+        if isinstance(owner, Parser):
+            return self.call_parser(owner, method, positional, keywords)
+        if isinstance(owner, str) and method in _TEXT_METHODS:
+            if len(owner) > MOST_ITEMS or (method == "format" and _WIDE.search(owner)):
+                raise Undecided(named(text_of(node)))
+            if method == "replace" and len(owner) * len(str(positional[-1])) > LONGEST_TEXT:
+                raise Undecided(named(text_of(node)))
+            return getattr(owner, method)(*self._plain(positional), **self._plain(keywords))
+        if isinstance(owner, dict) and method in ("update", *_MAPPING_METHODS):
+            if self.conditions() and method in ("update", "pop", "setdefault"):
+                raise Undecided(self.conditions()[-1])
+            if method == "update":
+                owner.update(self.mapping(positional[0], node) if positional else {}, **keywords)
+                return None
+            found = getattr(owner, method)(*positional)
+            return found if method in ("get", "pop", "setdefault", "copy") else list(found)
+        if isinstance(owner, list) and method in ("append", "extend", "copy", "index") and not self.conditions():
+            return getattr(owner, method)(*positional)
+        raise Undecided(named(text_of(node)))
+
+    def variable(self, name: str, *default: Any) -> Any:
+        """The value of an environment variable. Raises `Undecided`."""
+        if name in self.env:
+            return self.env[name]
+        if not default or name in _SET_BY_LAUNCHERS:
+            raise Undecided(Unknown(f"os.environ[{name!r}]", (name,)))
+        return default[0]
+
+    def known_call(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """The value of a call of one of `FUNCTIONS`. Raises `Undecided`, and what the function raises."""
+        if name in ("list", "tuple", "dict", "len", "enumerate", "zip", "reversed"):  # which may hold unknown values
+            return _listed(FUNCTIONS[name](*positional, **keywords))
+        return _listed(FUNCTIONS[name](*self._plain(positional), **self._plain(keywords)))
+
+
+def _listed(value: Any) -> Any:
+    """`value`, or the list of what an iterator gives."""
+    if isinstance(value, range):
+        return list(bounded(value[:10_001])) if len(value) else []
+    return list(value) if isinstance(value, (enumerate, zip, reversed)) else value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same for whoever reads them."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except RecursionError:
+        return False
+
+
+def text_of(node: ast.AST) -> str:
+    """An expression as it is written, cut to what fits in a line."""
+    try:
+        text = " ".join(ast.unparse(node).split())
+    except RecursionError:
+        return "a deep expression"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_class(name: str) -> bool:
+    """Whether a full name looks like a class's: CamelCase, or capitals at its start."""
+    last = name.rpartition(".")[2]
+    return last[:1].isupper() and not last.isupper()
+
+
+def _is_property(function: Function) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in ("property", "cached_property") for one in _decorators(function))
+
+
+def _is_static(function: Function) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in _decorators(function))
+
+
+def _decorators(function: Function) -> list[ast.expr]:
+    return function.node.decorator_list

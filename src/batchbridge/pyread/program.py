@@ -1,0 +1,91 @@
+"""A Python file or notebook, read and never run: the objects that it builds, and with which arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from batchbridge.pyread.machine import FindModule, LoadFile, Machine
+from batchbridge.pyread.notebook import Code, code_of_notebook
+from batchbridge.pyread.values import Call, Place, Scope
+
+_PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
+
+
+class Program(NamedTuple):
+    """What a Python program builds. calls: of classes, in the order in which they run. imported: full names of modules
+    that are not the program's own. pins: distribution to the version that a cell installs, and its place's text.
+    unread: numbers of a notebook's cells that are no Python. assumed: questions to the machine that were answered as a
+    machine that trains would. whole: whether it was read to its end, within the bounds of `machine`."""
+
+    calls: tuple[Call, ...]
+    imported: frozenset[str]
+    pins: Mapping[str, str]
+    unread: tuple[int, ...] = ()
+    assumed: tuple[str, ...] = ()
+    whole: bool = True
+
+
+class NotPython(Exception):
+    """A text that is no Python, or no notebook; `line` where it is known."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.line = reason, line
+
+
+def read_python(
+    text: str,
+    file: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    words: Sequence[str] | None = None,
+    find_module: FindModule = lambda name, beside: None,
+    load_file: LoadFile = lambda path: None,
+) -> Program:
+    """The program of a file `file`, whose text is given; a name that ends with `.ipynb` is a notebook's.
+
+    env: values of environment variables. words: the command line behind the program; None: not known, its options have
+    their defaults. find_module, load_file: see `machine`. Raises `NotPython`.
+    """
+    code = _code(text, file)
+    try:
+        tree = ast.parse(code.text)
+    except SyntaxError as error:
+        raise NotPython(error.msg or "a syntax error", error.lineno) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise NotPython(str(error) or type(error).__name__) from error
+    machine = Machine(env or {}, words, find_module, load_file)
+    scope = Scope(file, {"__name__": "__main__", "__file__": file}, cells=code.cells)
+    machine.run_module(tree, scope)
+    machine.read_the_rest(scope)
+    return Program(
+        tuple(machine.calls),
+        frozenset(machine.imported),
+        _pins(code.shell),
+        code.unread,
+        tuple(sorted(machine.assumed)),
+        machine.left > 0 and not machine.exhausted,
+    )
+
+
+def _code(text: str, file: str) -> Code:
+    if not file.endswith(".ipynb"):
+        return Code(text, (), ())
+    try:
+        return code_of_notebook(text)
+    except ValueError as error:
+        raise NotPython(f"this is no notebook: {error}") from error
+
+
+def _pins(shell: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in shell:
+        if "install" in line:
+            found |= {name.lower().replace("_", "-"): version for name, version in _PIN.findall(line)}
+    return found
+
+
+__all__ = ["Call", "NotPython", "Place", "Program", "read_python"]

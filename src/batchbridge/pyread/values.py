@@ -1,0 +1,207 @@
+"""The values of a Python program that is read and not run: plain ones, objects, and what only running would tell."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+LARGEST_INTEGER_BITS = 256
+LONGEST_TEXT = 100_000
+"""Characters of a text that is made by adding and multiplying."""
+DEEPEST = 20
+"""Containers inside one another."""
+MOST_ITEMS = 10_000
+"""Items of a list or mapping."""
+
+
+class Place(NamedTuple):
+    """A line of a file; `cell` counts a notebook's cells from 1, and `line` then counts the lines of that cell."""
+
+    file: str
+    line: int
+    cell: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.label}:{self.line}"
+
+    @property
+    def label(self) -> str:
+        """The file's name, with the cell of a notebook."""
+        return self.file if self.cell is None else f"{self.file}[cell {self.cell}]"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that only running the program would tell: its expression, and the names that it depends on: environment
+    variables by their own name, everything else as it is written."""
+
+    expression: str
+    names: tuple[str, ...]
+
+
+class Undecided(Exception):
+    """The evaluation has come to an unknown value."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__(unknown.expression)
+        self.unknown = unknown
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """Something of a module that is not read, by its full name: `trl.GRPOConfig`, `torch.bfloat16`."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Scope:
+    """Names and their values, in a module (`parent` is None), a function, or a class."""
+
+    file: str
+    names: dict[str, Any] = field(default_factory=dict)
+    parent: Scope | None = None
+    cells: tuple[int, ...] = ()
+    """The last line of each cell, of a notebook whose cells stand one below the other."""
+
+    def find(self, name: str) -> Any:
+        """The value of a name. Raises `KeyError`."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        raise KeyError(name)
+
+    @property
+    def module(self) -> Scope:
+        """The scope of the module that this one is part of."""
+        return self if self.parent is None else self.parent.module
+
+    def place(self, node: ast.AST) -> Place:
+        """The place of a node of this scope's file."""
+        line: int = getattr(node, "lineno", 1)
+        start = 0
+        for number, last in enumerate(self.module.cells, 1):
+            if line <= last:
+                return Place(self.file, line - start, number)
+            start = last
+        return Place(self.file, line)
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the program."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    scope: Scope
+    entered: bool = False
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the program. `bases`: full names of its ancestors, the nearest first, as far as they are read; `own`:
+    its members and those of read ancestors; `fields`: the names of annotated members, in order."""
+
+    name: str
+    bases: tuple[str, ...]
+    own: Mapping[str, Any]
+    fields: tuple[str, ...]
+    places: Mapping[str, Place]
+    declares: bool
+    """Whether its constructor takes the fields: a dataclass, or a class of pydantic's."""
+
+
+@dataclass(eq=False)
+class Call:
+    """The call of a class: `name` in full (`trl.GRPOConfig`), `bases` the names of the class's ancestors.
+
+    arguments: keyword to value; `Unknown` where it is open. places: keyword to place. positional: values in order.
+    loose: what stands behind `**` and is not known. only_if: conditions that only running would decide. parsed: the
+    program's own command line sets the rest of the arguments. fields: names that classes of the program declare.
+    """
+
+    name: str
+    place: Place
+    bases: tuple[str, ...] = ()
+    arguments: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    positional: list[Any] = field(default_factory=list)
+    loose: list[Unknown] = field(default_factory=list)
+    only_if: tuple[Unknown, ...] = ()
+    parsed: bool = False
+    fields: frozenset[str] = frozenset()
+
+    def is_a(self, *names: str) -> bool:
+        """Whether the class, or an ancestor of it, has one of these last names."""
+        return any(name.rpartition(".")[2] in names for name in (self.name, *self.bases))
+
+
+@dataclass(eq=False)
+class Instance:
+    """An object that a call of a class made. `attributes`: what is known of it; those of `call.arguments` too."""
+
+    call: Call
+    made_of: Class | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    complete: bool = False
+    """Whether it has no other attributes than these."""
+
+
+@dataclass(eq=False)
+class Parser:
+    """An argparse parser: option's field to its default, and the words that give it."""
+
+    defaults: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
+
+
+class Option(NamedTuple):
+    """One option of a parser: the field that it sets, the function that converts a word ("int", ...), the words that it
+    takes (0, 1, or None for many), and the value that it stands for where it takes none."""
+
+    field: str
+    kind: str | None
+    words: int | None
+    constant: Any = True
+
+
+def unknown_in(value: Any, depth: int = 0, seen: set[int] | None = None) -> Unknown | None:
+    """The unknown value that `value` is, or holds; None where it is plain. An object counts as unknown. seen:
+    identities of containers that were looked into."""
+    if isinstance(value, Unknown):
+        return value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return None
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        seen = set() if seen is None else seen
+        if depth > DEEPEST or (depth and id(value) in seen):
+            return None if depth <= DEEPEST else Unknown("a deep value", ("a deep value",))
+        seen.add(id(value))
+        parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := unknown_in(part, depth + 1, seen)) is not None), None)
+    name = shown(value)
+    return Unknown(name, (name,))
+
+
+def shown(value: Any) -> str:
+    """A value that is no plain one, for a person."""
+    if isinstance(value, Symbol):
+        return value.name
+    if isinstance(value, Instance):
+        return f"{value.call.name.rpartition('.')[2]}(...)"
+    return type(value).__name__
+
+
+def bounded(value: Any) -> Any:
+    """`value`. Raises `Undecided` where it is too large to be a setting."""
+    large = (
+        (isinstance(value, int) and value.bit_length() > LARGEST_INTEGER_BITS)
+        or (isinstance(value, (str, bytes)) and len(value) > LONGEST_TEXT)
+        or (isinstance(value, (list, tuple, dict, set)) and len(value) > MOST_ITEMS)
+    )
+    if large:
+        raise Undecided(Unknown("a very large value", ("a very large value",)))
+    return value

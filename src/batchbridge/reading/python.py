@@ -1,0 +1,304 @@
+"""The way from a Python program or notebook to the `Source` of a configuration that it builds.
+
+A program is read and never run (see `batchbridge.pyread`). Which classes are configurations, the adapters say
+(`Adapter.constructors`). Several calls are several runs; what a call leaves open is undecided, by its expression.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Construction, Source
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.pyread import (
+    OPEN,
+    Call,
+    Instance,
+    NotPython,
+    Place,
+    Program,
+    Unknown,
+    code_of_notebook,
+    read_python,
+    unknown_in,
+)
+
+MAX_BYTES = 32 << 20
+"""Largest notebook or program (bytes): outputs of a notebook hold pictures."""
+LEVELS = 3
+"""Folders above a program in which a module or a file of settings is looked for."""
+MOST_BYTES_OF_A_FILE = 1 << 20
+"""Largest module or file of settings that a program is followed into (bytes)."""
+_GENERATED = re.compile(r"(^|\.)(Unsloth\w+|unsloth_compiled_cache)(\.|$)")
+"""Modules that Unsloth writes beside a program: they are Unsloth's code, not the program's."""
+_SETTINGS = (".yaml", ".yml", ".json", ".toml")
+
+
+def load_python(
+    text: str,
+    path: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    framework: str | None = None,
+    chosen: int | None = None,
+    words: Sequence[str] | None = None,
+) -> Source:
+    """The `Source` of the configuration that a program builds; its problems say what keeps it from being read.
+
+    env: environment variables. framework: whose configuration is meant; None: anybody's. chosen: which of several,
+    counted from 1. words: the command line behind the program; None: not known.
+    """
+    file = str(path)
+    try:
+        program = _read(text, path, env, words)
+    except NotPython as wrong:
+        where = (Where(file=file, line=wrong.line),)
+        message = f"this file is not read: {wrong.reason}"
+        return Source(path=path, problems=(Finding("BB010", "error", "config", message, where, undecided=True),))
+    found = runs_of(program, path, framework)
+    problems = [_unread_cells(program, file)] if program.unread else []
+    if not found:
+        return Source(path=path, problems=(*problems, _nothing(program, file, framework)), env=dict(env or {}))
+    if chosen is not None and chosen > len(found):
+        message = f"there is no configuration {chosen} in the program; it builds {len(found)}"
+        missing = Finding("BB012", "error", "config", message, tuple(_where(one) for one in found))
+        return Source(path=path, problems=(*problems, missing), env=dict(env or {}))
+    source = found[(chosen or 1) - 1]
+    if chosen is None and len(found) > 1:
+        problems.append(_several(found))
+    return replace(source, problems=(*problems, *source.problems), env=dict(env or {}))
+
+
+def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]:
+    """The configurations that a program builds, each as a `Source` without a framework's reading: those that a trainer
+    is given where there are such, else all; each that is like another once."""
+    from batchbridge.contract import plugins
+
+    installed = plugins.adapters()
+    named = None if framework is None else installed.get(framework)
+    asked = list(installed.values()) if named is None else [named]
+    built = [call for call in program.calls if not call.parsed and any(constructs(one, call) for one in asked)]
+    trained = {id(found) for call in program.calls for found in _handed(call) if "rainer" in call.name}
+    built = [call for call in built if id(call) in trained] or built
+    found: list[Source] = []
+    for call in built:
+        source = _source(call, program, path)
+        if all(source.values != other.values or source.lines != other.lines for other in found):
+            found.append(source)
+    return found
+
+
+def started(
+    words: Sequence[tuple[str, tuple[str, ...]]], path: Path | None, framework: str | None, launcher: Mapping[str, str]
+) -> list[Source]:
+    """The configurations that the Python program of a command builds, where it lies here and builds one itself.
+
+    words: the command's words, each with the names that it depends on where it is not known whole. path: the launch
+    script; None: the command was given as words.
+    """
+    place = next((place for place, (word, _) in enumerate(words[:4]) if word.endswith(".py")), None)
+    if place is None and ("-m", ()) in words[:3]:
+        place = list(words).index(("-m", ())) + 1
+    if place is None or place >= len(words) or words[place][1]:
+        return []
+    from batchbridge.reading.files import near_file
+
+    named = words[place][0]
+    file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
+    text = None if file is None else _text(file)
+    if file is None or text is None:
+        return []
+    behind = [OPEN + ", ".join(names) if names else word for word, names in words[place + 1 :]]
+    try:
+        program = _read(text, file, None, behind)
+    except NotPython:
+        return []
+    return [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
+
+
+def constructs(adapter: Adapter, call: Call | Construction) -> bool:
+    """Whether the class of a call, or one that it is derived from, is a configuration of the adapter's."""
+    names = (call.name, *call.bases)
+    return any(fnmatchcase(name, pattern) for name in names for pattern in adapter.constructors)
+
+
+def python_text(path: Path) -> str:
+    """The Python text of a program, or of a notebook's cells. Raises `OSError` and `ValueError`."""
+    text = path.read_text(encoding="utf-8")
+    return code_of_notebook(text).text if path.suffix == ".ipynb" else text
+
+
+def _handed(call: Call) -> Iterable[Call]:
+    """The calls whose objects are arguments of a call."""
+    for value in (*call.arguments.values(), *call.positional):
+        if isinstance(value, Instance):
+            yield value.call
+
+
+def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[str] | None) -> Program:
+    def find_module(name: str, beside: str) -> tuple[str, str] | None:
+        return _module(name, Path(beside))
+
+    def load_file(named: str) -> Any:
+        return _settings(named, path)
+
+    return read_python(text, str(path), env=env, words=words, find_module=find_module, load_file=load_file)
+
+
+def _module(name: str, beside: Path) -> tuple[str, str] | None:
+    """(text, file) of a module that lies beside the program, or in a folder above it; None where it is none."""
+    if _GENERATED.search(name):
+        return None
+    level = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.lstrip(".").split(".") if part]
+    folder = beside.parent
+    for _ in range(level - 1):
+        folder = folder.parent
+    folders = [folder] if level else [folder, *folder.parents[:LEVELS], folder / "src"]
+    for place in folders:
+        below = place.joinpath(*parts)
+        for candidate in (below.with_suffix(".py") if parts else None, below / "__init__.py"):
+            if candidate is not None and (text := _text(candidate)) is not None:
+                return text, str(candidate)
+    return None
+
+
+def _text(file: Path) -> str | None:
+    try:
+        if not file.is_file() or file.stat().st_size > MOST_BYTES_OF_A_FILE:
+            return None
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def _settings(named: str, path: Path) -> Any:
+    """The settings in a file that the program opens, as seen from where it is started, or from its own folder."""
+    from batchbridge.reading.files import load_source, near_file
+
+    found = near_file(named, path)
+    if found is None or found.suffix.lower() not in _SETTINGS:
+        return None
+    source = load_source(found)
+    return None if any(one.severity == "error" for one in source.problems) else _as_read(source.values)
+
+
+def _as_read(value: Any) -> Any:
+    """A value of a settings file; what is interpolated, or missing, is unknown."""
+    if isinstance(value, Mapping):
+        return {key: _as_read(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_read(one) for one in value]
+    if isinstance(value, str) and ("${" in value or value == "???"):
+        return Unknown(value, (value,))
+    return value
+
+
+def _source(call: Call, program: Program, path: Path) -> Source:
+    """The source of one call. What it leaves open stands in `unknown`."""
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    files: dict[str, str] = {}
+    unknown: dict[str, tuple[str, ...]] = {}
+    for key, value in call.arguments.items():
+        place = call.places.get(key, call.place)
+        lines[key] = place.line
+        if place.label != str(path):
+            files[key] = place.label
+        if (open_value := unknown_in(value)) is not None:
+            values[key], unknown[key] = open_value.expression, open_value.names
+        else:
+            values[key] = value
+    construction = Construction(
+        name=call.name,
+        bases=call.bases,
+        place=Where(file=call.place.label, line=call.place.line),
+        modules=frozenset(name.partition(".")[0] for name in program.imported),
+        pins=program.pins,
+        fields=call.fields,
+        files=files,
+    )
+    problems = (*_loose(call), *_conditional(call), *_assumed(program, path))
+    return Source(
+        values=values, lines=lines, path=path, unknown=unknown, construction=construction, problems=tuple(problems)
+    )
+
+
+# ---- what is to be said
+
+
+def _where(source: Source) -> Where:
+    assert source.construction is not None
+    return source.construction.place
+
+
+def _several(found: Sequence[Source]) -> Finding:
+    """Configurations of one program are runs of their own, one after the other."""
+    keys = {key for one in found for key in one.values}
+    first = found[0].values
+    differ = sorted(key for key in keys if any(one.values.get(key) != first.get(key) for one in found))
+    told = f", which differ in {', '.join(differ[:6])}{' and others' if differ[6:] else ''}" if differ else ""
+    message = f"the program builds {len(found)} configurations{told}; configuration 1 is read"
+    where = tuple(dict.fromkeys(map(_where, found)))
+    return Finding("BB012", "warning", "config", message, where, (Fix("name another with --command NUMBER"),))
+
+
+def _at(place: Place) -> tuple[Where, ...]:
+    return (Where(file=place.label, line=place.line),)
+
+
+def _ways(unknown: Unknown) -> tuple[Fix, ...]:
+    """--env answers what is an environment variable: a name in capitals."""
+    variables = [name for name in unknown.names if name.isidentifier() and name.isupper()]
+    return tuple(Fix(f"give it: --env {name}=VALUE") for name in variables)
+
+
+def _loose(call: Call) -> Iterable[Finding]:
+    for unknown in call.loose:
+        message = f"{unknown.expression} may hold settings: {', '.join(unknown.names)} is not known"
+        fixes = _ways(unknown) or (Fix("name the settings with --set KEY=VALUE"),)
+        yield Finding("BB011", "error", "config", message, _at(call.place), fixes, undecided=True)
+
+
+def _conditional(call: Call) -> Iterable[Finding]:
+    if call.only_if:
+        names = ", ".join(dict.fromkeys(unknown.expression for unknown in call.only_if))
+        message = f"whether this configuration is built depends on what only running the program would tell: {names}"
+        yield Finding("BB013", "note", "config", message, _at(call.place))
+
+
+def _assumed(program: Program, path: Path) -> Iterable[Finding]:
+    for question in program.assumed:
+        message = f"{question} is read as True: it asks the machine, and this one does not train"
+        fix = Fix("--set KEY=VALUE reads a setting otherwise")
+        yield Finding("BB019", "note", "config", message, (Where(file=str(path)),), (fix,))
+
+
+def _unread_cells(program: Program, file: str) -> Finding:
+    cells = ", ".join(map(str, program.unread))
+    message = f"no Python, and not read: cell{'s' * (len(program.unread) > 1)} {cells}"
+    return Finding("BB014", "note", "config", message, (Where(file=file),))
+
+
+def _nothing(program: Program, file: str, framework: str | None) -> Finding:
+    """What the program has in the place of a configuration that is read."""
+    trainers = dict.fromkeys(call.name.rpartition(".")[2] for call in program.calls if call.name.endswith("Trainer"))
+    parsed = [call for call in program.calls if call.parsed and call.name.endswith("Config")]
+    who = f"of {framework}" if framework else "of a known framework"
+    message = f"the program builds no configuration {who}"
+    fixes: tuple[Fix, ...] = ()
+    if parsed:
+        names = ", ".join(dict.fromkeys(call.name.rpartition(".")[2] for call in parsed))
+        message = f"the program takes its settings ({names}) from its command line or a recipe"
+        fixes = (Fix("check the command that starts it: batchbridge check -- python FILE ..., or the recipe itself"),)
+    elif not program.whole:
+        message = "the program is too large to be read to its end, and no configuration was met before"
+    elif trainers:
+        message += f"; it trains with {', '.join(trainers)}"
+    return Finding("BB010", "error", "config", message, (Where(file=file),), fixes, undecided=True)

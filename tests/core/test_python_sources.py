@@ -1,0 +1,284 @@
+"""`check` of Python programs, notebooks and the scripts that start them, from the file to the verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import batchbridge as bb
+from batchbridge.cli.main import main
+from batchbridge.contract.reading import Reading
+
+PROGRAM = """\
+from trl import GRPOConfig, GRPOTrainer
+
+args = GRPOConfig(
+    output_dir="out",
+    per_device_train_batch_size={micro},
+    num_generations={group},
+    {more}
+)
+GRPOTrainer(model="m", reward_funcs=[len], args=args).train()
+"""
+
+
+def written(folder: Path, name: str = "train.py", micro: object = 4, group: object = 4, more: str = "") -> Path:
+    file = folder / name
+    file.write_text(PROGRAM.format(micro=micro, group=group, more=more))
+    return file
+
+
+def read(file: Path, **options: object) -> Reading:
+    return bb.read(file, **{"version": "1.16.0", "world_size": 1, **options})  # type: ignore[arg-type]
+
+
+def codes(reading: Reading, severity: str = "error") -> set[str]:
+    return {one.code for one in reading.findings if one.severity == severity}
+
+
+def test_a_program_is_read_like_the_object_that_it_builds(tmp_path: Path) -> None:
+    reading = read(written(tmp_path, more="gradient_accumulation_steps=2,"))
+    assert reading.framework == "trl"
+    assert reading.verdict == "valid"
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == 8
+    origin = reading.provenance["rollout.completions_per_prompt"]
+    assert (origin.value, origin.line, origin.file) == (4, 6, str(tmp_path / "train.py"))
+
+
+def test_what_does_not_divide_is_an_error_with_its_line(tmp_path: Path) -> None:
+    reading = read(written(tmp_path, micro=6))
+    (error,) = [one for one in reading.findings if one.severity == "error"]
+    assert error.code == "BB-TRL-021"
+    assert {where.line for where in error.where if where.key == "per_device_train_batch_size"} == {5}
+
+
+def test_what_only_running_would_tell_is_undecided_and_can_be_said(tmp_path: Path) -> None:
+    file = written(tmp_path, group='int(__import__("os").environ["G"])')
+    reading = read(file)
+    assert reading.verdict == "undecided"
+    assert "BB011" in codes(reading)
+    file = written(tmp_path, group='int(os.environ["G"])')
+    file.write_text("import os\n" + file.read_text())
+    assert read(file, env={"G": "4"}).verdict == "valid"
+    assert read(file, env={"G": "3"}).verdict == "invalid"
+
+
+def test_an_unknown_mapping_leaves_the_run_open(tmp_path: Path) -> None:
+    reading = read(written(tmp_path, more="**somewhere(),"))
+    assert reading.verdict == "undecided"
+    assert "somewhere()" in " ".join(one.message for one in reading.findings)
+
+
+def test_a_setting_of_a_class_of_the_program_is_its_own(tmp_path: Path) -> None:
+    text = PROGRAM.format(micro=4, group=4, more="mine=3,").replace("args = GRPOConfig(", "args = Mine(")
+    own = "\nfrom dataclasses import dataclass\n@dataclass\nclass Mine(GRPOConfig):\n    mine: int = 1\n"
+    (tmp_path / "train.py").write_text(text.replace("\n\nargs", f"{own}\nargs"))
+    assert read(tmp_path / "train.py").verdict == "valid"
+    assert codes(read(written(tmp_path, more="mine=3,"))) == {"BB-TRL-003"}  # TRL's own class takes no such argument
+
+
+def test_several_configurations_are_several_runs(tmp_path: Path) -> None:
+    first, second = PROGRAM.format(micro=4, group=4, more=""), PROGRAM.format(micro=6, group=4, more="")
+    (tmp_path / "train.py").write_text(first + second)
+    reading = read(tmp_path / "train.py")
+    assert codes(reading, "warning") == {"BB012"}
+    assert "differ in per_device_train_batch_size" in " ".join(one.message for one in reading.findings)
+    assert read(tmp_path / "train.py", command=2).verdict == "invalid"
+    assert codes(read(tmp_path / "train.py", command=3)) == {"BB012"}
+
+
+def test_a_configuration_that_no_trainer_gets_is_not_the_run(tmp_path: Path) -> None:
+    text = PROGRAM.format(micro=4, group=4, more="").replace(
+        "args = GRPO", "other = GRPOConfig(num_generations=3)\nargs = GRPO"
+    )
+    (tmp_path / "train.py").write_text(text)
+    assert read(tmp_path / "train.py").verdict == "valid"
+
+
+def test_a_program_that_takes_its_settings_from_the_command_line_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "from trl import GRPOConfig, TrlParser\n(args,) = TrlParser((GRPOConfig,)).parse_args_and_config()\n"
+    )
+    reading = read(file)
+    assert (reading.verdict, codes(reading)) == ("undecided", {"BB010"})
+    assert "command line" in reading.findings[0].message
+
+
+def test_a_program_of_another_trainer_is_not_called_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("from trl import SFTConfig, SFTTrainer\nSFTTrainer(args=SFTConfig(packing=True)).train()\n")
+    reading = read(file)
+    assert (reading.verdict, codes(reading)) == ("undecided", {"BB010"})
+    assert "it trains with SFTTrainer" in reading.findings[0].message
+
+
+def test_a_file_that_is_no_python_is_not_read_and_not_wrong(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def broken(:\n")
+    (tmp_path / "nb.ipynb").write_text("{")
+    for name in ("train.py", "nb.ipynb"):
+        assert read(tmp_path / name).verdict == "undecided"
+
+
+def notebook(folder: Path, *cells: str) -> Path:
+    file = folder / "train.ipynb"
+    file.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell, "outputs": []} for cell in cells]}))
+    return file
+
+
+def test_a_notebook_is_read_and_its_places_are_cells(tmp_path: Path) -> None:
+    file = notebook(tmp_path, "!pip install trl==0.21.0", PROGRAM.format(micro=6, group=4, more=""))
+    reading = bb.read(file, world_size=1)
+    assert (reading.framework_version, reading.verdict) == ("0.21.0", "invalid")
+    assert {where.file for one in reading.findings for where in one.where if where.key == "num_generations"} == {
+        f"{file}[cell 2]"
+    }
+
+
+def test_a_large_notebook_is_read(tmp_path: Path) -> None:
+    file = notebook(tmp_path, PROGRAM.format(micro=4, group=4, more=""))
+    document = json.loads(file.read_text())
+    document["cells"][0]["outputs"] = [{"data": {"image/png": "A" * (3 << 20)}}]
+    file.write_text(json.dumps(document))
+    assert read(file).verdict == "valid"
+
+
+# ---- launch scripts
+
+
+OPTIONS = """\
+import argparse
+from trl import GRPOConfig, GRPOTrainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gens", type=int, default=4)
+options = parser.parse_args()
+GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=4, num_generations=options.gens)).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("accelerate launch --num_processes 2 train.py", "valid"),
+        ("accelerate launch --num_processes 2 train.py --gens 8", "valid"),
+        ("accelerate launch --num_processes 2 train.py --gens 3", "invalid"),
+        ("torchrun --nproc_per_node 2 train.py --gens=3", "invalid"),
+        ("torchrun --nproc_per_node 2 train.py --gens $UNKNOWN", "undecided"),
+        ("torchrun --nproc_per_node 2 -m train --gens 3", "invalid"),
+    ],
+)
+def test_a_launch_script_goes_on_into_the_program_that_it_starts(tmp_path: Path, command: str, verdict: str) -> None:
+    (tmp_path / "train.py").write_text(OPTIONS)
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{command}\n")
+    reading = bb.read(tmp_path / "run.sh", version="1.16.0")
+    assert reading.verdict == verdict, reading.findings
+    assert reading.native["num_processes"] == 2
+
+
+def test_a_command_goes_on_into_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(OPTIONS)
+    monkeypatch.chdir(tmp_path)
+    words = ["python", "train.py", "--gens", "3"]
+    assert bb.read(words, version="1.16.0", world_size=1).verdict == "invalid"
+
+
+# ---- folders and commands
+
+
+def test_a_folder_s_programs_are_judged_and_its_other_python_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, micro=6)
+    written(tmp_path, "test_train.py", micro=6)
+    (tmp_path / "rewards.py").write_text("def reward(**_):\n    return 0\n")
+    code = main(["check", str(tmp_path), "--framework-version", "1.16.0", "--gpus", "1"])
+    out = capsys.readouterr().out
+    assert code == 2
+    assert out.count("\n") == 2, out
+    assert "train.py  error" in out
+
+
+def test_the_exit_code_of_a_named_program_that_is_not_read_is_undecided(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('hello')\n")
+    assert main(["check", str(tmp_path / "a.py")]) == 4
+
+
+def test_a_program_is_never_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, more="dtype_of_old=1, torch_dtype='auto',")
+    before = file.read_text()
+    main(["check", str(file), "--framework-version", "1.16.0", "--gpus", "1", "--fix"])
+    assert file.read_text() == before
+
+
+# ---- Unsloth
+
+
+def unsloth(folder: Path, text: str) -> Reading:
+    file = folder / "train.py"
+    file.write_text(f"from unsloth import FastLanguageModel\nfrom trl import GRPOConfig, GRPOTrainer\n{text}")
+    return read(file)
+
+
+def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
+    reading = unsloth(tmp_path, "GRPOTrainer(args=GRPOConfig())\n")
+    assert reading.verdict == "valid"
+    assert {key: reading.native[key] for key in ("per_device_train_batch_size", "gradient_accumulation_steps")} == {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+    }
+    assert reading.provenance["order.seed"].value == 3407
+    assert reading.provenance["order.seed"].detail == "default of unsloth 2026.10.9"
+
+
+def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_path: Path) -> None:
+    sizes = "per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1"
+    text = f"GRPOTrainer(args=GRPOConfig({sizes}))\n"
+    reading = unsloth(tmp_path, text)
+    assert reading.verdict == "valid"
+    assert "BB-TRL-096" in codes(reading, "warning")
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == 6
+    (tmp_path / "plain.py").write_text(f"from trl import GRPOConfig, GRPOTrainer\n{text}")
+    assert codes(read(tmp_path / "plain.py")) == {"BB-TRL-021"}  # the control: without unsloth
+
+
+@pytest.mark.parametrize(
+    ("said", "beta"), [("", 0.0), ("loss_type='bnpo'", 0.001), ("loss_type='bnpo', beta=0.5", 0.5)]
+)
+def test_unsloth_s_penalty_depends_on_the_loss(tmp_path: Path, said: str, beta: float) -> None:
+    assert unsloth(tmp_path, f"GRPOTrainer(args=GRPOConfig({said}))\n").native["beta"] == beta
+
+
+# ---- settings of transformers
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [("warmup_ratio", 0.1, "undecided"), ("logging_dir", "logs", "undecided"), ("max_prompt_length", 64, "invalid")],
+)
+def test_a_setting_that_only_newer_transformers_lost_is_no_certain_error(
+    tmp_path: Path, key: str, value: object, verdict: str
+) -> None:
+    """TRL 1.16.0 runs with transformers 4.56.2 and later; 5.14.0 still takes warmup_ratio, 5.15.0 does not."""
+    reading = read(written(tmp_path, more=f"{key}={value!r},"))
+    assert reading.verdict == verdict
+
+
+def test_what_a_program_leaves_open_is_said_of_the_script_that_starts_it_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OPTIONS.replace("num_generations=options.gens", "**somewhere()"))
+    (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 train.py\n")
+    reading = bb.read(tmp_path / "run.sh", version="1.16.0")
+    assert reading.verdict == "undecided"
+    assert "somewhere()" in " ".join(one.message for one in reading.findings)
+
+
+def test_a_program_behind_a_launcher_that_run_does_not_reach_is_not_enforced(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OPTIONS)
+    (tmp_path / "run.sh").write_text("#!/bin/bash\nray job submit -- python train.py\n")
+    source = bb.read(tmp_path / "run.sh", version="1.16.0", world_size=2)
+    assert source.verdict == "valid"
+    assert bb.check(tmp_path / "run.sh", version="1.16.0", world_size=2).to_dict()["enforcement"]["verdict"] != "enforced"
