@@ -278,7 +278,7 @@ def test_what_a_program_leaves_open_is_said_of_the_script_that_starts_it_too(tmp
 
 def test_a_program_behind_a_launcher_that_run_does_not_reach_is_not_enforced(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OPTIONS)
-    (tmp_path / "run.sh").write_text("#!/bin/bash\nray job submit -- python train.py\n")
+    (tmp_path / "run.sh").write_text("#!/bin/bash\nsudo python train.py\n")
     source = bb.read(tmp_path / "run.sh", version="1.16.0", world_size=2)
     assert source.verdict == "valid"
     assert bb.check(tmp_path / "run.sh", version="1.16.0", world_size=2).to_dict()["enforcement"]["verdict"] != "enforced"
