@@ -114,6 +114,8 @@ def test_every_launch_command_of_the_corpus_is_its_repositorys() -> None:
             assert [finding.code for finding in found.findings] == ["BB021"]
             continue
         assert found.framework == framework, words
+        if "mason.py" in words:  # a launcher with options of its own stands before the command
+            continue
         start = next(place for place, word in enumerate(words) if "=" in word or word.startswith("--"))
         alone = Source(values=parse_arguments(words[start:]), argv=tuple(words[start:]))
         sure = certainties(alone, [])
