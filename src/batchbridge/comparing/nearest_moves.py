@@ -9,43 +9,20 @@ from itertools import islice
 from typing import Any, Literal, get_args, get_origin
 
 from batchbridge.comparing.differences import UNIT_OF
-from batchbridge.comparing.effects import EFFECTS
 from batchbridge.errors import Problem
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.fields import options
 from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
-from batchbridge.rules.nearest_numbers import divisors
+from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
 Problems = tuple[Problem, ...]
 """A refusal."""
 
 _SEEDS = 1 << 32
 """Most frameworks take seeds below this."""
-SIZES = (
-    "rollout.prompts_per_rollout",
-    "rollout.completions_per_prompt",
-    "optimizer_step.completions_per_step",
-    "micro_batch.completions_per_device",
-    "micro_batch.tokens_per_device",
-)
 _CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
 LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 _STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
-TOGETHER = (
-    SIZES,
-    LENGTHS,
-    ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
-    ("objective.kl_placement", "objective.kl_coefficient"),
-    ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
-    ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
-    _STALENESS,
-    ("critic.", "advantage.baseline", "advantage.scale", "advantage.ddof"),
-    ("carried.warmup_steps", "carried.warmup_ratio"),
-)
-"""Fields that only go together."""
-RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
-ALONE = [path for path in RANKED if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in LENGTHS]
-"""Fields that are moved alone."""
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_placement", "reward"): ("loss",),
     ("objective.kl_placement", "loss"): ("reward",),
@@ -90,9 +67,16 @@ def moves(
         yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
     if about("micro_batch.tokens_per_device"):
         yield from _tokens(current, defaults)
+    counted = about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout")
+    if counted and current.optimizer_step.completions_per_step is None:
+        yield from _parts(current)
     if about("micro_batch.", "topology.", "optimizer_step.completions"):
-        yield from splits(current, defaults)
-        yield from _steps(current)
+        if defaults is not None and about("micro_batch."):
+            yield from _usual_split(current, defaults)
+        yield from sizes(current)
+        yield from islice(splits(current, defaults), 3)
+    elif about("rollout.prompts_per_rollout", "rollout.completions_per_prompt"):
+        yield from sizes(current)
         if about("topology."):
             alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
             yield alone
@@ -100,7 +84,7 @@ def moves(
                 yield {**alone, **split}
     if about(*LENGTHS):
         yield from _lengths(current, defaults, dataset_size)
-    if about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"):
+    if counted:
         yield from _parts(current)
     if defaults is not None and about(*_STALENESS):
         yield from _ages(defaults)
@@ -109,7 +93,7 @@ def moves(
         for name in ("completions_per_device", "tokens_per_device"):
             yield {**dict.fromkeys(_CRITICS_SPLIT), f"critic.{name}": getattr(current.micro_batch, name)}
     if about("critic."):
-        yield {"critic.": None}
+        yield {"critic.": None if current.critic is not None or defaults is None else defaults.critic}
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in LENGTHS:
             continue
@@ -123,23 +107,80 @@ def moves(
                 yield {path: value}
 
 
-def any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """Every field at the target's default, then what belongs together, then every field with its first other values.
+def spelt(current: Spec, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The other spellings of no warm-up at all: frameworks count it in steps, or as a share of the run."""
+    now = current.carried.warmup_steps, current.carried.warmup_ratio
+    if any(now) or now == (None, None):
+        return
+    for path, other in (
+        ("carried.warmup_steps", "carried.warmup_ratio"),
+        ("carried.warmup_ratio", "carried.warmup_steps"),
+    ):
+        if path in fields:
+            yield {path: None, other: 0.0}
+            yield {path: 0.0, other: 0.0}
 
-    The least effect first. A default comes before any other value: one that the framework has on its own turns no run
-    into another kind of run.
-    """
-    if defaults is not None:
-        for path in reversed(ALONE):
-            if value_of(defaults, path) != value_of(spec, path):
-                yield {path: value_of(defaults, path)}
-        yield from _ages(defaults)
-        for group in reversed(TOGETHER):
-            if not set(group) & {*LENGTHS, *_STALENESS}:
-                yield values_of(defaults, group)
-    for path in reversed(ALONE):
-        for value in islice(_candidates(path, value_of(spec, path), spec, defaults), 2):
-            yield {path: value}
+
+def preferred(ways: Iterable[Mapping[str, Any]], current: Spec, defaults: Spec | None) -> list[Mapping[str, Any]]:
+    """Ways out in the order in which they change the gradient least, as far as that is known; else as they are."""
+
+    def rank(way: Mapping[str, Any]) -> int:
+        if len(way) != 1:
+            return 0
+        ((path, value),) = way.items()
+        nearer = (*_NEARER.get((path, value_of(current, path)), ()), *_WORDS.get(path, ()))
+        if value in nearer:
+            return nearer.index(value)
+        return len(nearer) + (defaults is None or value_of(defaults, path) != value)
+
+    return sorted(ways, key=rank)
+
+
+def sizes(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Sizes that share out evenly in every framework, the nearest first: a micro-batch alone; else an optimizer step,
+    and a rollout of as many of them as now, in whole groups."""
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    group, replicas = spec.rollout.completions_per_prompt, spec.topology.data_parallel_size
+    if not step or not rollout or not group or replicas.denominator != 1:
+        return
+    micro, devices = spec.micro_batch.completions_per_device or 1, int(replicas)
+
+    def cut(share: int) -> dict[str, Any]:
+        # Not above the present size: it is what fits into memory.
+        fits = max(size for size in divisors(share) if size <= micro)
+        fixed = spec.micro_batch.completions_per_device is not None and fits != micro
+        return {"micro_batch.": MicroBatch(completions_per_device=fits)} if fixed else {}
+
+    whole = math.gcd(step, rollout)
+    if whole % devices == 0 and (changes := cut(whole // devices)):
+        yield changes
+    if step % devices:
+        whole_groups = math.lcm(devices, group)
+        for near in sorted(
+            nearest_numbers(step, multiple_of=whole_groups, divides=rollout), key=lambda n: abs(n - step)
+        ):
+            yield {"optimizer_step.completions_per_step": near, **cut(near // devices)}
+    steps = rollout // step if rollout % step == 0 else 1
+    if (spec.rollout.prompts_per_rollout or 0) % (steps * devices) == 0:
+        return  # they do so already
+    found = []
+    for prompts_at_once in (devices // math.gcd(devices, group), devices):  # some hand whole prompts to devices
+        unit = steps * prompts_at_once
+        prompts = spec.rollout.prompts_per_rollout or 0
+        for near in {prompts, *nearest_numbers(prompts, multiple_of=unit)} - {0}:
+            if near % unit == 0:
+                found.append((abs(near - prompts), near))
+    for _, prompts in sorted(set(found)):
+        size = prompts * group // steps
+        changes = {"rollout.prompts_per_rollout": prompts, "optimizer_step.completions_per_step": size}
+        yield {**changes, **cut(size // devices)}
+
+
+def _usual_split(spec: Spec, defaults: Spec) -> Iterator[dict[str, Any]]:
+    """The target's own way to cut micro-batches, where that is another one than the present."""
+    own, now = defaults.micro_batch, spec.micro_batch
+    if (own.completions_per_device is None) != (now.completions_per_device is None):
+        yield {"micro_batch.": own}
 
 
 def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
@@ -176,15 +217,6 @@ def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
         carried = dataclasses.replace(spec.carried, max_prompt_tokens=prompt, max_completion_tokens=completion)
         tokens = (carried.longest_tokens or 1) * (spec.micro_batch.completions_per_device or 1)
         yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
-
-
-def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
-    path = "optimizer_step.completions_per_step"
-    step = spec.optimizer_step.completions_per_step
-    for near in [] if step is None else _near_sizes(path, step, spec):
-        for split in islice(splits(spec.replace(**{path: near}), None), 1):
-            yield {path: near, **split}
 
 
 _LARGEST_MICRO_BATCH = 4096
