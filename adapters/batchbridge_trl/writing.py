@@ -103,7 +103,7 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     values[BATCH] = prompts * spec.rollout.completions_per_prompt
     for name, amount, fields in (
         ("optimizer_step.completions_per_step", completions, ("optimizer_step.completions_per_step",)),
-        ("completions per rollout", values[BATCH], ()),
+        ("completions per rollout", values[BATCH], ("rollout.prompts_per_rollout",)),
     ):
         below = amount // per_micro_step * per_micro_step if per_micro_step else 0
         problems.need(

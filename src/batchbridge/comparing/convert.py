@@ -15,7 +15,7 @@ from typing import Any, Literal
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
-from batchbridge.comparing.nearest_spec import project
+from batchbridge.comparing.nearest_spec import in_usual_form, project
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
@@ -220,6 +220,9 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
         return read_source(Source(values=values), adapter, context)
 
     back = again(written.values)
+    if back.spec is not None:
+        usual = in_usual_form(adapter, reading.spec, back.spec, written, version)
+        written, back = (written, back) if usual is written else (usual, again(usual.values))
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start

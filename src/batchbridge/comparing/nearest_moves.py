@@ -21,6 +21,7 @@ Problems = tuple[Problem, ...]
 _SEEDS = 1 << 32
 """Most frameworks take seeds below this."""
 _CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
+WARM_UP = ("carried.warmup_steps", "carried.warmup_ratio")
 LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 _STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
@@ -53,9 +54,9 @@ def named(problems: Problems) -> list[str]:
 
 
 def moves(
-    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
+    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None, whole_rollouts: bool
 ) -> Iterator[dict[str, Any]]:
-    """Changes to try for the fields `named`, those that keep the meaning first."""
+    """Changes to try for the fields `named`, those that keep the meaning first. whole_rollouts: as for `sizes`."""
 
     def about(*paths: str) -> bool:
         """Whether one of these fields is named, or one that begins so."""
@@ -70,18 +71,14 @@ def moves(
     counted = about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout")
     if counted and current.optimizer_step.completions_per_step is None:
         yield from _parts(current)
+    if about("micro_batch.") and defaults is not None:
+        yield from _usual_split(current, defaults)
+    if about("topology.tensor_", "topology.pipeline_", "topology.context_"):
+        yield {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
+    if about("micro_batch.", "topology.", "optimizer_step.completions", "rollout.prompts", "rollout.completions"):
+        yield from sizes(current, whole_rollouts)
     if about("micro_batch.", "topology.", "optimizer_step.completions"):
-        if defaults is not None and about("micro_batch."):
-            yield from _usual_split(current, defaults)
-        yield from sizes(current)
-        yield from islice(splits(current, defaults), 3)
-    elif about("rollout.prompts_per_rollout", "rollout.completions_per_prompt"):
-        yield from sizes(current)
-        if about("topology."):
-            alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
-            yield alone
-            for split in splits(replaced(current, alone) or current, defaults):
-                yield {**alone, **split}
+        yield from islice(splits(current, defaults), _SPLITS_TRIED)
     if about(*LENGTHS):
         yield from _lengths(current, defaults, dataset_size)
     if counted:
@@ -107,15 +104,15 @@ def moves(
                 yield {path: value}
 
 
+def cold(spec: Spec) -> bool:
+    """Whether a specification says that there is no warm-up."""
+    now = spec.carried.warmup_steps, spec.carried.warmup_ratio
+    return not any(now) and now != (None, None)
+
+
 def spelt(current: Spec, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The other spellings of no warm-up at all: frameworks count it in steps, or as a share of the run."""
-    now = current.carried.warmup_steps, current.carried.warmup_ratio
-    if any(now) or now == (None, None):
-        return
-    for path, other in (
-        ("carried.warmup_steps", "carried.warmup_ratio"),
-        ("carried.warmup_ratio", "carried.warmup_steps"),
-    ):
+    for path, other in (WARM_UP, WARM_UP[::-1]) if cold(current) else ():
         if path in fields:
             yield {path: None, other: 0.0}
             yield {path: 0.0, other: 0.0}
@@ -136,12 +133,13 @@ def preferred(ways: Iterable[Mapping[str, Any]], current: Spec, defaults: Spec |
     return sorted(ways, key=rank)
 
 
-def sizes(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Sizes that share out evenly in every framework, the nearest first: a micro-batch alone; else an optimizer step,
-    and a rollout of as many of them as now, in whole groups."""
+def sizes(spec: Spec, whole_rollouts: bool) -> Iterator[dict[str, Any]]:
+    """Sizes that share out evenly over the devices, the nearest first: a micro-batch alone; an optimizer step; a
+    rollout of whole steps. whole_rollouts: whether the framework shares out rollouts as well."""
     step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
     group, replicas = spec.rollout.completions_per_prompt, spec.topology.data_parallel_size
-    if not step or not rollout or not group or replicas.denominator != 1:
+    prompts = spec.rollout.prompts_per_rollout
+    if not step or not rollout or not group or not prompts or replicas.denominator != 1:
         return
     micro, devices = spec.micro_batch.completions_per_device or 1, int(replicas)
 
@@ -151,29 +149,30 @@ def sizes(spec: Spec) -> Iterator[dict[str, Any]]:
         fixed = spec.micro_batch.completions_per_device is not None and fits != micro
         return {"micro_batch.": MicroBatch(completions_per_device=fits)} if fixed else {}
 
-    whole = math.gcd(step, rollout)
-    if whole % devices == 0 and (changes := cut(whole // devices)):
+    def of_step(size: int) -> dict[str, Any]:
+        return {"optimizer_step.completions_per_step": size, **cut(size // devices)}
+
+    if math.gcd(step, rollout) % devices == 0 and (changes := cut(math.gcd(step, rollout) // devices)):
         yield changes
     if step % devices:
-        whole_groups = math.lcm(devices, group)
-        for near in sorted(
-            nearest_numbers(step, multiple_of=whole_groups, divides=rollout), key=lambda n: abs(n - step)
-        ):
-            yield {"optimizer_step.completions_per_step": near, **cut(near // devices)}
+        in_groups = nearest_numbers(step, multiple_of=math.lcm(devices, group), divides=rollout)
+        plain = [] if whole_rollouts else nearest_numbers(step, multiple_of=devices)
+        yield from map(of_step, [*_nearest_first(step, in_groups), *_nearest_first(step, plain)])
+    elif whole_rollouts:
+        unit = step // math.gcd(step, group)
+        near = [size for one in (unit, math.lcm(unit, devices)) for size in nearest_numbers(prompts, multiple_of=one)]
+        for size in near if prompts % math.lcm(unit, devices) else ():
+            yield {"rollout.prompts_per_rollout": size}
     steps = rollout // step if rollout % step == 0 else 1
-    if (spec.rollout.prompts_per_rollout or 0) % (steps * devices) == 0:
-        return  # they do so already
-    found = []
-    for prompts_at_once in (devices // math.gcd(devices, group), devices):  # some hand whole prompts to devices
-        unit = steps * prompts_at_once
-        prompts = spec.rollout.prompts_per_rollout or 0
-        for near in {prompts, *nearest_numbers(prompts, multiple_of=unit)} - {0}:
-            if near % unit == 0:
-                found.append((abs(near - prompts), near))
-    for _, prompts in sorted(set(found)):
-        size = prompts * group // steps
-        changes = {"rollout.prompts_per_rollout": prompts, "optimizer_step.completions_per_step": size}
-        yield {**changes, **cut(size // devices)}
+    if prompts % (steps * devices):
+        units = [steps * devices // math.gcd(devices, group), steps * devices]  # some hand whole prompts to devices
+        near = [size for unit in units for size in nearest_numbers(prompts, multiple_of=unit)]
+        for size in _nearest_first(prompts, near):
+            yield {"rollout.prompts_per_rollout": size, **of_step(size * group // steps)}
+
+
+def _nearest_first(value: int, sizes: Iterable[int]) -> list[int]:
+    return sorted({*sizes}, key=lambda size: (abs(size - value), size))
 
 
 def _usual_split(spec: Spec, defaults: Spec) -> Iterator[dict[str, Any]]:
@@ -200,7 +199,7 @@ def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
         sizes = [size for size in divisors(share) if size <= _LARGEST_MICRO_BATCH] if share else []
         # Not above the present size where that can be helped: it is what fits into memory.
         sizes.sort(key=lambda size: (size > near, abs(size - near)))
-        for size in sizes[:_SPLITS_TRIED]:
+        for size in sizes[:_NEAREST]:
             if size not in seen:
                 seen.add(size)
                 yield {"micro_batch.": MicroBatch(completions_per_device=size)}
@@ -220,7 +219,8 @@ def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
 
 
 _LARGEST_MICRO_BATCH = 4096
-_SPLITS_TRIED = 6
+_NEAREST = 6
+_SPLITS_TRIED = 3
 _MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
 """Aggregations that frameworks use for a term that has weights of its own."""
 
@@ -233,7 +233,8 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
         yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
     if rollout and step.parts_per_rollout:
         completions, group = max(rollout // step.parts_per_rollout, 1), spec.rollout.completions_per_prompt or 1
-        for size in dict.fromkeys((completions, max(completions // group, 1) * group)):  # some count whole groups
+        found = completions, max(completions // group, 1) * group  # some count whole groups
+        for size in dict.fromkeys(found if rollout % step.parts_per_rollout == 0 else reversed(found)):
             yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
 
 

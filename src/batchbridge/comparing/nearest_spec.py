@@ -11,10 +11,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from batchbridge.comparing.nearest_moves import Problems, moves, named, preferred, replaced, spelt, values_of
+from batchbridge.comparing.nearest_moves import (
+    WARM_UP,
+    Problems,
+    cold,
+    moves,
+    named,
+    preferred,
+    replaced,
+    spelt,
+    values_of,
+)
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.kit.key_table import settings_in
+from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec
 
 MAX_WRITES = 24
@@ -41,13 +53,15 @@ def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int
     defaults: Spec | None = None
     refused: Problems = ()
     tried: set[str] = set()
-    current = spec
+    # A framework that is told no warm-up in one unit may have a default in the other.
+    current = spec.replace(**dict.fromkeys(WARM_UP, 0.0)) if cold(spec) else spec
     for count in range(MAX_WRITES):
         result = write(adapter, current, version)
         if isinstance(result, Written):
             return Projection(result, refused)
         if not count:
-            refused, defaults = result, _defaults(adapter, spec, version, dataset_size)
+            refused = tuple(one for one in result if current == spec or not {*one.fields} <= {*WARM_UP})
+            defaults = _defaults(adapter, spec, version, dataset_size)
         changed = _followed(current, result, defaults, dataset_size, tried)
         if changed is None:
             break
@@ -55,18 +69,44 @@ def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int
     return Projection(None, refused)
 
 
+def in_usual_form(adapter: Adapter, spec: Spec, found: Spec, written: Written, version: str | None) -> Written:
+    """The settings that are written for `found`, without the carried values for which alone it has another form than
+    the usual: a schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, means."""
+    own, said = found.values, spec.values
+    carried = {path: value for path, value in own.items() if path.startswith("carried.")}
+    filled = [path for path, value in said.items() if value is None and path in own and path.startswith(UNKNOWN)]
+    kept = found.replace(**dict.fromkeys([*carried, *filled]))
+    usual = write(adapter, kept, version)
+    if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
+        return written
+    form = _keys(usual)
+    # Numbers have one form; it is words that have others, and mostly the schedule.
+    given = [path for path, value in carried.items() if said.get(path) is not None and value is not None]
+    words = [path for path in given if isinstance(carried[path], str)]
+    for paths in ([path for path in given if path not in words], *([word] for word in words)):
+        more = kept.replace(**{path: carried[path] for path in paths})
+        result = write(adapter, more, version)
+        if isinstance(result, Written) and form <= _keys(result):
+            kept, usual = more, result
+    return usual
+
+
+def _keys(written: Written) -> set[str]:
+    return {key for key, _ in settings_in(written.values)}
+
+
 def _followed(
     current: Spec, problems: Problems, defaults: Spec | None, dataset_size: int | None, tried: set[str]
 ) -> Spec | None:
     """`current` with one way out of each problem, none of which was tried before; None where there is none left."""
     changes: dict[str, Any] = {}
+    whole_rollouts = any(path.startswith("rollout.") for problem in problems for path in problem.fields)
     for problem in problems:
         if _overlap(changes, problem.fields):
             continue  # the way out of another problem may end it
-        for way in _ways(problem, current, defaults, dataset_size):
+        for way in _ways(problem, current, defaults, dataset_size, whole_rollouts):
             mark = repr(sorted(way.items(), key=lambda one: one[0]))
-            changed = replaced(current, way)
-            if mark not in tried and changed not in (None, current) and not _overlap(changes, way):
+            if mark not in tried and _moves(current, way, problem.fields) and not _overlap(changes, way):
                 tried.add(mark)
                 changes |= way
                 break
@@ -83,12 +123,23 @@ def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     return any(one.startswith(other) or other.startswith(one) for one in some for other in others)
 
 
+def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bool:
+    """Whether a way changes one of the fields of a problem, or how steps are cut into micro-batches, which any size may
+    depend on; or anything where the problem has no fields."""
+    changed = replaced(current, way)
+    if changed is None or changed == current:
+        return False
+    now, then = current.values, changed.values
+    its = (*fields, "micro_batch.")
+    return not fields or any(now.get(path) != then.get(path) for path in {**now, **then} if path.startswith(its))
+
+
 def _ways(
-    problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None
+    problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None, whole_rollouts: bool
 ) -> Iterator[Mapping[str, Any]]:
     yield from spelt(current, problem.fields)
     yield from preferred(problem.nearest, current, defaults)
-    yield from moves(current, named((problem,)), defaults, dataset_size)
+    yield from moves(current, named((problem,)), defaults, dataset_size, whole_rollouts)
 
 
 def _defaults(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Spec | None:
