@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from batchbridge import AdapterEntry, Tells, hookimpl
 
-from batchbridge import hookimpl
-
-if TYPE_CHECKING:
-    from batchbridge import Adapter
-
-
-batchbridge_frameworks = ("easyr1",)
-"""The frameworks of this adapter, so that commands on other frameworks need not ask the hook below. Read by
-`batchbridge.contract.plugins`."""
+TELLS = Tells(
+    programs={r"^verl\.trainer\.main$": 1.0},
+    own=dict.fromkeys(("worker", "worker.actor", "worker.rollout", "data.rollout_batch_size"), 0.6),
+)
+"""The facts by which a configuration is known to be one of EasyR1's."""
 
 
 @hookimpl
-def batchbridge_adapters() -> list[type[Adapter]]:
-    """The adapter of framework `easyr1`."""
-    from batchbridge_easyr1.config import EasyR1Adapter
-
-    return [EasyR1Adapter]
+def batchbridge_adapters() -> list[AdapterEntry]:
+    """The adapter of framework `easyr1`, which is imported when it is needed."""
+    return [AdapterEntry("easyr1", "batchbridge_easyr1.config:EasyR1Adapter", TELLS)]

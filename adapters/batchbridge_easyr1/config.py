@@ -18,6 +18,7 @@ from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, Said, place_of
 from batchbridge.kit.values import shown, spec_of
+from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
@@ -46,6 +47,7 @@ class EasyR1Adapter(PackagedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
     home = "batchbridge_easyr1"
+    tells = TELLS
     framework: ClassVar[str] = "easyr1"
     title = "EasyR1"
     codes = CODES
@@ -64,19 +66,6 @@ class EasyR1Adapter(PackagedAdapter):
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     outside = "batchbridge_easyr1.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-
-    def detect(self, source: Source) -> float:
-        """Certain for its own command; else by its own key names."""
-        if source.native is not None:
-            return 0.0
-        if ENTRY in source.argv:
-            return 1.0
-        keys = {key for key in source.values if isinstance(key, str)}
-        keys |= {
-            f"{key}.{inner}" for key, value in source.values.items() if isinstance(value, Mapping) for inner in value
-        }
-        telling = {tables.PROMPTS, "worker.actor", "worker.rollout"}
-        return min(0.95, 0.6 * len(keys & telling) + 0.6 * any(key.startswith(("worker.",)) for key in keys))
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""

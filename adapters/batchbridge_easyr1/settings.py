@@ -26,6 +26,7 @@ DATA, ACTOR, ROLLOUT = "data.", "worker.actor.", "worker.rollout."
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 PROMPTS, MINI_ROLLOUT = f"{DATA}rollout_batch_size", f"{DATA}mini_rollout_batch_size"
 GROUP, BATCH = f"{ROLLOUT}n", f"{ACTOR}global_batch_size"
+ENGINE_TOKENS = f"{ROLLOUT}max_num_batched_tokens"
 MICRO = f"{ACTOR}micro_batch_size_per_device_for_update"
 FORWARD = f"{ACTOR}micro_batch_size_per_device_for_experience"
 BOUND = f"{ACTOR}max_grad_norm"
@@ -107,7 +108,7 @@ SETTINGS = (
     Key(f"{ACTOR}padding_free", BOOL, False, versions="<0.3.1"),
     Key(f"{ACTOR}padding_free", BOOL, True, versions=">=0.3.1"),
     Key(f"{ACTOR}fsdp.enable_cpu_offload", BOOL, False),
-    Key(f"{ROLLOUT}max_num_batched_tokens", INT, 8192),
+    Key(ENGINE_TOKENS, INT, 8192),
     Key("trainer.critic_warmup", INT, 0),
     Key(MAX_TRIES, INT, 20, versions=">=0.3.1"),
     Key(CRITIC_BATCH, INT, 256),

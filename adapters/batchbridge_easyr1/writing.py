@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from batchbridge import Spec
+from batchbridge.kit import divisors
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems, nodes_and_gpus
@@ -48,6 +50,8 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     groups, whole = f"easyr1 counts whole groups of {group}", group > 0 and (completions or 0) % group == 0
     if problems.given(completions, path) and problems.fits(whole, path, groups):
         values[names.BATCH] = (completions or 0) // group
+    filters, has = ("replace_zero_variance", "none"), "easyr1 has none and replace_zero_variance"
+    problems.fits(rollout.group_filter in filters, "rollout.group_filter", has, filters)
     values[names.FILTER] = rollout.group_filter == "replace_zero_variance"
     if values[names.FILTER]:
         values[names.FILTER_LOW], values[names.FILTER_HIGH] = ALIKE
@@ -61,9 +65,13 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         _write_schedule(carried.lr_schedule, values, problems)
     values |= micro_batch_settings(spec, problems)
     baseline, scale = spec.advantage.baseline, spec.advantage.scale
-    estimators = [name for name, row in ESTIMATORS.items() if row[:2] == (baseline, scale)]
+    known = {name: row for name, row in ESTIMATORS.items() if name != "gae"}  # which cannot run: BB-EZR1-024
+    estimators = [name for name, row in known.items() if row[:2] == (baseline, scale)]
     none_such = f"advantage.baseline = {baseline} with scale = {scale}: easyr1 has none such"
-    if problems.need(bool(estimators), none_such, "advantage.baseline"):
+    alone = rollout.completions_per_prompt == 1  # no group to compare with
+    near = sorted(known.values(), key=lambda row: (alone and row[0] != "none", row[1] != scale, row[0] != baseline))
+    ways = ({"advantage.baseline": row[0], "advantage.scale": row[1]} for row in near)
+    if problems.need(bool(estimators), none_such, "advantage.baseline", nearest=ways):
         values[names.ESTIMATOR] = estimators[0]
     _write_objective(spec, values, problems)
     problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed")
@@ -92,20 +100,32 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     micro, carried, shared = spec.micro_batch, spec.carried, spec.topology.context_parallel
     values: dict[str, Any] = {names.DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
+    longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
+    if longest > settings_of(NEWEST)[names.ENGINE_TOKENS].default:  # vLLM has to take the longest sequence at a time
+        values[names.ENGINE_TOKENS] = longest
     if micro.tokens_per_device is not None:
-        longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
         budgets = _budgets(spec)
         said = ", ".join(f"{path} = {value}" for path, value in budgets.items())
         by = f", over {shared} devices" if shared > 1 else ""
         whole = all(value * shared % longest < shared for value in budgets.values())
         multiples = f"{said}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}"
-        problems.need(whole, multiples, *budgets)
+        near = {path: _near_budget(value, longest, spec) for path, value in budgets.items()}
+        problems.need(whole, multiples, *budgets, nearest=(near,))
         size, forward = micro.tokens_per_device * shared // longest, micro.forward_tokens_per_device
         forward = None if forward is None else forward * shared // longest
     is_open = "micro_batch is open: easyr1 needs a size or a token budget"
     if problems.need(size is not None, is_open, "micro_batch.completions_per_device"):
         values[names.MICRO], values[names.FORWARD] = size, size if forward is None else forward
     return values
+
+
+def _near_budget(tokens: int, longest: int, spec: Spec) -> int:
+    """The nearest budget that is a number of the longest sequences, which divides what each device trains on."""
+    shared, devices = spec.topology.context_parallel, spec.topology.data_parallel_size
+    step, rollout = spec.optimizer_step.completions_per_step or 0, spec.completions_per_rollout or 0
+    share = math.gcd(step, rollout) // devices
+    sequences = min(divisors(share) if share >= 1 else [1], key=lambda size: abs(size * longest - tokens * shared))
+    return -(-sequences * longest // shared)
 
 
 def _budgets(spec: Spec) -> dict[str, int]:
@@ -119,7 +139,7 @@ _SURROGATES = dict.fromkeys(row[0] for row in LOSS_TYPES.values())
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     types = {name: row[1] for name, row in LOSS_TYPES.items() if row[0] == (objective.surrogate or "ppo")}
-    if problems.fits(bool(types), "objective.surrogate", f"easyr1 has {', '.join(_SURROGATES)}"):
+    if problems.fits(bool(types), "objective.surrogate", f"easyr1 has {', '.join(_SURROGATES)}", _SURROGATES):
         fitting = [name for name, level in types.items() if level == objective.ratio_level]
         values[names.LOSS_TYPE] = [*fitting, *types][0]
     place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")

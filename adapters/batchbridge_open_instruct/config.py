@@ -18,6 +18,7 @@ from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems
+from batchbridge_open_instruct import TELLS
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
@@ -28,6 +29,7 @@ class OpenInstructAdapter(PackagedAdapter):
     """Framework `open_instruct`: grpo_fast.py, grpo.py, and the older ppo_vllm_thread_ray_gtrl.py."""
 
     home = "batchbridge_open_instruct"
+    tells = TELLS
     framework: ClassVar[str] = "open_instruct"
     codes = Codes("BB-OI-001", "BB-OI-002", "BB-OI-005", "BB-OI-003", "BB-OI-004", "BB-OI-007")
     no_configuration = "BB-OI-006"
@@ -42,16 +44,6 @@ class OpenInstructAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-
-    def detect(self, source: Source) -> float:
-        """Certain where the command starts one of the scripts; else by key names."""
-        if source.native is not None:
-            return 0.0
-        if program := _program(source.argv[:4]):
-            known = program.name in SCRIPTS and (program.name != GRPO or str(program.parent).endswith("open_instruct"))
-            return 0.99 if known or program.name == _OLD_GRPO else 0.0
-        keys = {key for key in source.values if isinstance(key, str)}
-        return min(0.9, 0.4 * len(keys & _TELLING))
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """The checkout that is asked for, by its date."""
@@ -195,13 +187,6 @@ class OpenInstructAdapter(PackagedAdapter):
 
 
 _OLD_GRPO = "grpo_vllm_thread_ray_gtrl.py"
-_TELLING = frozenset(
-    {
-        *("num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node", "async_steps"),
-        *("local_mini_batch_size", "local_rollout_batch_size", "actor_num_gpus_per_node", "number_samples_per_prompt"),
-        *("advantage_normalization_type", "pack_length", "filter_zero_std_samples"),
-    }
-)
 _PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cliprange"})
 
 

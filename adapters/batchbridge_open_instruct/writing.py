@@ -79,15 +79,32 @@ def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems)
 def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
     completions, parts = spec.completions_per_rollout, step.parts_per_rollout or 1
-    problems.fits(
-        step.parts_per_rollout is not None or step.completions_per_step == completions,
-        "optimizer_step.completions_per_step",
-        f"a step trains on a whole rollout ({completions} completions), or on a number of parts (num_mini_batches)",
+    path, said = "optimizer_step.completions_per_step", step.completions_per_step
+    as_parts = max(round((completions or 0) / said), 1) if said else 1
+    problems.need(
+        step.parts_per_rollout is not None or said == completions,
+        f"{path} = {said}: a step trains on a whole rollout ({completions} completions), or on a number of parts "
+        "(num_mini_batches)",
+        path,
+        nearest=({path: None, "optimizer_step.parts_per_rollout": as_parts},),
     )
+    longest = (carried.max_prompt_tokens or 256) + (carried.max_completion_tokens or 256)
+    budget = {
+        "micro_batch.completions_per_device": None,
+        "micro_batch.tokens_per_device": longest * (spec.micro_batch.completions_per_device or 1),
+        "micro_batch.cap": "hard",
+    }
     problems.need(
         spec.micro_batch.tokens_per_device is not None,
         "micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget",
         "micro_batch.tokens_per_device",
+        nearest=(budget,),
+    )
+    tokens = spec.micro_batch.tokens_per_device
+    holds_one = f"micro_batch.tokens_per_device = {tokens}: pack_length holds the longest sequence, {longest} tokens"
+    fits = tokens is None or tokens >= longest
+    problems.need(
+        fits, holds_one, "micro_batch.tokens_per_device", nearest=({"micro_batch.tokens_per_device": longest},)
     )
     on = objective.kl_placement not in ("none", None)
     values: dict[str, Any] = {

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge_trl import TELLS as TRL
 
-from batchbridge import hookimpl
-
-if TYPE_CHECKING:
-    from batchbridge import Adapter
-
-
-batchbridge_frameworks = ("open_r1",)
-"""The frameworks of this adapter, so that commands on other frameworks need not ask the hook below. Read by
-`batchbridge.contract.plugins`."""
+TELLS = Tells(
+    programs={
+        r"\A(.*\n)?.*open_r1/grpo\.py$": 0.97,
+        r"\A(.*\n)?.*open_r1/sft\.py$": 0.95,
+    },
+    # No TRL script takes these, and published recipes hold them.
+    own=dict.fromkeys(
+        (
+            *("dataset_prompt_column", "code_language", "benchmarks", "hub_model_revision"),
+            "code_eval_test_batch_size",
+        ),
+        0.1,
+    ),
+    file_option="config",
+    classes=(("open_r1.", ""), ("open_r1.", "GRPOConfig")),
+    upon=TRL,
+)
+"""The facts by which a configuration is known to be one of Open-R1's, and not TRL's."""
 
 
 @hookimpl
-def batchbridge_adapters() -> list[type[Adapter]]:
-    """The adapter of framework `open_r1`."""
-    from batchbridge_open_r1.config import OpenR1Adapter
-
-    return [OpenR1Adapter]
+def batchbridge_adapters() -> list[AdapterEntry]:
+    """The adapter of framework `open_r1`, which is imported when it is needed."""
+    return [AdapterEntry("open_r1", "batchbridge_open_r1.config:OpenR1Adapter", TELLS)]

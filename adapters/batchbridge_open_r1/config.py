@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from batchbridge import Source
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT, MAPPING, OPTIONAL_TEXT, TEXT, TEXTS
+from batchbridge_open_r1 import TELLS
 from batchbridge_trl import settings as trl
-from batchbridge_trl.config import TrlAdapter, keys_in
+from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.tables import Group
 
 OWN = Group(
@@ -56,17 +56,12 @@ OWN = Group(
 )
 """Keys that Open-R1 adds to TRL's."""
 
-_UNMISTAKABLE = frozenset(
-    {"dataset_prompt_column", "code_language", "benchmarks", "hub_model_revision", "code_eval_test_batch_size"}
-)
-"""Keys that no TRL script takes and that published recipes hold."""
-
 
 class OpenR1Adapter(TrlAdapter):
     """Framework `open_r1`: recipes of huggingface/open-r1; its version is TRL's."""
 
     framework: ClassVar[str] = "open_r1"
-    constructors: ClassVar[tuple[str, ...]] = ("open_r1.*GRPOConfig",)
+    tells = TELLS
     groups: ClassVar[tuple[Group, ...]] = (
         OWN,
         *trl.TRAINER_GROUPS,
@@ -74,18 +69,6 @@ class OpenR1Adapter(TrlAdapter):
         trl.MODEL_CONFIG,
         trl.ENVIRONMENT,
     )
-
-    def detect(self, source: Source) -> float:
-        """The certainty that TRL's adapter has, raised where a key is Open-R1's own, and lowered elsewhere."""
-        if source.native is not None:
-            return 1.0 if any(cls.__module__.startswith("open_r1.") for cls in type(source.native).__mro__) else 0.0
-        if any(word.endswith("open_r1/grpo.py") for word in source.argv[:2]):
-            return 0.97
-        if any(word.endswith("open_r1/sft.py") for word in source.argv[:2]):
-            return 0.95
-        if not (likely := super().detect(source)):
-            return 0.0
-        return min(1.0, likely + 0.1) if _UNMISTAKABLE & keys_in(source) else likely / 2
 
     def owns(self, trainer: object) -> bool:
         """Whether a trainer is Open-R1's: none is, it trains with TRL's `GRPOTrainer`, which TRL's adapter takes."""

@@ -17,9 +17,10 @@ from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
+from batchbridge_openrlhf import TELLS
 from batchbridge_openrlhf import settings as tables
 from batchbridge_openrlhf.facts import Facts
-from batchbridge_openrlhf.given import Running, given_of, is_bare, names_in, other_program, program_of, wrong_value
+from batchbridge_openrlhf.given import Running, given_of, names_in, other_program, wrong_value
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import sizes_of
@@ -30,6 +31,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     """Framework `openrlhf`: `openrlhf.cli.train_ppo_ray`."""
 
     home = "batchbridge_openrlhf"
+    tells = TELLS
     framework: ClassVar[str] = "openrlhf"
     codes = Codes("BB-ORL-001", "BB-ORL-002", "BB-ORL-007", "BB-ORL-003", "BB-ORL-004", "BB-ORL-009")
     no_configuration = "BB-ORL-006"
@@ -57,21 +59,6 @@ class OpenRlhfAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-
-    def detect(self, source: Source) -> float:
-        """The certainty: full for a command that starts the trainer; else by option names that are OpenRLHF's own."""
-        if source.native is not None:
-            return 0.0
-        if source.argv and program_of(source.argv) is not None:
-            return 1.0
-        if source.argv and not is_bare(source.argv):
-            return 0.9 if other_program(source.argv) else 0.0
-        names = set(names_in(source))
-        known = names & tables.spellings().keys()
-        if not known:
-            return 0.0
-        own = {name for name in known if "." in name or name in _TELLING}
-        return min(0.95, (0.4 * len(own) + 0.05 * len(known)) * (0.5 + 0.5 * len(known) / len(names)))
 
     def is_configuration(self, native: object) -> bool:
         """A trainer's own arguments."""
@@ -199,14 +186,6 @@ class OpenRlhfAdapter(PackagedAdapter):
 
 
 ORDERED = "openrlhf leaves the order open; a wrapped run is ordered by it"
-_TELLING = frozenset(
-    {
-        *("rollout_batch_size", "micro_rollout_batch_size", "micro_train_batch_size", "n_samples_per_prompt"),
-        *("num_episodes", "init_kl_coef", "actor_num_gpus_per_node", "advantage_estimator", "zero_stage"),
-        *("vllm_num_engines", "colocate_all_models", "generate_max_len", "use_dynamic_batch", "remote_rm_url"),
-    }
-)
-"""Flat names that say OpenRLHF by themselves; dotted ones do so anyway."""
 
 
 def _finding(

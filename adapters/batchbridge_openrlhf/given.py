@@ -15,13 +15,10 @@ from batchbridge import Source, Where
 from batchbridge.kit import command_line
 from batchbridge.kit.command_line import CommandLine, Takes
 from batchbridge.kit.records import dataclass
+from batchbridge_openrlhf import OTHER_PROGRAM, TRAINER
 from batchbridge_openrlhf.settings import Option
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
-PROGRAM = re.compile(r"(^|[./])train_ppo_ray(\.py)?$")
-"""The pattern of a word that names the trainer in a command: a module or a file."""
-OTHER_PROGRAM = re.compile(r"(^|[./])openrlhf[./]cli[./]\w+(\.py)?$")
-"""OpenRLHF's other programs, which train by other rules."""
 _TAKES = {
     **dict.fromkeys(("pair", "texts"), Takes(2)),
     "floats": Takes(None, least=1),
@@ -65,12 +62,12 @@ def given_of(source: Source, options: Mapping[str, Option]) -> Given | None:
 
 def program_of(argv: Sequence[str]) -> int | None:
     """Index of the word that names the trainer."""
-    return next((index for index, word in enumerate(argv) if PROGRAM.search(word)), None)
+    return next((index for index, word in enumerate(argv) if re.search(TRAINER, word)), None)
 
 
 def other_program(argv: Sequence[str]) -> str | None:
     """The word that names another program of OpenRLHF."""
-    return next((word for word in argv if OTHER_PROGRAM.search(word)), None)
+    return next((word for word in argv if re.search(OTHER_PROGRAM, word)), None)
 
 
 def is_bare(argv: Sequence[str]) -> bool:

@@ -40,7 +40,8 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     said = spec.values
     for path, wanted in {**{path: value for path, (value, _) in meaning.FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
-        problems.fits(said[path] in allowed, path, f"openrlhf has only {' or '.join(map(str, allowed))}")
+        only = f"openrlhf has only {' or '.join(map(str, allowed))}"
+        problems.fits(said[path] in allowed, path, only, allowed)
     return values
 
 
@@ -106,13 +107,15 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
         problems.need(spec.values[path] is not None, f"{path} is open: openrlhf needs a number", path)
     if holds(meaning.UNSEEDED, version):
-        problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)")
+        problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)", (None,))
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
     filters = rollout.group_filter == "replace_zero_variance"
     values |= {names.FILTER: True, names.RANGE: ALIKE} if filters else {}
     only = "openrlhf has only none or replace_zero_variance, or bounds of mean scores that the spec does not hold"
-    problems.fits(filters or rollout.group_filter == "none", "rollout.group_filter", only)
+    problems.fits(
+        filters or rollout.group_filter == "none", "rollout.group_filter", only, ("replace_zero_variance", "none")
+    )
     several = world > _DEVICES_PER_NODE and world % _DEVICES_PER_NODE == 0
     values |= {
         names.NODES: world // _DEVICES_PER_NODE if several else 1,
@@ -155,13 +158,17 @@ def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     policy = spec.loss.policy
     modes = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
     known = policy.aggregation in modes
-    if not problems.fits(known, "loss.policy.aggregation", "openrlhf has token_mean and sequence_mean"):
+    if not problems.fits(known, "loss.policy.aggregation", "openrlhf has token_mean and sequence_mean", modes):
         return
     if spec.objective.ratio_level != "sequence":
         values["actor.loss_agg_mode"] = modes[policy.aggregation]
     for path, term in (("loss.kl", spec.loss.kl), ("loss.entropy", spec.loss.entropy)):
-        by_token = term in (None, LossTerm(aggregation="token_mean"))
-        problems.need(by_token, f"{path}: openrlhf averages this term over tokens of the optimizer step", path)
+        has = (None, LossTerm(aggregation="token_mean"))
+        text = f"{path}: openrlhf averages this term over tokens of the optimizer step"
+        problems.need(term in has, text, path, nearest=({path: one} for one in has))
+
+
+_OF_GROUPS = ("group_mean", "leave_one_out")
 
 
 def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
@@ -171,7 +178,12 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
     plain = [row for row in known if (row.baseline, row.scale, scale) == (baseline, "batch", "none")]
     has = ", ".join(f"{row.baseline} with {row.scale}" for row in known)
     reason = f"advantage.baseline = {baseline} with scale = {scale}: openrlhf has {has}"
-    if problems.need(bool(same or plain), reason, "advantage.baseline", "advantage.scale"):
+    alone = spec.rollout.completions_per_prompt == 1  # no group to compare with
+    ways = sorted(
+        known, key=lambda row: (alone and row.baseline in _OF_GROUPS, row.baseline != baseline, row.scale != scale)
+    )
+    near = [{"advantage.baseline": row.baseline, "advantage.scale": row.scale} for row in ways]
+    if problems.need(bool(same or plain), reason, "advantage.baseline", "advantage.scale", nearest=near):
         values[names.ESTIMATOR] = (same or plain)[0].name
         values["algo.advantage.no_std_norm"] = not same
 
@@ -179,7 +191,7 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
 def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     only = "openrlhf has ppo, with a ratio of tokens or sequences (gspo)"
-    problems.fits(objective.surrogate in ("ppo", None), "objective.surrogate", only)
+    problems.fits(objective.surrogate in ("ppo", None), "objective.surrogate", only, ("ppo",))
     low, high = objective.clip_low, objective.clip_high
     both = "objective.clip_low and clip_high: openrlhf needs both or none"
     if problems.need((low is None) == (high is None), both, "objective.clip_low"):
@@ -205,11 +217,11 @@ def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     if objective.kl_estimator is not None:
         name, _, unbiased = objective.kl_estimator.partition("_")
         known = name in ("k1", "k2", "k3") and unbiased in ("", "unbiased_gradient")
-        if problems.fits(known, "objective.kl_estimator", "openrlhf has k1, k2 and k3"):
+        if problems.fits(known, "objective.kl_estimator", "openrlhf has k1, k2 and k3", ("k3", "k2", "k1")):
             values["algo.kl.estimator"] = name
             values["algo.kl.unbiased_gradient"] = bool(unbiased)
     clamp = f"openrlhf holds the estimate within {meaning.KL_CLAMP:g}"
-    problems.fits(objective.kl_clamp in (None, meaning.KL_CLAMP), "objective.kl_clamp", clamp)
+    problems.fits(objective.kl_clamp in (None, meaning.KL_CLAMP), "objective.kl_clamp", clamp, (None, meaning.KL_CLAMP))
 
 
 def _correction(text: str, version: str, values: dict[str, Any], problems: Problems) -> None:

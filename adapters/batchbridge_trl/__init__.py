@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from batchbridge import AdapterEntry, Tells, hookimpl
 
-from batchbridge import hookimpl
+OF_SFT = frozenset(
+    {
+        *("packing", "packing_strategy", "eval_packing", "max_seq_length", "dataset_text_field"),
+        *("completion_only_loss", "assistant_only_loss"),
+    }
+)
+"""Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
 
-if TYPE_CHECKING:
-    from batchbridge import Adapter
-
-
-batchbridge_frameworks = ("trl",)
-"""The frameworks of this adapter, so that commands on other frameworks need not ask the hook below. Read by
-`batchbridge.contract.plugins`."""
+_PYTHON = r"\A(.*python[^/\n]*\n)?"
+TELLS = Tells(
+    programs={
+        # Its parser takes TRL's settings and nothing else.
+        rf"{_PYTHON}((.*/)?trl\ngrpo$|-m\ntrl\.scripts\.grpo$|.*trl/scripts/grpo\.py$)": 0.97,
+        # Below what is certain: in a script, a GRPO command beside it is the one that is meant.
+        rf"{_PYTHON}((.*/)?trl\nsft$|-m\ntrl\.scripts\.sft$|.*(trl/scripts|open_r1)/sft\.py$)": 0.9,
+    },
+    own=dict.fromkeys(
+        (
+            *("num_generations", "steps_per_generation", "generation_batch_size"),
+            *("scale_rewards", "max_completion_length"),
+        ),
+        0.35,
+    ),
+    shared=dict.fromkeys(
+        (
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "num_train_epochs"),
+            *("max_steps", "learning_rate", "per_device_eval_batch_size", "loss_type", "epsilon_high", "beta"),
+            *("use_vllm", "reward_funcs"),
+        ),
+        0.1,
+    ),
+    most=0.9,
+    of_other_programs=OF_SFT,
+    file_option="config",
+    classes=(("trl.", "GRPOConfig"), ("unsloth", "GRPOConfig"), ("", "UnslothGRPOConfig")),
+)
+"""The facts by which a configuration is known to be one of TRL's GRPO."""
 
 
 @hookimpl
-def batchbridge_adapters() -> list[type[Adapter]]:
-    """The adapter of framework `trl`."""
-    from batchbridge_trl.config import TrlAdapter
-
-    return [TrlAdapter]
+def batchbridge_adapters() -> list[AdapterEntry]:
+    """The adapter of framework `trl`, which is imported when it is needed."""
+    return [AdapterEntry("trl", "batchbridge_trl.config:TrlAdapter", TELLS)]

@@ -15,12 +15,12 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
+from batchbridge_trl import TELLS, unsloth
 from batchbridge_trl import settings as tables
-from batchbridge_trl import unsloth
 from batchbridge_trl.given import given_of, handed_on, printable, program_of, script_of_ones_own, shown, wrong_value
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of, starts
-from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, GENERATIONS, MICRO, PASSES, STEPS, sizes_of
+from batchbridge_trl.recipe import not_judged, recipe_of
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, MICRO, STEPS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import Group, settings_of, versions_of
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
@@ -45,17 +45,12 @@ class TrlAdapter(PackagedAdapter):
     runtime = "batchbridge_trl.runtime:RUNTIME"
     reports = "batchbridge_trl.reporting:report"
     packs = True
-    constructors: ClassVar[tuple[str, ...]] = (
-        "trl.*GRPOConfig",
-        "GRPOConfig",
-        "*UnslothGRPOConfig",
-        "unsloth*.GRPOConfig",
-    )
     texts = "batchbridge_trl.texts:TEXTS"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
     outside = "batchbridge_trl.outside:OUTSIDE"
+    tells = TELLS
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
 
@@ -71,19 +66,6 @@ class TrlAdapter(PackagedAdapter):
             "trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer",
             "transformers.trainer": "batchbridge_trl.launched:forks",
         }
-
-    def detect(self, source: Source) -> float:
-        """Certain for a config object; else by GRPO's own key names, also of a recipe that a command names."""
-        if source.native is not None:
-            return 1.0 if self.is_configuration(source.native) else 0.0
-        if starts(source.argv, "grpo"):  # whose parser takes TRL's settings and nothing else
-            return 0.97
-        if fine_tunes(source.argv):
-            return 0.9  # below what is certain: in a script, a GRPO command beside it is the one that is meant
-        keys = keys_in(source)
-        if keys & OF_SFT and keys & _HELPING and not keys & _TELLING:
-            return 0.5  # just enough to be told that it is no GRPO recipe, where nobody else claims it
-        return min(0.9, 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING))
 
     def is_configuration(self, native: object) -> bool:
         """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
@@ -246,35 +228,8 @@ class TrlAdapter(PackagedAdapter):
         )
 
 
-_TELLING = frozenset({GENERATIONS, STEPS, BATCH, "scale_rewards", "max_completion_length"})
-_HELPING = frozenset(
-    {
-        *(
-            MICRO,
-            ACCUMULATION,
-            PASSES,
-            "loss_type",
-            "num_train_epochs",
-            "max_steps",
-            "epsilon_high",
-            "beta",
-            "use_vllm",
-        ),
-        *("reward_funcs", "learning_rate", "per_device_eval_batch_size"),
-    }
-)
 _DECIDING = frozenset({*FIELDS.values(), "loss_type", "scale_rewards", "importance_sampling_level"})
 """Keys without which nothing about batches can be said."""
-
-
-def keys_in(source: Source) -> set[str]:
-    """The keys of a source, at the top; with those of the recipe that a command names, where it is one of GRPO."""
-    own, recipe, _ = recipe_of(source)
-    mine, named = (
-        {key.partition(".")[0].replace("-", "_") for key in values if isinstance(key, str)}
-        for values in (own.values, recipe.values if recipe else ())
-    )
-    return mine | named if named & _TELLING else mine
 
 
 def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:

@@ -10,15 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from batchbridge import Finding, Fix, Source, Where
 from batchbridge.kit import load_source, near_file
+from batchbridge_trl import OF_SFT
 
 KEY = "config"
-OF_SFT = frozenset(
-    {
-        *("packing", "packing_strategy", "eval_packing", "max_seq_length", "dataset_text_field"),
-        *("completion_only_loss", "assistant_only_loss"),
-    }
-)
-"""Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
 OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
 """Keys of Open-R1's PassRateScriptArguments. Source: open-r1 1416fa0 scripts/pass_rate_filtering."""
 _OF_GRPO = frozenset(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Source
-from batchbridge.kit import load_source, near_file, python_text
+from batchbridge.kit import load_source, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
@@ -135,6 +135,8 @@ def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
 
 def _tree(script: str, beside: Path | None) -> ast.Module | None:
     """A script as it is parsed; None: it is not here, or no Python."""
+    from batchbridge.kit import python_text
+
     path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     try:
         return None if path is None else ast.parse(python_text(path))

@@ -35,7 +35,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     _write_objective(spec, values, problems, version)
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
-        problems.fits(said.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}")
+        problems.fits(said.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}", wanted)
     for path, value in said.items():
         fits = not isinstance(value, int) or not too_large(value)
         problems.fits(fits, path, f"trl takes integers of at most {LARGEST:,} in size")
@@ -103,7 +103,7 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     values[BATCH] = prompts * spec.rollout.completions_per_prompt
     for name, amount, fields in (
         ("optimizer_step.completions_per_step", completions, ("optimizer_step.completions_per_step",)),
-        ("completions per rollout", values[BATCH], ()),
+        ("completions per rollout", values[BATCH], ("rollout.prompts_per_rollout",)),
     ):
         below = amount // per_micro_step * per_micro_step if per_micro_step else 0
         problems.need(
@@ -139,6 +139,12 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         + ", ".join(dict.fromkeys(f"{loss.aggregation} with {loss.surrogate}" for loss in known)),
         "loss.policy.aggregation",
         "objective.surrogate",
+        nearest=(
+            {"loss.policy.aggregation": loss.aggregation, "objective.surrogate": loss.surrogate}
+            for loss in sorted(
+                known, key=lambda loss: (loss.surrogate != surrogate, loss.aggregation != policy.aggregation)
+            )
+        ),
     ):
         values["loss_type"] = names[0]
     constant, limit = policy.constant, spec.carried.max_completion_tokens
@@ -152,7 +158,7 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         if constant is not None:
             values["max_completion_length"] = constant
     else:
-        problems.fits(constant is None, "loss.policy.constant", f"{policy.aggregation} has none")
+        problems.fits(constant is None, "loss.policy.constant", f"{policy.aggregation} has none", (None,))
 
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
@@ -168,22 +174,26 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
             del lacking["clip_high"]
         for name, has in lacking.items():
             reason = f"objective.{name}: trl's {surrogate} has {has}"
-            problems.need(getattr(objective, name) is None, reason, f"objective.{name}")
+            path = f"objective.{name}"
+            problems.need(getattr(objective, name) is None, reason, path, nearest=({path: None},))
     if surrogate == "cispo":
         reason = "objective.clip_high is off: trl's cispo always clips"
         if problems.need(objective.clip_high is not None, reason, "objective.clip_high"):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
     values.setdefault("beta", 0.0)
-    problems.fits(objective.kl_placement != "reward", "objective.kl_placement", "trl has KL in the loss only")
+    problems.fits(
+        objective.kl_placement != "reward", "objective.kl_placement", "trl has KL in the loss only", ("loss",)
+    )
     problems.need(
         objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
         f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
         "a KL term exactly when the coefficient is not 0",
         "objective.kl_placement",
+        nearest=({"objective.kl_placement": "loss" if values["beta"] else "none"},),
     )
     if objective.kl_estimator is not None:
         known = objective.kl_estimator in ("k3", "k3_times_ratio")
-        problems.fits(known, "objective.kl_estimator", "trl has k3 and k3_times_ratio")
+        problems.fits(known, "objective.kl_estimator", "trl has k3 and k3_times_ratio", ("k3", "k3_times_ratio"))
         values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
     values.setdefault("entropy_coef", 0.0)
     if objective.sampler_correction is not None:
@@ -230,7 +240,9 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
     precision = carried.precision
-    if precision is not None and problems.fits(precision in flags, "carried.precision", "trl has fp32, bf16 and fp16"):
+    if precision is not None and problems.fits(
+        precision in flags, "carried.precision", "trl has fp32, bf16 and fp16", flags
+    ):
         values["bf16"], values["fp16"] = flags[precision]
     values["sync_ref_model"] = carried.reference_sync_steps is not None
     if carried.reference_sync_steps is not None:

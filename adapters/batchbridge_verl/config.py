@@ -13,11 +13,12 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.omegaconf_said import as_given
 from batchbridge.kit.values import spec_of
+from batchbridge_verl import CONFIGS, TELLS
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
-from batchbridge_verl.given import CODES, CONFIGS, ENTRIES, NATIVELY, PROGRAM, refused_fields, unknown_keys
+from batchbridge_verl.given import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
@@ -29,6 +30,7 @@ class VerlAdapter(PackagedAdapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
     home = "batchbridge_verl"
+    tells = TELLS
     framework: ClassVar[str] = "verl"
     packs = True
     title = "verl"
@@ -55,21 +57,6 @@ class VerlAdapter(PackagedAdapter):
     # penalty in another place, a group size of the V0 trainer. Source: `PLANNED`, `SETTABLE`, `REFUSALS` of `runtime`.
     outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
-
-    def detect(self, source: Source) -> float:
-        """Certain for a command that starts one of verl's trainers; else by its own key names."""
-        if source.native is not None:
-            return 0.0
-        module, _ = PROGRAM.words_after_entry(source.argv)
-        if module in ENTRIES:
-            return 1.0
-        keys = _keys(source)
-        if module is not None and PROGRAM.is_not_read(module):
-            return 0.4
-        score = 0.9 * ("actor_rollout_ref" in keys) + 0.4 * bool(keys & {"data.train_batch_size"})
-        if "defaults" in source.values and isinstance(source.values["defaults"], list):
-            score += 0.5 * any(isinstance(entry, str) and entry in CONFIGS for entry in source.values["defaults"])
-        return min(0.95, score)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
@@ -186,13 +173,6 @@ class VerlAdapter(PackagedAdapter):
 def _at_most(limit: int, prompts: int | None) -> int | None:
     """The prompts of a dataset that are taken; a limit below 1 is none. Source: verl 0.6.1 to 0.9.1 RLHFDataset."""
     return prompts if prompts is None or limit <= 0 else min(limit, prompts)
-
-
-def _keys(source: Source) -> set[str]:
-    """First parts of the keys, and the keys themselves."""
-    plain = {key.lstrip("+~") for key in source.values if isinstance(key, str)}
-    nested = {f"{key}.{inner}" for key, value in source.values.items() if isinstance(value, Mapping) for inner in value}
-    return plain | nested | {key.partition(".")[0] for key in plain}
 
 
 def _engine(told: HydraSaid, version: str) -> str | None:

@@ -11,8 +11,9 @@ from typing import Any
 from batchbridge.kit.file_schema import LEAF, Schema, Words, choice, has, nested, refused, setting
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import anything
+from batchbridge_verl import CONFIGS
 from batchbridge_verl import settings as tables
-from batchbridge_verl.given import CONFIGS, OPEN
+from batchbridge_verl.given import OPEN
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GLOBAL_MICRO, MICRO, MINI
 from batchbridge_verl.settings import ACTOR, CRITIC, ENGINE, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, aggregations, kl_estimators, names_in

@@ -10,9 +10,10 @@ from batchbridge.kit.hydra_said import HydraProgram, HydraSaid
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, as_given
+from batchbridge_verl import CONFIGS, ENTRIES, OTHERS, UNREAD
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
-from batchbridge_verl.run import FULLY_ASYNC, GPUS, GROUP, MINI, NODES, PROMPTS, TOTAL_EPOCHS
+from batchbridge_verl.run import GPUS, GROUP, MINI, NODES, PROMPTS, TOTAL_EPOCHS
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
@@ -21,24 +22,6 @@ NATIVELY = Natively(
     "it is passed on, and fails in a dataclass, an assertion or arithmetic",
     "verl 0.9.1 trainer/config and workers/config",
 )
-ENTRIES: Mapping[str, str] = {
-    "verl.trainer.main_ppo": "main_ppo",
-    "verl.trainer.main_ppo_sync": "main_ppo_sync",
-    "verl.experimental.one_step_off_policy.main_ppo": "one_step_off",
-    "recipe.one_step_off_policy.main_ppo": "one_step_off",
-    "verl.experimental.fully_async_policy.fully_async_main": FULLY_ASYNC,
-}
-"""Modules that start the trainers read here. Source: verl 0.4.0 to 0.9.1."""
-
-CONFIGS: Mapping[str, str | None] = {
-    # shipped configuration -> its engine (None: the default one, or as model_engine says)
-    "ppo_trainer": None,
-    "ppo_megatron_trainer": "megatron",
-    "one_step_off_ppo_trainer": None,
-    "one_step_off_ppo_megatron_trainer": "megatron",
-    "fully_async_ppo_trainer": None,
-    "fully_async_ppo_megatron_trainer": "megatron",
-}
 OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
 """Groups of other entry points, or whose keys users add freely, in a file. A command line needs `+` in these, too."""
 NEEDED = frozenset((NODES, GPUS, PROMPTS, GROUP, MINI, "data.shuffle", TOTAL_EPOCHS))
@@ -47,19 +30,6 @@ main_ppo_v0.py:72, ray_trainer.py:1353 and 1465, v1/trainer_base.py:467 and 819,
 _OVERRIDES = "hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config"
 _BELOW_A_TEACHERS = tuple(f"{key}." for key in BY_KEY if key.startswith("distillation."))
 """Settings of such a group that are read have nothing below them."""
-_FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
-OTHERS: Mapping[str, str] = {
-    "verl.trainer.sft_trainer": _FINE_TUNES,
-    "verl.trainer.fsdp_sft_trainer": _FINE_TUNES,
-    "verl.trainer.main_generation": "generates, and trains nothing",
-    "verl.trainer.main_eval": "evaluates, and trains nothing",
-    "verl.model_merger": "merges checkpoints, and trains nothing",
-}
-UNREAD: Mapping[str, str] = {
-    "recipe.fully_async_policy": "trains while it generates, with sizes of its own, and is in no release",
-    "verl.experimental.vla": "trains robots' models with a trainer of its own, and is not read",
-}
-"""Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
 _CODES = ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089", "BB-VERL-090")
 PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 

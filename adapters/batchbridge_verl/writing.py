@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import MicroBatch, Objective
+from batchbridge.kit import Advantage, MicroBatch, Objective
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_verl import distillation, terms
@@ -56,24 +56,21 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
 def _target(spec: Spec, version: str) -> Target:
     new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
-    able = [engine for engine in tables.engines_of(version) if _can(engine, spec)]
-    split = spec.topology.tensor_parallel > 1 or spec.topology.pipeline_parallel > 1
-    decays = spec.carried.weight_decay_excludes == "biases_and_norms"
-    return Target(version, able[0] if able else "megatron" if split or decays else "fsdp", not new)
+    return Target(version, min(tables.engines_of(version), key=lambda engine: _lacks(engine, spec)), not new)
 
 
-def _can(engine: str, spec: Spec) -> bool:
-    """Whether an engine has the devices, the decay and the schedule of `spec`: what tells the engines apart."""
+def _lacks(engine: str, spec: Spec) -> tuple[bool, bool, bool, bool]:
+    """What of `spec` an engine does not have, of what tells the engines apart, the worst first: the devices, the
+    schedule, the optimizer, the decay."""
     tensor, pipeline, _ = PARALLEL[engine]
     topology, carried = spec.topology, spec.carried
-    if (tensor is None and topology.tensor_parallel > 1) or (pipeline is None and topology.pipeline_parallel > 1):
-        return False
-    excluded = "biases_and_norms" if engine == "megatron" else "nothing"
-    if carried.weight_decay_excludes not in (None, excluded):
-        return False
+    devices = (tensor is None and topology.tensor_parallel > 1) or (pipeline is None and topology.pipeline_parallel > 1)
     schedule = None if carried.lr_schedule is None else carried.lr_schedule.partition(" ")[0]
-    optimizer = carried.optimizer in (None, *terms.OPTIMIZERS[engine].values())
-    return schedule in (None, *terms.SCHEDULES[engine]) and (optimizer or engine == "fsdp")
+    optimizer = carried.optimizer in (None, *terms.OPTIMIZERS[engine].values()) or engine == "fsdp"
+    excluded = "biases_and_norms" if engine == "megatron" else "nothing"
+    # Which parameters are left out of a decay of 0 means nothing.
+    decay = carried.weight_decay == 0 or carried.weight_decay_excludes in (None, excluded)
+    return devices, schedule not in (None, *terms.SCHEDULES[engine]), not optimizer, not decay
 
 
 def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
@@ -115,7 +112,13 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
 def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     order, horizon = spec.order, spec.horizon
     values[f"{ACTOR}shuffle"] = spec.optimizer_step.rollout_shuffle == "completions"
-    filtered = spec.rollout.group_filter == "replace_zero_variance"
+    filters = ("replace_zero_variance", "none") if holds(">=0.9.0", to.version) else ("none",)
+    filtered = (
+        problems.fits(
+            spec.rollout.group_filter in filters, "rollout.group_filter", f"verl has {' and '.join(filters)}", filters
+        )
+        and spec.rollout.group_filter != "none"
+    )
     if filtered:
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
@@ -175,12 +178,14 @@ def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: P
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     policy, modes, advantage = spec.loss.policy, _loss_modes_for(spec.objective), spec.advantage
-    other = next((term for term in (spec.loss.kl, spec.loss.entropy) if term not in (None, policy)), None)
+    terms_of = {"loss.kl": spec.loss.kl, "loss.entropy": spec.loss.entropy}
+    other = next((term for term in terms_of.values() if term not in (None, policy)), None)
     if other is not None and problems.need(
         bool(modes) and modes[0].insists_on(to.version) == policy.aggregation,
         "loss.kl, loss.entropy: verl's are as the policy's term, except beside sapo, geo_mean, and gspo before 0.9.1",
         "loss.kl",
         "loss.entropy",
+        nearest=({path: None for path, term in terms_of.items() if term not in (None, policy)},),
     ):
         policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
     values[f"{ACTOR}loss_agg_mode"] = problems.word(policy.aggregation, "loss.policy.aggregation", terms.AGGREGATIONS)
@@ -192,13 +197,22 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     none_such = f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such"
     if teacher := distillation.written(spec):
         values |= teacher
-    elif problems.need(bool(names), none_such, "advantage.baseline"):
+    elif problems.need(bool(names), none_such, "advantage.baseline", nearest=_advantages_near(advantage)):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
         if terms.ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
             values[tables.SQUARES] = True
+
+
+def _advantages_near(advantage: Advantage) -> Iterator[dict[str, Any]]:
+    """What an estimator has, the same baseline first, then the same scale."""
+    rows = [row for row in terms.ESTIMATORS.values() if not row.open_term]
+    rows.sort(key=lambda row: (row.baseline != advantage.baseline, row.scale not in (None, advantage.scale)))
+    for row in rows:
+        own = advantage.scale if advantage.scale in ("group", "none") else "group"
+        yield {"advantage.baseline": row.baseline, "advantage.scale": row.scale or own}
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
@@ -223,11 +237,13 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
     surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in terms.LOSS_MODES.values())
     others = f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"
-    if problems.need(bool(modes), others, "objective.surrogate"):
+    near = sorted(terms.LOSS_MODES.values(), key=lambda mode: (mode.surrogate != surrogate, mode.surrogate != "ppo"))
+    ways = ({"objective.surrogate": mode.surrogate, "objective.ratio_level": mode.ratio_level} for mode in near)
+    if problems.need(bool(modes), others, "objective.surrogate", nearest=ways):
         values[f"{ACTOR}policy_loss.loss_mode"] = modes[0].name
         for path, bound in (("clip_low", objective.clip_low), ("clip_high", objective.clip_high)):
             if bound is not None:
-                problems.fits(modes[0].clips, f"objective.{path}", f"verl's {surrogate} does not clip")
+                problems.fits(modes[0].clips, f"objective.{path}", f"verl's {surrogate} does not clip", (None,))
                 values[f"{ACTOR}clip_ratio_{path.removeprefix('clip_')}"] = bound
         if dual is not None:
             problems.fits(dual > 1, "objective.dual_clip", "must be above 1")
@@ -239,6 +255,7 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
             f"objective.sampler_correction = {objective.sampler_correction} with old_logprobs = sampler: verl reads no "
             "correction beside bypass_mode",
             "objective.sampler_correction",
+            nearest=({"objective.sampler_correction": None},),
         )
     if objective.sampler_correction is not None:
         match = _CORRECTION.fullmatch(objective.sampler_correction)
@@ -275,5 +292,5 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
         values[factor] = objective.kl_coefficient
     if estimator is not None:
         plain, has = estimator.removesuffix("+"), f"verl has {', '.join(terms.KL_NAMES)}"
-        if problems.fits(plain in terms.KL_NAMES, "objective.kl_estimator", has):
+        if problems.fits(plain in terms.KL_NAMES, "objective.kl_estimator", has, terms.KL_NAMES):
             values[name] = terms.KL_NAMES[plain] + estimator[len(plain) :]

@@ -45,7 +45,7 @@ def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Prob
         values[f"{_OPTIM}lr_warmup_steps"] = steps
     if carried.precision not in (None, "bf16"):
         here = {"fsdp": ("bf16", "fp32", "fp16"), "megatron": ("bf16", "fp16")}.get(to.engine, ("bf16",))
-        problems.fits(carried.precision in here, "carried.precision", _has(to, here))
+        problems.fits(carried.precision in here, "carried.precision", _has(to, here), here)
         parts = ("param_dtype", "reduce_dtype", "buffer_dtype")
         mixed = {f"{ACTOR}fsdp_config.mixed_precision.{part}": carried.precision for part in parts}
         values |= {f"{ACTOR}megatron.dtype": "float16"} if megatron else mixed
@@ -63,10 +63,10 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
         key = optimizer_key(engine, to.version)
         if implementation and engine == "fsdp":
             values[f"{_OPTIM}optimizer_impl"], values[f"{_OPTIM}optimizer"] = implementation, other
-        elif problems.fits(optimizer in names, "carried.optimizer", _has(to, names)) and key is not None:
+        elif problems.fits(optimizer in names, "carried.optimizer", _has(to, names), names) and key is not None:
             values[key] = names[optimizer]
         elif optimizer in names:  # no key names it, and there is one only
-            problems.fits(optimizer == "adamw", "carried.optimizer", "it is adamw")
+            problems.fits(optimizer == "adamw", "carried.optimizer", "it is adamw", ("adamw",))
     betas, epsilon = (carried.beta1, carried.beta2), carried.optimizer_epsilon
     whole = [default if beta is None else beta for beta, default in zip(betas, BETAS, strict=True)]
     if engine == "megatron":
@@ -80,7 +80,7 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
     elif epsilon not in (None, EPSILON):
         takes = optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and engine != "veomni"
         none = f"verl hands none to {optimizer} of its {engine} engine"
-        problems.fits(takes, "carried.optimizer_epsilon", none)
+        problems.fits(takes, "carried.optimizer_epsilon", none, (EPSILON,))
         values[f"{_OVERRIDE}{'adam_eps' if engine == 'megatron' else 'eps'}"] = epsilon
 
 
@@ -93,10 +93,15 @@ def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Pro
         return
     (name, arguments), field = parts, "carried.lr_schedule"
     allowed = SCHEDULES[to.engine]
-    problems.need(name in allowed, f"{field} = {name}: verl's engine has {', '.join(allowed)}", field)
+    problems.need(
+        name in allowed,
+        f"{field} = {name}: verl's engine has {', '.join(allowed)}",
+        field,
+        nearest=({field: one} for one in allowed),
+    )
     key = {"megatron": "lr_decay_style", "torchtitan": "decay_type"}.get(to.engine, "lr_scheduler_type")
     values[f"{_OPTIM}{key}"] = "cosine" if name == "cosine_with_min_lr" else name
     keys = _ARGUMENTS if to.engine == "fsdp" else {}
     unknown = ", ".join(sorted(set(arguments) - set(keys)))
-    problems.need(not unknown, f"{field}: verl has no arguments {unknown}", field)
+    problems.need(not unknown, f"{field}: verl has no arguments {unknown}", field, nearest=({field: name},))
     values |= {f"{_OPTIM}{own}": arguments[name] for name, own in keys.items() if own and name in arguments}

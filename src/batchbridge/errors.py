@@ -16,6 +16,7 @@ What is wrong with a configuration is no exception but a `Finding` of its readin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,14 @@ class Problem:
     """One reason why a framework's configuration cannot say a specification.
 
     `fields` are the canonical fields (`order.seed`, `loss.kl`) that would have to change, the nearest cause first:
-    conversions move exactly those. `reason` is a sentence for a person, and nothing else reads it.
+    conversions move exactly those. `reason` is a sentence for a person, and nothing else reads it. `nearest` are the
+    ways out as data, the nearest first: changes of canonical fields, each of which ends the problem
+    (`{"objective.kl_estimator": "k3"}`). Empty: only the fields are known.
     """
 
     fields: tuple[str, ...]
     reason: str
+    nearest: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):

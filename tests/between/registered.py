@@ -20,6 +20,7 @@ def adapters() -> dict[str, Adapter]:
     found = {}
     for module in ENTRY_POINTS["batchbridge"].values():
         # Not every plugin brings adapters: the history of old versions brings findings.
-        for adapter_class in getattr(importlib.import_module(module), "batchbridge_adapters", list)():
-            found[adapter_class.framework] = adapter_class()
+        for entry in getattr(importlib.import_module(module), "batchbridge_adapters", list)():
+            home, _, name = entry.place.partition(":")
+            found[entry.framework] = getattr(importlib.import_module(home), name)()
     return found

@@ -280,7 +280,9 @@ class KnowsGdpo(NarrowAdapter):
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         other = [name for name in spec.open_terms if name != "advantage: gdpo"]
         if other:
-            raise CannotWrite(self.framework, [Problem(("open_terms",), f"no term {', '.join(other)}")])
+            kept = tuple(name for name in spec.open_terms if name not in other)
+            problem = Problem(("open_terms",), f"no term {', '.join(other)}", ({"open_terms": kept},))
+            raise CannotWrite(self.framework, [problem])
         written = super().write(spec.replace(open_terms=()), framework_version)
         return dataclasses.replace(written, values={**written.values, **({"gdpo": True} if spec.open_terms else {})})
 

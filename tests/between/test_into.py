@@ -77,7 +77,7 @@ def into(framework: str, text: str | bytes, path: Path, source: Reading | None =
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     reading = source or reading_of(plain_spec(**changes), dataset_size=160)
     adapter = adapters()[framework]
-    return convert_into(adapter, convert_to(adapter, reading), path, adapters())
+    return convert_into(adapter, convert_to(adapter, reading), path)
 
 
 def changed(found: Into) -> dict[str, tuple[str, Any]]:

@@ -281,4 +281,6 @@ def test_a_program_behind_a_launcher_that_run_does_not_reach_is_not_enforced(tmp
     (tmp_path / "run.sh").write_text("#!/bin/bash\nsudo python train.py\n")
     source = bb.read(tmp_path / "run.sh", version="1.16.0", world_size=2)
     assert source.verdict == "valid"
-    assert bb.check(tmp_path / "run.sh", version="1.16.0", world_size=2).to_dict()["enforcement"]["verdict"] != "enforced"
+    assert (
+        bb.check(tmp_path / "run.sh", version="1.16.0", world_size=2).to_dict()["enforcement"]["verdict"] != "enforced"
+    )

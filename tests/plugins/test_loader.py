@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,11 +27,11 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 def test_a_plugin_brings_its_adapter(install: Install, load: Load, adapter_source: Source) -> None:
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    assert list(survey.adapters) == ["goodly"]
-    assert isinstance(survey.adapters["goodly"], Adapter)
-    assert survey.providers["goodly"] == "plugin good_plugin (good 1.0)"
-    assert survey.problems == ()
+    registry = load()
+    assert list(registry.survey()) == ["goodly"]
+    assert isinstance(registry.adapter("goodly"), Adapter)
+    assert registry.survey()["goodly"].who == "plugin good_plugin (good 1.0)"
+    assert registry.all_problems() == ()
 
 
 BROKEN_IMPORTS = {
@@ -48,18 +49,18 @@ def test_a_plugin_that_cannot_be_imported_is_named_and_the_others_work(
     source, said = BROKEN_IMPORTS[kind]
     install("bad", source, module="bad_plugin")
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB030"
     assert problem.message.startswith("plugin bad_plugin (bad 1.0) cannot be imported")
     assert said in problem.message
-    assert list(survey.adapters) == ["goodly"]
+    assert list(registry.survey()) == ["goodly"]
 
 
 def test_a_misspelt_hook_is_an_error_with_the_nearest_name(install: Install, load: Load) -> None:
     source = "from batchbridge import hookimpl\n@hookimpl\ndef batchbridge_chek(reading): return ()\n"
     install("typo", source, module="typo_plugin")
-    problem = only(load().survey().problems)
+    problem = only(load().all_problems())
     assert problem.code == "BB032"
     assert problem.message == (
         "plugin typo_plugin (typo 1.0): there is no hook batchbridge_chek; nearest: batchbridge_check"
@@ -70,7 +71,7 @@ def test_all_misspelt_hooks_are_reported(install: Install, load: Load) -> None:
     source = "from batchbridge import hookimpl\n@hookimpl\ndef batchbridge_{0}(): return ()\n"
     install("one", source.format("adapter"), module="one_plugin")
     install("two", source.format("optimizer_stop"), module="two_plugin")
-    assert [problem.code for problem in load().survey().problems] == ["BB032", "BB032"]
+    assert [problem.code for problem in load().all_problems()] == ["BB032", "BB032"]
 
 
 def test_a_hook_with_an_unknown_argument_is_an_error_and_the_others_work(
@@ -79,17 +80,17 @@ def test_a_hook_with_an_unknown_argument_is_an_error_and_the_others_work(
     source = "from batchbridge import hookimpl\n@hookimpl\ndef batchbridge_check(reading, mood): return ()\n"
     install("odd", source, module="odd_plugin")
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB032"
     assert "plugin odd_plugin (odd 1.0)" in problem.message
     assert "mood" in problem.message
-    assert list(survey.adapters) == ["goodly"]
+    assert list(registry.survey()) == ["goodly"]
 
 
 def test_a_hook_that_is_not_marked_is_an_error_because_it_would_never_be_called(install: Install, load: Load) -> None:
     install("bare", "def batchbridge_check(reading): return ()\n", module="bare_plugin")
-    problem = only(load().survey().problems)
+    problem = only(load().all_problems())
     assert problem.message.startswith("plugin bare_plugin (bare 1.0): batchbridge_check is not marked")
 
 
@@ -101,7 +102,7 @@ def test_a_hook_wrapper_is_an_error_because_it_would_never_be_called(install: In
             return (yield)
     """
     install("wrapping", source, module="wrapping_plugin")
-    assert "is a wrapper" in only(load().survey().problems).message
+    assert "is a wrapper" in only(load().all_problems()).message
 
 
 def test_two_distributions_with_one_entry_point_name_are_both_named_and_both_work(
@@ -109,12 +110,12 @@ def test_two_distributions_with_one_entry_point_name_are_both_named_and_both_wor
 ) -> None:
     install("first", adapter_source("one"), module="first_plugin", entry_point="same")
     install("second", adapter_source("two"), module="second_plugin", entry_point="same")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB031"
     assert "first 1.0 (first_plugin)" in problem.message
     assert "second 1.0 (second_plugin)" in problem.message
-    assert list(survey.adapters) == ["one", "two"]
+    assert list(registry.survey()) == ["one", "two"]
 
 
 def test_two_adapters_of_one_framework_are_both_refused_by_name(
@@ -123,12 +124,12 @@ def test_two_adapters_of_one_framework_are_both_refused_by_name(
     install("first", adapter_source("same", "FirstAdapter"), module="first_plugin")
     install("second", adapter_source("same", "SecondAdapter"), module="second_plugin")
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB033"
     assert "first_plugin.FirstAdapter of plugin first_plugin (first 1.0)" in problem.message
     assert "second_plugin.SecondAdapter of plugin second_plugin (second 1.0)" in problem.message
-    assert list(survey.adapters) == ["goodly"]
+    assert list(registry.survey()) == ["goodly"]
 
 
 UNUSABLE = {
@@ -146,11 +147,11 @@ def test_what_is_no_adapter_is_named_and_the_others_work(
     source = f"from batchbridge import hookimpl\n@hookimpl\ndef batchbridge_adapters():\n    {UNUSABLE[kind]}\n"
     install("odd", source, module="odd_plugin")
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB034"
     assert "plugin odd_plugin (odd 1.0)" in problem.message
-    assert list(survey.adapters) == ["goodly"]
+    assert list(registry.survey()) == ["goodly"]
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('boom')", "yield 1; raise ValueError('boom')"])
@@ -161,13 +162,13 @@ def test_a_hook_that_raises_is_named_and_loses_nobody_elses_results(
         "bad", f"from batchbridge import hookimpl\n@hookimpl\ndef batchbridge_adapters():\n    {body}\n", module="bad_p"
     )
     install("good", adapter_source("goodly"), module="good_plugin")
-    survey = load().survey()
-    problem = only(survey.problems)
+    registry = load()
+    problem = only(registry.all_problems())
     assert problem.code == "BB035"
     assert problem.message.startswith(
         "plugin bad_p (bad 1.0): hook batchbridge_adapters failed: ValueError: boom (bad_p.py:"
     )
-    assert list(survey.adapters) == ["goodly"]
+    assert list(registry.survey()) == ["goodly"]
 
 
 def test_one_module_under_two_names_is_registered_once_and_reported(
@@ -175,109 +176,111 @@ def test_one_module_under_two_names_is_registered_once_and_reported(
 ) -> None:
     install("first", adapter_source("one"), module="shared_plugin", entry_point="a")
     install("second", adapter_source("one"), module="shared_plugin", entry_point="b")
-    survey = load().survey()
-    assert only(survey.problems).code == "BB032"
-    assert list(survey.adapters) == ["one"]
+    registry = load()
+    assert only(registry.all_problems()).code == "BB032"
+    assert list(registry.survey()) == ["one"]
 
 
-NAMED = """
-    {source}
-
-    batchbridge_frameworks = {frameworks}
-    del batchbridge_adapters
+LATE = """
+    from batchbridge import AdapterEntry, hookimpl
 
     @hookimpl
     def batchbridge_adapters():
-        import builtins
-        builtins.asked = [*getattr(builtins, "asked", ()), __name__]
-        {body}
+        return [AdapterEntry("lately", "{place}")]
 """
 
 
 @pytest.fixture
-def named(adapter_source: Source, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """Makes a plugin module that names its frameworks beforehand and leaves a trace when it is asked."""
-    monkeypatch.setattr(builtins, "asked", [], raising=False)
+def late(install: Install, adapter_source: Source, site: Path) -> Callable[..., None]:
+    """Installs a plugin whose adapter, of some framework, is imported when `lately` is needed."""
 
-    def source(frameworks: tuple[str, ...], framework: str, body: str = "return [SomeAdapter]") -> str:
-        return NAMED.format(source=adapter_source(framework), frameworks=frameworks, body=body)
+    def install_late(framework: str = "lately", place: str = "late_adapter:SomeAdapter", source: str = "") -> None:
+        (site / "late_adapter.py").write_text(textwrap.dedent(source or adapter_source(framework)), encoding="utf-8")
+        install("late", LATE.format(place=place), module="late_plugin")
 
-    return source
+    return install_late
 
 
-def test_a_plugin_that_names_its_frameworks_is_asked_when_one_is_needed(
-    install: Install, load: Load, adapter_source: Source, named: Source
+def test_an_adapter_with_an_entry_is_imported_when_its_framework_is_needed(
+    install: Install, load: Load, adapter_source: Source, late: Callable[..., None]
 ) -> None:
-    install("late", named(("lately",), "lately"), module="late_plugin")
+    late()
     install("good", adapter_source("goodly"), module="good_plugin")
     registry = load()
-    assert list(registry.survey(("goodly",)).adapters) == ["goodly"]
-    assert builtins.asked == []  # type: ignore[attr-defined]  # see NAMED
-    one = registry.survey(("lately",)).adapters["lately"]
-    assert list(registry.survey().adapters) == ["goodly", "lately"]
-    assert registry.survey(()).adapters["lately"] is one
-    assert builtins.asked == ["late_plugin"]  # type: ignore[attr-defined]
-    assert registry.survey().problems == ()
+    assert registry.adapter("goodly").framework == "goodly"
+    assert list(registry.survey()) == ["goodly", "lately"]
+    assert "late_adapter" not in sys.modules
+    one = registry.adapter("lately")
+    assert "late_adapter" in sys.modules
+    assert dict(plugins._OnUse(registry))["lately"] is one
+    assert registry.all_problems() == ()
 
 
-def test_listing_the_adapters_asks_every_plugin(install: Install, load: Load, named: Source) -> None:
-    install("late", named(("lately",), "lately"), module="late_plugin")
+def test_asking_for_a_framework_that_is_not_there_imports_nothing(load: Load, late: Callable[..., None]) -> None:
+    late()
     shown = plugins._OnUse(load())
     assert "other" not in shown
-    assert builtins.asked == []  # type: ignore[attr-defined]
+    assert "late_adapter" not in sys.modules
     assert list(shown) == ["lately"]
     assert len(shown) == 1
 
 
-def test_a_late_plugin_that_fails_is_a_problem_once_it_is_asked(install: Install, load: Load, named: Source) -> None:
-    install("late", named(("lately",), "lately", body="raise ValueError('boom')"), module="late_plugin")
+LATE_AND_WRONG = {
+    "an exception": ({"source": "raise ValueError('boom')"}, "ValueError: boom (late_adapter.py:"),
+    "an exit": ({"source": "raise SystemExit(3)"}, "SystemExit"),
+    "another framework": ({"framework": "another"}, "its entry names framework lately, and it is of another"),
+    "no such class": ({"place": "late_adapter:Other"}, "AttributeError"),
+    "no such module": ({"place": "not_there_at_all:SomeAdapter"}, "ModuleNotFoundError"),
+    "no adapter": ({"place": "late_adapter:hookimpl"}, "it is no subclass of batchbridge.Adapter"),
+}
+
+
+@pytest.mark.parametrize("kind", LATE_AND_WRONG)
+def test_an_adapter_that_fails_late_is_named_once_it_is_needed_and_the_others_work(
+    install: Install, load: Load, adapter_source: Source, late: Callable[..., None], kind: str
+) -> None:
+    wrong, said = LATE_AND_WRONG[kind]
+    late(**wrong)
+    install("good", adapter_source("goodly"), module="good_plugin")
     registry = load()
-    assert registry.survey(("goodly",)).problems == ()
-    survey = registry.survey(("lately",))
-    assert list(survey.adapters) == []
-    assert only(survey.problems).message.startswith(
-        "plugin late_plugin (late 1.0): hook batchbridge_adapters failed: ValueError: boom (late_plugin.py:"
-    )
-
-
-def test_a_framework_that_two_claim_is_refused_whoever_is_needed(
-    install: Install, load: Load, adapter_source: Source, named: Source
-) -> None:
-    install("late", named(("same",), "same"), module="late_plugin")
-    install("good", adapter_source("same"), module="good_plugin")
-    survey = load().survey(("other",))
-    assert only(survey.problems).code == "BB033"
-    assert list(survey.adapters) == []
-
-
-@pytest.mark.parametrize(
-    ("frameworks", "said"),
-    [
-        (("another",), "batchbridge_frameworks does not name lately"),
-        (("lately", "more"), "batchbridge_frameworks names more, and it brings no adapter of that name"),
-    ],
-)
-def test_a_plugin_that_brings_other_frameworks_than_it_names_is_reported(
-    install: Install, load: Load, named: Source, frameworks: tuple[str, ...], said: str
-) -> None:
-    install("late", named(frameworks, "lately"), module="late_plugin")
-    problem = only(load().survey().problems)
+    shown = plugins._OnUse(registry)
+    assert registry.all_problems() == ()
+    assert list(shown) == ["goodly"]
+    assert "lately" not in shown
+    problem = only(registry.all_problems())
     assert problem.code == "BB034"
+    assert problem.message.startswith("plugin late_plugin (late 1.0): adapter ")
     assert said in problem.message
 
 
-def test_what_is_no_tuple_of_names_is_no_promise(install: Install, load: Load, named: Source) -> None:
-    install("late", named(["lately"], "lately"), module="late_plugin")
-    assert list(load().survey(()).adapters) == ["lately"]
+def test_a_framework_that_two_claim_is_refused_before_either_is_imported(
+    install: Install, load: Load, adapter_source: Source, late: Callable[..., None]
+) -> None:
+    late()
+    install("good", adapter_source("lately"), module="good_plugin")
+    registry = load()
+    assert list(registry.survey()) == []
+    problem = only(registry.all_problems())
+    assert problem.code == "BB033"
+    assert "late_adapter.SomeAdapter of plugin late_plugin (late 1.0)" in problem.message
+    assert "late_adapter" not in sys.modules
 
 
-def test_own_plugins_name_their_frameworks() -> None:
+def test_an_adapter_that_tells_nothing_is_refused(install: Install, load: Load, adapter_source: Source) -> None:
+    install("mute", adapter_source("mutely") + "\n    del SomeAdapter.detect\n", module="mute_plugin")
+    assert "it has neither tells nor a method detect" in only(load().all_problems()).message
+
+
+def test_own_plugins_give_entries_with_the_facts_that_their_adapters_tell_by() -> None:
     # The history of old versions brings rules, and no adapter.
     own = [one for one in plugins.manager().get_plugins() if hasattr(one, "batchbridge_adapters")]
     own = [one for one in own if one.__name__.startswith("batchbridge_")]
     assert len(own) >= 6
     for module in own:
-        assert module.batchbridge_frameworks == tuple(cls.framework for cls in module.batchbridge_adapters())
+        (entry,) = module.batchbridge_adapters()
+        adapter = plugins.adapters()[entry.framework]
+        assert entry.place == f"{type(adapter).__module__}:{type(adapter).__qualname__}"
+        assert entry.tells is adapter.tells is module.TELLS
 
 
 def test_adapters_are_the_same_objects_until_plugins_change() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from toy_adapter import ToyAdapter
 
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import Problem
-from batchbridge.kit.writing import Problems, objections, remembered
+from batchbridge.kit.writing import Problems, objections
 from batchbridge.meaning.spec import Spec
 
 SEED = Problem(("order.seed",), "order.seed = 5: toy would do 0")
@@ -47,47 +46,20 @@ def test_values_that_leave_the_run_open_are_refused() -> None:
     assert problem.reason == "devices: not said"
 
 
-class Counting(ToyAdapter):
-    """Remembers what it was asked to read, but for settings of which one was left out: those look for its field."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[dict[str, object], Context]] = []
-
-    def read(self, source: Source, context: Context) -> Reading:
-        if source.values.keys() >= VALUES.keys():
-            self.asked.append((dict(source.values), context))
-        return super().read(source, context)
+def test_the_way_out_of_an_objection_is_what_the_framework_would_do() -> None:
+    (problem,) = objections(ToyAdapter(), meaning().replace(**{"order.seed": 5}), VALUES, CONTEXT)
+    assert problem.nearest == ({"order.seed": 0},)
 
 
-def test_in_a_search_the_same_values_are_read_back_once() -> None:
-    adapter, other = Counting(), meaning().replace(**{"order.seed": 5})
-    with remembered():
-        assert list(objections(adapter, meaning(), VALUES, CONTEXT)) == []
-        assert list(objections(adapter, other, dict(VALUES), CONTEXT)) == [SEED]
-        assert len(adapter.asked) == 1
-    list(objections(adapter, meaning(), VALUES, CONTEXT))
-    list(objections(adapter, meaning(), VALUES, CONTEXT))
-    assert len(adapter.asked) == 3
-
-
-@pytest.mark.parametrize(
-    "changes", [{"samples": 2.0}, {"samples": True}, {"samples": "2"}, {"samples": [2]}, {"more": None}]
-)
-def test_values_that_only_look_alike_are_read_each(changes: dict[str, object]) -> None:
-    adapter = Counting()
-    with remembered():
-        list(objections(adapter, meaning(), VALUES, CONTEXT))
-        list(objections(adapter, meaning(), {**VALUES, **changes}, CONTEXT))
-        list(objections(adapter, meaning(), VALUES, Context(framework_version="2.0", world_size=1)))
-    assert len(adapter.asked) == 3
-
-
-def test_values_that_are_not_plain_are_read_every_time() -> None:
-    adapter, odd = Counting(), {**VALUES, "more": object()}
-    with remembered():
-        list(objections(adapter, meaning(), odd, CONTEXT))
-        list(objections(adapter, meaning(), odd, CONTEXT))
-    assert sum("more" in values for values, _ in adapter.asked) == 2
+def test_words_and_legal_values_are_handed_on_as_ways_out() -> None:
+    problems = Problems(ToyAdapter(), meaning())
+    assert problems.word("other", "objective.kl_estimator", {"low_var": "k3", "kl": "k1", "k3": "k3"}) is None
+    assert not problems.fits(False, "order.seed", "toy has 0", (0, None))
+    assert problems.fits(True, "order.seed", "toy has 0", (0, None))
+    assert [problem.nearest for problem in problems] == [
+        ({"objective.kl_estimator": "k3"}, {"objective.kl_estimator": "k1"}),
+        ({"order.seed": 0}, {"order.seed": None}),
+    ]
 
 
 def test_what_is_needed_and_does_not_hold_is_a_problem() -> None:

@@ -58,11 +58,7 @@ def _trains(file: Path) -> bool:
     are not parsed for it."""
     from batchbridge.contract import plugins
 
-    endings = {
-        pattern.rpartition("*")[2].rpartition(".")[2]
-        for one in plugins.adapters().values()
-        for pattern in one.constructors
-    }
+    endings = {name for tells in plugins.tells().values() if tells is not None for _, name in tells.classes if name}
     try:
         if file.is_symlink() or file.stat().st_size > MOST_BYTES:
             return False

@@ -168,8 +168,7 @@ def _edited(into: Path, found: Conversion, form: str | None) -> Into:
 
     if form not in (None, FORM):
         raise click.UsageError(f"--format {form}: with --into a YAML file is edited")
-    installed = plugins.adapters()
-    return convert_into(installed[found.framework], found, into, installed)
+    return convert_into(plugins.adapters()[found.framework], found, into)
 
 
 def _done(edited: Into, text: str | None, output: Path | None, dry_run: bool) -> str:

@@ -35,16 +35,12 @@ packages = ["src/{name}_batchbridge"]
 PLUGIN = '''\
 """BatchBridge's plugin for {name}."""
 
-from batchbridge import hookimpl
-
-batchbridge_frameworks = ("{name}",)
+from batchbridge import AdapterEntry, hookimpl
 
 
 @hookimpl
 def batchbridge_adapters():
-    from {name}_batchbridge.config import {title}Adapter
-
-    return [{title}Adapter]
+    return [AdapterEntry("{name}", "{name}_batchbridge.config:{title}Adapter")]
 '''
 CONFIG = '''\
 """What {name}'s settings mean. Nothing here imports {name}."""

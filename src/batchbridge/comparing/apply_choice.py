@@ -43,7 +43,7 @@ def applied(
         back=choice.reading,
         fields=tuple(account(adapter, choice.reading, choice.reading)),
     )
-    edited = convert_into(adapter, found, path, adapters)
+    edited = convert_into(adapter, found, path)
     if edited.text is None or edited.problems or edited.conversion.back is None:
         raise CannotEdit(*(edited.problems or ("it cannot be edited",)))
     if edited.conversion.back.spec != choice.spec:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
-from batchbridge.comparing.nearest_spec import Search
+from batchbridge.comparing.nearest_spec import in_usual_form, project
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
@@ -24,7 +24,6 @@ from batchbridge.errors import Problem
 from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.versions import includes, readable
-from batchbridge.kit.writing import remembered
 from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
@@ -198,8 +197,7 @@ def convert_to(
     start = Conversion(
         source=reading, framework=adapter.framework, framework_version=version, left_behind=left, strict=strict
     )
-    with remembered():
-        found = start if reading.spec is None else _searched(adapter, reading, version, start)
+    found = start if reading.spec is None else _searched(adapter, reading, version, start)
     if found.fields:
         return found
     return dataclasses.replace(found, outside=all_left(reading, left or {}, _own(reading)))
@@ -208,9 +206,8 @@ def convert_to(
 def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
     """`start` with what the search found for the specification of `reading`, and the account of it."""
     assert reading.spec is not None
-    search = Search(adapter, version, reading.dataset_size)
-    written = search.nearest(reading.spec)
-    start = dataclasses.replace(start, refused=search.refused)
+    written, refused = project(adapter, reading.spec, version, reading.dataset_size)
+    start = dataclasses.replace(start, refused=refused)
     if written is None:
         return start
     context = Context(
@@ -223,8 +220,9 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
         return read_source(Source(values=values), adapter, context)
 
     back = again(written.values)
-    if back.spec is not None and (usual := search.in_usual_form(reading.spec, back.spec, written)) is not written:
-        written, back = usual, again(usual.values)
+    if back.spec is not None:
+        usual = in_usual_form(adapter, reading.spec, back.spec, written, version)
+        written, back = (written, back) if usual is written else (usual, again(usual.values))
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start

@@ -26,8 +26,9 @@ from batchbridge.errors import CannotEdit
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding
+from batchbridge.reading.detect import DETECTED, certainties
 from batchbridge.reading.files import SCRIPTS, load_source
-from batchbridge.reading.read import DETECTED, read_again
+from batchbridge.reading.read import read_again
 from batchbridge.reading.yaml_json import parse_yaml
 
 FORM = "yaml"
@@ -79,11 +80,8 @@ class Into:
         }
 
 
-def convert_into(adapter: Adapter, found: Conversion, path: Path, others: Mapping[str, Adapter]) -> Into:
-    """The conversion `found`, to `adapter`'s framework, edited into the YAML file `path`; the file is not written.
-
-    others: the installed adapters by name, to tell whose file it is.
-    """
+def convert_into(adapter: Adapter, found: Conversion, path: Path) -> Into:
+    """The conversion `found`, to `adapter`'s framework, edited into the YAML file `path`; the file is not written."""
     if found.written is None or found.back is None or found.back.spec is None:
         return Into(path=path, conversion=found, text=None)
     text, problems = _load(path)
@@ -100,7 +98,7 @@ def convert_into(adapter: Adapter, found: Conversion, path: Path, others: Mappin
     if document.value is None:
         return _Editing(adapter, found, path, text).whole()
     source = Source(values=document.value, lines=document.lines, path=path)
-    if stranger := _stranger(adapter, source, others):
+    if stranger := _stranger(adapter, source):
         return _refused(path, found, (stranger,))
     try:
         return _Editing(adapter, found, path, text).edited()
@@ -153,11 +151,10 @@ def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> Into:
     return Into(path=path, conversion=found, text=None, problems=problems)
 
 
-def _stranger(adapter: Adapter, source: Source, others: Mapping[str, Adapter]) -> str | None:
+def _stranger(adapter: Adapter, source: Source) -> str | None:
     """The reason why the file is another framework's, where it surely is."""
     own = adapter.detect(source)
-    for name, other in others.items():
-        likely = other.detect(source)
+    for name, likely in certainties(source, []).items():
         # Frameworks share keys (Open-R1 has TRL's): only a file with next to nothing of its own is a stranger's.
         if name != adapter.framework and likely >= DETECTED and own < likely / 4:
             return f"this is no file of {adapter.framework}: it reads as {name} ({likely:.0%})"

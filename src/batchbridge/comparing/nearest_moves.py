@@ -9,43 +9,21 @@ from itertools import islice
 from typing import Any, Literal, get_args, get_origin
 
 from batchbridge.comparing.differences import UNIT_OF
-from batchbridge.comparing.effects import EFFECTS
 from batchbridge.errors import Problem
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.fields import options
 from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
-from batchbridge.rules.nearest_numbers import divisors
+from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
 Problems = tuple[Problem, ...]
 """A refusal."""
 
 _SEEDS = 1 << 32
 """Most frameworks take seeds below this."""
-SIZES = (
-    "rollout.prompts_per_rollout",
-    "rollout.completions_per_prompt",
-    "optimizer_step.completions_per_step",
-    "micro_batch.completions_per_device",
-    "micro_batch.tokens_per_device",
-)
 _CRITICS_SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
+WARM_UP = ("carried.warmup_steps", "carried.warmup_ratio")
 LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 _STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
-TOGETHER = (
-    SIZES,
-    LENGTHS,
-    ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
-    ("objective.kl_placement", "objective.kl_coefficient"),
-    ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
-    ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
-    _STALENESS,
-    ("critic.", "advantage.baseline", "advantage.scale", "advantage.ddof"),
-    ("carried.warmup_steps", "carried.warmup_ratio"),
-)
-"""Fields that only go together."""
-RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
-ALONE = [path for path in RANKED if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in LENGTHS]
-"""Fields that are moved alone."""
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_placement", "reward"): ("loss",),
     ("objective.kl_placement", "loss"): ("reward",),
@@ -76,9 +54,9 @@ def named(problems: Problems) -> list[str]:
 
 
 def moves(
-    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
+    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None, whole_rollouts: bool
 ) -> Iterator[dict[str, Any]]:
-    """Changes to try for the fields `named`, those that keep the meaning first."""
+    """Changes to try for the fields `named`, those that keep the meaning first. whole_rollouts: as for `sizes`."""
 
     def about(*paths: str) -> bool:
         """Whether one of these fields is named, or one that begins so."""
@@ -90,17 +68,20 @@ def moves(
         yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
     if about("micro_batch.tokens_per_device"):
         yield from _tokens(current, defaults)
+    counted = about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout")
+    if counted and current.optimizer_step.completions_per_step is None:
+        yield from _parts(current)
+    if about("micro_batch.") and defaults is not None:
+        yield from _usual_split(current, defaults)
+    if about("topology.tensor_", "topology.pipeline_", "topology.context_"):
+        yield {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
+    if about("micro_batch.", "topology.", "optimizer_step.completions", "rollout.prompts", "rollout.completions"):
+        yield from sizes(current, whole_rollouts)
     if about("micro_batch.", "topology.", "optimizer_step.completions"):
-        yield from splits(current, defaults)
-        yield from _steps(current)
-        if about("topology."):
-            alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
-            yield alone
-            for split in splits(replaced(current, alone) or current, defaults):
-                yield {**alone, **split}
+        yield from islice(splits(current, defaults), _SPLITS_TRIED)
     if about(*LENGTHS):
         yield from _lengths(current, defaults, dataset_size)
-    if about("optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"):
+    if counted:
         yield from _parts(current)
     if defaults is not None and about(*_STALENESS):
         yield from _ages(defaults)
@@ -109,7 +90,7 @@ def moves(
         for name in ("completions_per_device", "tokens_per_device"):
             yield {**dict.fromkeys(_CRITICS_SPLIT), f"critic.{name}": getattr(current.micro_batch, name)}
     if about("critic."):
-        yield {"critic.": None}
+        yield {"critic.": None if current.critic is not None or defaults is None else defaults.critic}
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in LENGTHS:
             continue
@@ -123,23 +104,82 @@ def moves(
                 yield {path: value}
 
 
-def any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """Every field at the target's default, then what belongs together, then every field with its first other values.
+def cold(spec: Spec) -> bool:
+    """Whether a specification says that there is no warm-up."""
+    now = spec.carried.warmup_steps, spec.carried.warmup_ratio
+    return not any(now) and now != (None, None)
 
-    The least effect first. A default comes before any other value: one that the framework has on its own turns no run
-    into another kind of run.
-    """
-    if defaults is not None:
-        for path in reversed(ALONE):
-            if value_of(defaults, path) != value_of(spec, path):
-                yield {path: value_of(defaults, path)}
-        yield from _ages(defaults)
-        for group in reversed(TOGETHER):
-            if not set(group) & {*LENGTHS, *_STALENESS}:
-                yield values_of(defaults, group)
-    for path in reversed(ALONE):
-        for value in islice(_candidates(path, value_of(spec, path), spec, defaults), 2):
-            yield {path: value}
+
+def spelt(current: Spec, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The other spellings of no warm-up at all: frameworks count it in steps, or as a share of the run."""
+    for path, other in (WARM_UP, WARM_UP[::-1]) if cold(current) else ():
+        if path in fields:
+            yield {path: None, other: 0.0}
+            yield {path: 0.0, other: 0.0}
+
+
+def preferred(ways: Iterable[Mapping[str, Any]], current: Spec, defaults: Spec | None) -> list[Mapping[str, Any]]:
+    """Ways out in the order in which they change the gradient least, as far as that is known; else as they are."""
+
+    def rank(way: Mapping[str, Any]) -> int:
+        if len(way) != 1:
+            return 0
+        ((path, value),) = way.items()
+        nearer = (*_NEARER.get((path, value_of(current, path)), ()), *_WORDS.get(path, ()))
+        if value in nearer:
+            return nearer.index(value)
+        return len(nearer) + (defaults is None or value_of(defaults, path) != value)
+
+    return sorted(ways, key=rank)
+
+
+def sizes(spec: Spec, whole_rollouts: bool) -> Iterator[dict[str, Any]]:
+    """Sizes that share out evenly over the devices, the nearest first: a micro-batch alone; an optimizer step; a
+    rollout of whole steps. whole_rollouts: whether the framework shares out rollouts as well."""
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    group, replicas = spec.rollout.completions_per_prompt, spec.topology.data_parallel_size
+    prompts = spec.rollout.prompts_per_rollout
+    if not step or not rollout or not group or not prompts or replicas.denominator != 1:
+        return
+    micro, devices = spec.micro_batch.completions_per_device or 1, int(replicas)
+
+    def cut(share: int) -> dict[str, Any]:
+        # Not above the present size: it is what fits into memory.
+        fits = max(size for size in divisors(share) if size <= micro)
+        fixed = spec.micro_batch.completions_per_device is not None and fits != micro
+        return {"micro_batch.": MicroBatch(completions_per_device=fits)} if fixed else {}
+
+    def of_step(size: int) -> dict[str, Any]:
+        return {"optimizer_step.completions_per_step": size, **cut(size // devices)}
+
+    if math.gcd(step, rollout) % devices == 0 and (changes := cut(math.gcd(step, rollout) // devices)):
+        yield changes
+    if step % devices:
+        in_groups = nearest_numbers(step, multiple_of=math.lcm(devices, group), divides=rollout)
+        plain = [] if whole_rollouts else nearest_numbers(step, multiple_of=devices)
+        yield from map(of_step, [*_nearest_first(step, in_groups), *_nearest_first(step, plain)])
+    elif whole_rollouts:
+        unit = step // math.gcd(step, group)
+        near = [size for one in (unit, math.lcm(unit, devices)) for size in nearest_numbers(prompts, multiple_of=one)]
+        for size in near if prompts % math.lcm(unit, devices) else ():
+            yield {"rollout.prompts_per_rollout": size}
+    steps = rollout // step if rollout % step == 0 else 1
+    if prompts % (steps * devices):
+        units = [steps * devices // math.gcd(devices, group), steps * devices]  # some hand whole prompts to devices
+        near = [size for unit in units for size in nearest_numbers(prompts, multiple_of=unit)]
+        for size in _nearest_first(prompts, near):
+            yield {"rollout.prompts_per_rollout": size, **of_step(size * group // steps)}
+
+
+def _nearest_first(value: int, sizes: Iterable[int]) -> list[int]:
+    return sorted({*sizes}, key=lambda size: (abs(size - value), size))
+
+
+def _usual_split(spec: Spec, defaults: Spec) -> Iterator[dict[str, Any]]:
+    """The target's own way to cut micro-batches, where that is another one than the present."""
+    own, now = defaults.micro_batch, spec.micro_batch
+    if (own.completions_per_device is None) != (now.completions_per_device is None):
+        yield {"micro_batch.": own}
 
 
 def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
@@ -159,7 +199,7 @@ def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
         sizes = [size for size in divisors(share) if size <= _LARGEST_MICRO_BATCH] if share else []
         # Not above the present size where that can be helped: it is what fits into memory.
         sizes.sort(key=lambda size: (size > near, abs(size - near)))
-        for size in sizes[:_SPLITS_TRIED]:
+        for size in sizes[:_NEAREST]:
             if size not in seen:
                 seen.add(size)
                 yield {"micro_batch.": MicroBatch(completions_per_device=size)}
@@ -178,17 +218,9 @@ def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
         yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
 
 
-def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
-    path = "optimizer_step.completions_per_step"
-    step = spec.optimizer_step.completions_per_step
-    for near in [] if step is None else _near_sizes(path, step, spec):
-        for split in islice(splits(spec.replace(**{path: near}), None), 1):
-            yield {path: near, **split}
-
-
 _LARGEST_MICRO_BATCH = 4096
-_SPLITS_TRIED = 6
+_NEAREST = 6
+_SPLITS_TRIED = 3
 _MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
 """Aggregations that frameworks use for a term that has weights of its own."""
 
@@ -201,7 +233,8 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
         yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
     if rollout and step.parts_per_rollout:
         completions, group = max(rollout // step.parts_per_rollout, 1), spec.rollout.completions_per_prompt or 1
-        for size in dict.fromkeys((completions, max(completions // group, 1) * group)):  # some count whole groups
+        found = completions, max(completions // group, 1) * group  # some count whole groups
+        for size in dict.fromkeys(found if rollout % step.parts_per_rollout == 0 else reversed(found)):
             yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
 
 

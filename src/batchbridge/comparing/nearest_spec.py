@@ -1,39 +1,36 @@
-"""The nearest specification that a framework's configuration can say: which fields are moved, and where to.
+"""The nearest specification that a framework's configuration can say: a refusal's ways out, followed.
 
-A refusal names its fields; they are set to the nearest value that the framework takes.
+Each problem of a refusal carries the values that the framework takes (`Problem.nearest`); one way out of every problem
+is taken at once, and the result is written again. Where a problem carries none, the ways are those that its fields have
+whatever the framework: `nearest_moves`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from batchbridge.comparing.nearest_moves import (
-    ALONE,
-    LENGTHS,
-    RANKED,
-    SIZES,
-    TOGETHER,
+    WARM_UP,
     Problems,
-    any_field,
+    cold,
     moves,
     named,
+    preferred,
     replaced,
-    splits,
-    value_of,
+    spelt,
     values_of,
 )
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source, Written
-from batchbridge.errors import CannotWrite
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec
 
-_SCHEDULE = "carried.lr_schedule"
-MAX_WRITES = 500
-"""Attempts to find an expressible neighbour; none is needed where the target can say everything."""
+MAX_WRITES = 24
+"""Most specifications that are written to find the nearest."""
 
 
 def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Problems:
@@ -44,195 +41,119 @@ def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Proble
         return refused.problems
 
 
-class Search:
-    """The search for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
+class Projection(NamedTuple):
+    """The settings of the nearest specification, None where none was found, and the refusal of the one asked for."""
 
-    def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
-        self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
-        self.refused: Problems = ()
-        self._left = MAX_WRITES
-        self._moved: set[str] = set()
-        self._seen: set[Spec] = set()
+    written: Written | None
+    refused: Problems
 
-    def nearest(self, spec: Spec) -> Written | None:
-        """The settings written for `spec` or its nearest neighbour; None where no neighbour is written either."""
-        spec, result = self._first(spec)
+
+def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Projection:
+    """The nearest specification that an adapter writes; it follows the refusals' ways out, one of each at a time."""
+    defaults: Spec | None = None
+    refused: Problems = ()
+    tried: set[str] = set()
+    # A framework that is told no warm-up in one unit may have a default in the other.
+    current = spec.replace(**dict.fromkeys(WARM_UP, 0.0)) if cold(spec) else spec
+    for count in range(MAX_WRITES):
+        result = write(adapter, current, version)
         if isinstance(result, Written):
-            return result
-        self.refused = result
-        defaults = self._defaults(spec)
-        current, reset, back = spec, 0, 0
-        before: list[tuple[Spec, Problems]] = []
-        while not isinstance(result, Written) and self._left > 0:
-            self._seen.add(current)
-            step = self._improve(current, result, moves(current, named(result), defaults, self.dataset_size))
-            if step is None:
-                # The refusal names no field that helps: each one, the least effect first.
-                step = self._improve(current, result, any_field(current, defaults))
-            if step is None and defaults is not None and reset < _RESETS:
-                # No single change helps: everything that is named goes to the target's defaults at once.
-                reset += 1
-                changed = replaced(current, values_of(defaults, named(result)))
-                step = None if changed is None or changed == current else (changed, self._try(changed))
-            if step is None and before and back < _BACK:
-                # This way leads nowhere, for all its fewer problems: another one from the place before.
-                back += 1
-                current, result = before.pop()
-                continue
-            if step is None:
-                break
-            before.append((current, result))
-            current, result = step
-        if isinstance(result, Written):
-            return self._restored(spec, current, result)
-        return None if defaults is None else self._from_defaults(spec, defaults)
+            return Projection(result, refused)
+        if not count:
+            refused = tuple(one for one in result if current == spec or not {*one.fields} <= {*WARM_UP})
+            defaults = _defaults(adapter, spec, version, dataset_size)
+        changed = _followed(current, result, defaults, dataset_size, tried)
+        if changed is None:
+            break
+        current = changed
+    return Projection(None, refused)
 
-    def in_usual_form(self, spec: Spec, found: Spec, written: Written) -> Written:
-        """The settings that are written for `found`, without the carried values for which alone it has another form
-        than the usual.
 
-        A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
-        """
-        own = found.values
-        every = [path for path in own if path.startswith("carried.")]
-        carried = {path: own[path] for path in every if value_of(spec, path) is not None}
-        filled = [
-            path for path, value in spec.values.items() if value is None and path in own and path.startswith(UNKNOWN)
-        ]
-        kept = found.replace(**dict.fromkeys([*every, *filled]))
-        usual = self._try(kept)
-        if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
-            return written
-        plain = _keys(usual)
-        # Numbers first, all at once where that keeps the form: it is words that have other forms, and mostly the
-        # schedule. Else halves of them.
-        words = [path for path, value in carried.items() if isinstance(value, str) and path != _SCHEDULE]
-        numbers = [path for path in carried if path not in (_SCHEDULE, *words)]
-        left = [[_SCHEDULE] if _SCHEDULE in carried else [], words, numbers]
-        while left:
-            paths = left.pop()
-            with_these = kept.replace(**{path: carried[path] for path in paths})
-            one = self._try(with_these)
-            if isinstance(one, Written) and plain <= _keys(one):
-                kept, usual = with_these, one
-            elif len(paths) > 1:
-                left += [paths[len(paths) // 2 :], paths[: len(paths) // 2]]
-        return usual
-
-    def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
-        """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
-        for paths in (*((path,) for path in ALONE), LENGTHS):
-            current, taken = self._take(current, values_of(spec, paths))
-            written = taken or written
+def in_usual_form(adapter: Adapter, spec: Spec, found: Spec, written: Written, version: str | None) -> Written:
+    """The settings that are written for `found`, without the carried values for which alone it has another form than
+    the usual: a schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, means."""
+    own, said = found.values, spec.values
+    carried = {path: value for path, value in own.items() if path.startswith("carried.")}
+    filled = [path for path, value in said.items() if value is None and path in own and path.startswith(UNKNOWN)]
+    kept = found.replace(**dict.fromkeys([*carried, *filled]))
+    usual = write(adapter, kept, version)
+    if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
         return written
+    form = _keys(usual)
+    # Numbers have one form; it is words that have others, and mostly the schedule.
+    given = [path for path, value in carried.items() if said.get(path) is not None and value is not None]
+    words = [path for path in given if isinstance(carried[path], str)]
+    for paths in ([path for path in given if path not in words], *([word] for word in words)):
+        more = kept.replace(**{path: carried[path] for path in paths})
+        result = write(adapter, more, version)
+        if isinstance(result, Written) and form <= _keys(result):
+            kept, usual = more, result
+    return usual
 
-    def _first(self, spec: Spec) -> tuple[Spec, Written | Problems]:
-        """`spec` itself where the target takes it, else a spelling of the same that is nearest; and what became of it.
 
-        No warm-up at all has several spellings, and a framework has defaults for either unit. Which parameters are left
-        out of a weight decay of 0 means nothing, and must not decide between a framework's engines.
-        """
-        steps, ratio = spec.carried.warmup_steps, spec.carried.warmup_ratio
-        spellings: list[dict[str, Any]] = [{}]
-        if not steps and not ratio and (steps, ratio) != (None, None):
-            zeros = dict.fromkeys(((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0)))
-            spellings = [{"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in zeros]
-        warmups = len(spellings)
-        if spec.carried.weight_decay == 0 and spec.carried.weight_decay_excludes is not None:
-            spellings += [{**spelling, "carried.weight_decay_excludes": None} for spelling in spellings]
-        tried = []
-        for spelling in spellings:
-            result = self._try(spelt := spec.replace(**spelling))
-            if isinstance(result, Written):
-                return spelt, result
-            tried.append((spelt, result))
-        # The last ones leave most to the target; how many problems there are compares only spellings of one thing.
-        return min(tried[len(tried) - warmups :], key=lambda one: len(one[1]))
+def _keys(written: Written) -> set[str]:
+    return {key for key, _ in settings_in(written.values)}
 
-    def _try(self, spec: Spec) -> Written | Problems:
-        self._left -= 1
-        return write(self.adapter, spec, self.version)
 
-    def _defaults(self, spec: Spec) -> Spec | None:
-        """The specification of the framework where it is told nothing but the world size."""
-        world, prompts = spec.topology.world_size, self.dataset_size
-        offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
-        for version in dict.fromkeys(offered):
-            context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-            try:
-                found = self.adapter.read(Source(), context).spec
-            except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer
-                continue
-            if found is not None:
-                return found
+def _followed(
+    current: Spec, problems: Problems, defaults: Spec | None, dataset_size: int | None, tried: set[str]
+) -> Spec | None:
+    """`current` with one way out of each problem, none of which was tried before; None where there is none left."""
+    changes: dict[str, Any] = {}
+    whole_rollouts = any(path.startswith("rollout.") for problem in problems for path in problem.fields)
+    for problem in problems:
+        if _overlap(changes, problem.fields):
+            continue  # the way out of another problem may end it
+        for way in _ways(problem, current, defaults, dataset_size, whole_rollouts):
+            mark = repr(sorted(way.items(), key=lambda one: one[0]))
+            if mark not in tried and _moves(current, way, problem.fields) and not _overlap(changes, way):
+                tried.add(mark)
+                changes |= way
+                break
+    if changes:
+        return replaced(current, changes)
+    if defaults is None or "defaults" in tried:
         return None
-
-    def _improve(
-        self, current: Spec, problems: Problems, moves: Iterator[dict[str, Any]]
-    ) -> tuple[Spec, Written | Problems] | None:
-        """The first of `moves` after which there are fewer problems.
-
-        Where there is none: the first that ends a problem and whose own field is named by no new one, for adapters
-        that find the next problems only when the first ones are gone. No field is moved twice in this way.
-        """
-        other: tuple[Spec, Problems, set[str]] | None = None
-        for changes in moves:
-            if self._left <= 0:
-                return None
-            changed = replaced(current, changes)
-            if changed is None or changed in self._seen:
-                continue
-            result = self._try(changed)
-            if isinstance(result, Written) or len(result) < len(problems):
-                return changed, result
-            ends = bool(_causes(problems) - _causes(result)) and self._moved.union(named(result)).isdisjoint(changes)
-            other = other or ((changed, result, set(changes)) if ends else None)
-        if other is None:
-            return None
-        self._moved |= other[2]
-        return other[:2]
-
-    def _from_defaults(self, spec: Spec, defaults: Spec) -> Written | None:
-        """The framework's defaults, with as much of `spec` as goes in: what belongs together first, then each field."""
-        current = defaults.replace(**{"topology.world_size": spec.topology.world_size})
-        best = self._try(current)
-        self._left += _FROM_DEFAULTS
-        for group in TOGETHER:
-            said = values_of(spec, group)
-            sized = replaced(current, said)
-            for change in [{}, *(splits(sized, None) if group is SIZES and sized is not None else ())]:
-                current, taken = self._take(current, {**said, **change})
-                best = taken or best
-                if taken is not None:
-                    break
-        # What goes together once more: single fields may have made room for it.
-        again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *TOGETHER]
-        for paths in again:
-            current, taken = self._take(current, values_of(spec, paths))
-            best = taken or best
-        return best if isinstance(best, Written) else None
-
-    def _take(self, current: Spec, changes: Mapping[str, Any]) -> tuple[Spec, Written | None]:
-        """`current` with `changes` where that is written, else `current` itself."""
-        if "micro_batch." in changes:
-            changes = {path: value for path, value in changes.items() if path == "micro_batch." or "micro" not in path}
-        changed = replaced(current, changes)
-        if changed is None or changed == current or self._left <= 0:
-            return current, None
-        result = self._try(changed)
-        return (changed, result) if isinstance(result, Written) else (current, None)
+    tried.add("defaults")
+    return replaced(current, values_of(defaults, named(problems)))
 
 
-_FROM_DEFAULTS = 150
-"""Attempts that are kept for building up from the target's defaults."""
-_RESETS = 3
-_BACK = 3
-"""Attempts to take another way from the place before."""
+def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether fields, or groups of them ("micro_batch."), have one in common."""
+    return any(one.startswith(other) or other.startswith(one) for one in some for other in others)
 
 
-def _causes(problems: Problems) -> set[tuple[str, ...]]:
-    """The fields of problems, which tell them apart. A sentence with another number in it is no other problem."""
-    return {problem.fields for problem in problems}
+def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bool:
+    """Whether a way changes one of the fields of a problem, or how steps are cut into micro-batches, which any size may
+    depend on; or anything where the problem has no fields."""
+    changed = replaced(current, way)
+    if changed is None or changed == current:
+        return False
+    now, then = current.values, changed.values
+    its = (*fields, "micro_batch.")
+    return not fields or any(now.get(path) != then.get(path) for path in {**now, **then} if path.startswith(its))
+
+
+def _ways(
+    problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None, whole_rollouts: bool
+) -> Iterator[Mapping[str, Any]]:
+    yield from spelt(current, problem.fields)
+    yield from preferred(problem.nearest, current, defaults)
+    yield from moves(current, named((problem,)), defaults, dataset_size, whole_rollouts)
+
+
+def _defaults(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Spec | None:
+    """The specification of the framework where it is told nothing but the world size."""
+    offered = (version, adapter.newest_version or None, *_versions_in(adapter.versions))
+    for one in dict.fromkeys(offered):
+        context = Context(framework_version=one, world_size=spec.topology.world_size, dataset_size=dataset_size)
+        try:
+            found = adapter.read(Source(), context).spec
+        except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def _versions_in(specifier: str) -> list[str]:
@@ -245,7 +166,3 @@ def _versions_in(specifier: str) -> list[str]:
         elif sign not in ("<", ">", "!="):
             found.append(numbers)
     return [".".join(map(str, numbers)) for numbers in sorted(found, reverse=True)]
-
-
-def _keys(written: Written) -> set[str]:
-    return {key for key, _ in settings_in(written.values)}

@@ -21,6 +21,7 @@ from batchbridge.meaning.spec import Spec
 
 if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
+    from batchbridge.contract.detection import Tells
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
@@ -80,17 +81,18 @@ class Adapter(ABC):
     packs: ClassVar[bool] = False
     """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
 
-    constructors: ClassVar[tuple[str, ...]] = ()
-    """Patterns (`fnmatch`) of the full names of classes whose keyword arguments are the framework's settings
-    (`trl.*GRPOConfig`), for Python programs and notebooks, which are read and not run."""
-
     no_file: ClassVar[str] = ""
     """The reason why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 
-    @abstractmethod
+    tells: ClassVar[Tells | None] = None
+    """The facts by which its configurations are known; give the same to its `AdapterEntry`, so that the adapter need
+    not be imported to detect them. None: `detect` is the adapter's own."""
+
     def detect(self, source: Source) -> float:
         """The certainty of the adapter that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
-        a file of settings that a command names."""
+        a file of settings that a command names. Default: what `tells` says."""
+        assert self.tells is not None, "the loader takes no adapter that has neither"
+        return self.tells.certainty(source)
 
     @abstractmethod
     def read(self, source: Source, context: Context) -> Reading:

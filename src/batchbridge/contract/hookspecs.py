@@ -10,6 +10,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from batchbridge.contract.adapter import Adapter
+    from batchbridge.contract.detection import AdapterEntry
     from batchbridge.contract.reading import Reading
     from batchbridge.meaning.findings import Finding
 
@@ -18,9 +19,10 @@ hookimpl = pluggy.HookimplMarker("batchbridge")
 
 
 @hookspec
-def batchbridge_adapters() -> Iterable[type[Adapter]]:  # type: ignore[empty-body]  # pluggy specs have no body
-    """The hook for a plugin's adapters, called once, when they are first needed. Return the `Adapter` classes that the
-    plugin provides; two classes with the same `framework` name are both refused."""
+def batchbridge_adapters() -> Iterable[type[Adapter] | AdapterEntry]:  # type: ignore[empty-body]  # specs have no body
+    """The hook for a plugin's adapters, called by every command, once. Return an `AdapterEntry` for each adapter that
+    the plugin provides, which is then imported when its framework is needed, or the `Adapter` class itself; two of the
+    same framework are both refused."""
 
 
 @hookspec

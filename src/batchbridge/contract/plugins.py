@@ -4,24 +4,25 @@ A broken plugin never takes the others down and never passes unseen: every trap 
 that names the plugin and its distribution (`problems()`), and every hook is called plugin by plugin (`call`), so that
 one implementation that raises loses nobody else's results. Nothing here imports a framework.
 
-A plugin that says beforehand which frameworks its adapters are of (`FRAMEWORKS`) is asked for them when one of these
-is first needed, so that a command on one framework does not import the adapters of all.
+An adapter that its plugin gives as an `AdapterEntry` is imported when its framework is first needed, so that a command
+on one framework does not import the adapters of all.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from batchbridge.contract import hookspecs
 from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.detection import AdapterEntry, Tells
 from batchbridge.distributions import Distribution, EntryPoint
 from batchbridge.distributions import entry_points as installed_points
 from batchbridge.frozen import dataclass
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
 
 GROUP = "batchbridge"
 
-FRAMEWORKS = "batchbridge_frameworks"
-"""A plugin's attribute: the names of the frameworks whose adapters its `batchbridge_adapters` returns."""
-
-_ADAPTERS = "batchbridge_adapters"
-
 
 def manager() -> pluggy.PluginManager:
     """The one plugin manager of this process; installed plugins are loaded on the first call."""
@@ -50,14 +46,20 @@ def manager() -> pluggy.PluginManager:
 def adapters() -> Mapping[str, Adapter]:
     """Every usable adapter by framework name, sorted. Those with a clashing name, or that fail, are in `problems()`.
 
-    An adapter is loaded when it is looked up, and all of them when they are counted or listed.
+    An adapter is imported when it is looked up, and all of them when they are counted or listed.
     """
     return _OnUse(_installed())
 
 
+def tells() -> Mapping[str, Tells | None]:
+    """The facts by which a configuration is known to be a framework's, by framework, sorted; None: its adapter's
+    `detect` is asked."""
+    return {framework: claim.tells for framework, claim in _installed().survey().items()}
+
+
 def named(name: str) -> str | None:
     """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
-    found = {_plain(known): known for known in _installed().names()}.get(_plain(name))
+    found = {_plain(known): known for known in _installed().survey()}.get(_plain(name))
     return found if found is not None and found in adapters() else None
 
 
@@ -83,12 +85,18 @@ def problems() -> tuple[Finding, ...]:
 
     Not yet among them: what is wrong with adapters that nobody has looked up. `list(adapters())` looks all of them up.
     """
-    return _installed().survey(()).problems
+    return _installed().all_problems()
 
 
 def provider(framework: str) -> str:
     """The provider of an adapter: `plugin trl (batchbridge 0.1.0)`."""
-    return _installed().survey((framework,)).providers[framework]
+    return _installed().survey()[framework].who
+
+
+def failed(framework: str, method: str, error: Exception) -> Finding:
+    """The finding that an adapter raised in one of its methods."""
+    message = f"{provider(framework)}: adapter {framework} failed in {method}: {describe(error)}"
+    return _broken("BB023", message, undecided=True)
 
 
 def rows(adapter: Adapter) -> list[RuleRow]:
@@ -115,32 +123,35 @@ class _OnUse(Mapping[str, Adapter]):
         self._registry = registry
 
     def __getitem__(self, framework: str) -> Adapter:
-        return self._registry.survey((framework,)).adapters[framework]
+        return self._registry.adapter(framework)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._registry.survey().adapters)
+        return (framework for framework in self._registry.survey() if framework in self)
 
     def __len__(self) -> int:
-        return len(self._registry.survey().adapters)
+        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The result of asking plugins: usable adapters, who provides each, and all problems."""
+class Claim:
+    """A plugin's claim to a framework: who makes it, its adapter or where that is, and how it tells configurations."""
 
-    adapters: Mapping[str, Adapter]
-    providers: Mapping[str, str]
-    problems: tuple[Finding, ...]
+    who: str
+    offered: Adapter | AdapterEntry
 
+    @property
+    def tells(self) -> Tells | None:
+        """The facts that the plugin gives as data."""
+        return self.offered.tells
 
-@dataclass
-class _Answer:
-    """The result of one plugin's `batchbridge_adapters`. adapters: framework, who provides it, the adapter. failures:
-    of the hook. unusable: what it brought and is no adapter."""
-
-    adapters: list[tuple[str, str, Adapter]] = field(default_factory=list)
-    failures: list[Finding] = field(default_factory=list)
-    unusable: list[Finding] = field(default_factory=list)
+    @property
+    def place(self) -> str:
+        """The class of the adapter, for a person."""
+        return (
+            self.offered.place.replace(":", ".")
+            if isinstance(self.offered, AdapterEntry)
+            else _spell(type(self.offered))
+        )
 
 
 @dataclass
@@ -150,38 +161,28 @@ class Registry:
     manager: pluggy.PluginManager
     distributions: dict[str, str] = field(default_factory=dict)
     problems: list[Finding] = field(default_factory=list)
-    _registered: list[tuple[str, Any]] = field(default_factory=list)
-    """The plugins that the next three are about."""
-    _known: set[str] = field(default_factory=set)
-    """Frameworks whose plugins were asked: a survey on these says nothing new."""
-    _answers: dict[str, _Answer] = field(default_factory=dict)
-    """Answers by plugin, of those that were asked for adapters."""
-    _surveyed: Survey | None = None
+    """Problems of importing and registering plugins."""
+    _registered: list[tuple[str, Any]] | None = None
+    """The plugins that the rest is about."""
+    _claims: dict[str, Claim] = field(default_factory=dict)
+    _found: list[Finding] = field(default_factory=list)
+    """Problems of the plugins' hooks and adapters."""
+    _imported: dict[str, Adapter | None] = field(default_factory=dict)
 
     def who(self, name: str) -> str:
         """A plugin for a person: its name and its distribution."""
         return f"plugin {name} ({self.distributions.get(name, 'registered in this process')})"
 
-    def names(self) -> set[str]:
-        """Frameworks of the plugins: as far as these name them beforehand, without asking for their adapters."""
-        said = [_said(plugin) or () for _, plugin in self.manager.list_name_plugin()]
-        return {*self.survey(()).adapters, *(framework for names in said for framework in names)}
-
     def call(self, hook: str, arguments: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Finding]]:
         """The call of a hook on this registry, as the module's `call`."""
-        return self._called(hook, reversed(getattr(self.manager.hook, hook).get_hookimpls()), arguments)
-
-    def _called(
-        self, hook: str, implementations: Iterable[pluggy.HookImpl], arguments: Mapping[str, Any]
-    ) -> tuple[list[tuple[str, Any]], list[Finding]]:
         results, failures = [], []
-        for implementation in implementations:
+        for implementation in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             who = self.who(implementation.plugin_name)
             if implementation.hookwrapper or implementation.wrapper:
                 continue  # reported by the survey
             try:
                 result = implementation.function(*(arguments[name] for name in implementation.argnames))
-                if isinstance(result, Iterable):
+                if isinstance(result, Iterable) and not isinstance(result, AdapterEntry):
                     result = tuple(result)  # a generator raises only here
             except Exception as error:
                 failures.append(_broken("BB035", f"{who}: hook {hook} failed: {describe(error)}", undecided=True))
@@ -190,82 +191,53 @@ class Registry:
                     results.append((who, result))
         return results, failures
 
-    def survey(self, needed: Iterable[str] | None = None) -> Survey:
-        """The adapters of the plugins registered now, and their problems: of all plugins, or of those that were asked
-        before, that name no frameworks beforehand, or that name one of `needed`. An adapter stays the same object
-        until the plugins change.
-        """
+    def survey(self) -> Mapping[str, Claim]:
+        """Frameworks, sorted, each with the one claim to it. Every plugin is asked once for as long as none is added or
+        taken out; an adapter stays the same object as long."""
         registered = self.manager.list_name_plugin()
-        if self._surveyed is None or not _same(self._registered, registered):
-            self._registered, self._answers, self._known, self._surveyed = registered, {}, set(), None
-        elif needed is not None and self._known.issuperset(needed):
-            return self._surveyed
-        hooks: dict[str, list[pluggy.HookImpl]] = {}
-        for one in reversed(getattr(self.manager.hook, _ADAPTERS).get_hookimpls()):
-            hooks.setdefault(one.plugin_name, []).append(one)
-        said = {name: _said(ones[0].plugin) for name, ones in hooks.items()}
-        every = {framework for names in said.values() for framework in names or ()}
-        self._known |= every if needed is None else {*needed}
-        self._ask(hooks, said, [name for name, names in said.items() if names is None or self._known & {*names}])
-        # A name that several claim is refused, whoever is needed: all who claim it are asked.
-        claims = [framework for answer in self._answers.values() for framework, _, _ in answer.adapters]
-        claims += [framework for name, names in said.items() if name not in self._answers for framework in names or ()]
-        twice = {framework for framework in claims if claims.count(framework) > 1}
-        self._ask(hooks, said, [name for name, names in said.items() if twice & {*(names or ())}])
-        if self._surveyed is None:
-            self._surveyed = self._survey(hooks)
-        return self._surveyed
+        if self._registered is None or not _same(self._registered, registered):
+            self._registered, self._imported = registered, {}
+            self._claims, found = self._survey()
+            self._found = [*self._misspelt(), *found]
+        return self._claims
 
-    def _ask(
-        self,
-        hooks: Mapping[str, list[pluggy.HookImpl]],
-        said: Mapping[str, tuple[str, ...] | None],
-        plugins: Iterable[str],
-    ) -> None:
-        for name in plugins:
-            if name not in self._answers:
-                self._answers[name] = self._answer(self.who(name), hooks[name], said[name])
-                self._surveyed = None
-
-    def _answer(self, who: str, hooks: Iterable[pluggy.HookImpl], said: tuple[str, ...] | None) -> _Answer:
-        """The answer of one plugin's hooks, and what is wrong with it. said: what it named beforehand."""
-        answer = _Answer()
-        results, answer.failures = self._called(_ADAPTERS, hooks, {})
-        for _, classes in results:
-            for cls in classes if isinstance(classes, tuple) else (classes,):
+    def _survey(self) -> tuple[dict[str, Claim], list[Finding]]:
+        answers, problems = self.call("batchbridge_adapters", {})
+        claims: dict[str, list[Claim]] = {}
+        for who, answer in answers:
+            for offered in answer if type(answer) is tuple else (answer,):
                 try:
-                    framework = _framework_of(cls)
-                    if said is not None and framework not in said:
-                        raise TypeError(f"{FRAMEWORKS} does not name {framework}")
-                    answer.adapters.append((framework, who, cls()))
+                    entry = isinstance(offered, AdapterEntry)
+                    framework = offered.framework if entry else _framework_of(offered)
+                    claims.setdefault(framework, []).append(Claim(who, offered if entry else offered()))
                 except Exception as error:
-                    message = f"{who}: adapter {_spell(cls)} is unusable: {describe(error)}"
-                    answer.unusable.append(_broken("BB034", message))
-        if said is not None and not answer.failures and not answer.unusable:
-            for framework in sorted({*said} - {framework for framework, _, _ in answer.adapters}):
-                message = f"{who}: {FRAMEWORKS} names {framework}, and it brings no adapter of that name"
-                answer.unusable.append(_broken("BB034", message))
-        return answer
-
-    def _survey(self, hooks: Iterable[str]) -> Survey:
-        """The result of the answers so far, in the order of `hooks`."""
-        answers = [self._answers[name] for name in hooks if name in self._answers]
-        problems = [one for answer in answers for one in answer.failures]
-        problems += [one for answer in answers for one in answer.unusable]
-        found: dict[str, list[tuple[str, Adapter]]] = {}
-        for answer in answers:
-            for framework, who, adapter in answer.adapters:
-                found.setdefault(framework, []).append((who, adapter))
-        for framework, claims in sorted(found.items()):
-            if len(claims) > 1:
-                names = " and ".join(f"{_spell(type(adapter))} of {who}" for who, adapter in claims)
+                    problems.append(_unusable(who, _spell(offered), error))
+        for framework, several in sorted(claims.items()):
+            if len(several) > 1:
+                names = " and ".join(f"{claim.place} of {claim.who}" for claim in several)
                 problems.append(_broken("BB033", f"framework {framework} is claimed by {names}; all are refused"))
-        usable = {framework: claims[0] for framework, claims in sorted(found.items()) if len(claims) == 1}
-        return Survey(
-            MappingProxyType({framework: adapter for framework, (_, adapter) in usable.items()}),
-            MappingProxyType({framework: who for framework, (who, _) in usable.items()}),
-            (*self.problems, *self._misspelt(), *problems),
-        )
+        return {name: several[0] for name, several in sorted(claims.items()) if len(several) == 1}, problems
+
+    def adapter(self, framework: str) -> Adapter:
+        """The adapter of a framework, imported where it is not yet. Raises `KeyError` where there is none that can be
+        used: what is wrong is then among the problems."""
+        claim = self.survey()[framework]
+        if not isinstance(claim.offered, AdapterEntry):
+            return claim.offered
+        if framework not in self._imported:
+            self._imported[framework] = None
+            try:
+                self._imported[framework] = _imported(claim.offered)
+            except (Exception, SystemExit) as error:  # SystemExit: a module that is a script
+                self._found.append(_unusable(claim.who, claim.place, error))
+        if (adapter := self._imported[framework]) is None:
+            raise KeyError(framework)
+        return adapter
+
+    def all_problems(self) -> tuple[Finding, ...]:
+        """The problems of loading, of the hooks, and of the adapters that were looked up."""
+        self.survey()
+        return (*self.problems, *self._found)
 
     def _misspelt(self) -> Iterator[Finding]:
         """Findings of `PluginManager.check_pending`, for all plugins instead of the first; and missing marks."""
@@ -332,19 +304,28 @@ def _same(some: list[tuple[str, Any]], others: list[tuple[str, Any]]) -> bool:
     )
 
 
-def _said(plugin: object) -> tuple[str, ...] | None:
-    """The frameworks that a plugin names beforehand; None where it names none, or in no way that can be relied on."""
-    names = getattr(plugin, FRAMEWORKS, None)
-    return names if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names) else None
-
-
 def _framework_of(cls: Any) -> str:
     if not (inspect.isclass(cls) and issubclass(cls, Adapter)):
         raise TypeError("it is no subclass of batchbridge.Adapter")
     for attribute in ("framework", "versions"):
         if not isinstance(getattr(cls, attribute, None), str):
             raise TypeError(f"it has no {attribute}")
+    if cls.detect is Adapter.detect and cls.tells is None:
+        raise TypeError("it has neither tells nor a method detect")
     return cls.framework
+
+
+def _imported(entry: AdapterEntry) -> Adapter:
+    module, _, name = entry.place.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    if (framework := _framework_of(cls)) != entry.framework:
+        raise TypeError(f"its entry names framework {entry.framework}, and it is of {framework}")
+    adapter: Adapter = cls()
+    return adapter
+
+
+def _unusable(who: str, adapter: str, error: BaseException) -> Finding:
+    return _broken("BB034", f"{who}: adapter {adapter} is unusable: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.reading.python import python_text as python_text
     from batchbridge.rules.nearest_numbers import LARGEST as LARGEST
     from batchbridge.rules.nearest_numbers import Variable as Variable
+    from batchbridge.rules.nearest_numbers import divisors as divisors
     from batchbridge.rules.nearest_numbers import nearest_numbers as nearest_numbers
     from batchbridge.rules.nearest_numbers import neighbours as neighbours
     from batchbridge.running.follow import follow as follow

@@ -31,11 +31,12 @@ Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 class Unsayable(BatchBridgeError, ValueError):
-    """A canonical value that settings cannot say: why, and the canonical `fields` that would have to change."""
+    """A canonical value that settings cannot say: why, the canonical `fields` that would have to change, and the ways
+    out, as in `Problem.nearest`."""
 
-    def __init__(self, why: str, *fields: str) -> None:
+    def __init__(self, why: str, *fields: str, nearest: Iterable[Mapping[str, Any]] = ()) -> None:
         super().__init__(why)
-        self.fields = fields
+        self.fields, self.nearest = fields, tuple(nearest)
 
 
 class Key(NamedTuple):
@@ -73,7 +74,8 @@ class Key(NamedTuple):
         if isinstance(self.values, Mapping):
             native = [ours for ours, theirs in self.values.items() if theirs == value]
             if not native:
-                raise Unsayable(f"{self.key} has {', '.join(map(str, self.values.values()))}")
+                has = f"{self.key} has {', '.join(map(str, self.values.values()))}"
+                raise Unsayable(has, nearest=(dict.fromkeys(self.fields, word) for word in self.values.values()))
             value = native[0]
         elif self.values is not None:
             value = self.values[1](value)
@@ -113,7 +115,11 @@ class Together(NamedTuple):
             if all(free or value == one for (value, free), one in zip(asked, theirs, strict=True)):
                 return {key: one for key, one in zip(self.keys, ours, strict=True) if one is not ...}
         values = ", ".join(f"{field} = {said.get(field)}" for field in self.fields)
-        raise Unsayable(f"{values}: no values of {', '.join(self.keys)} say that", *self.fields)
+        ways = sorted(
+            (dict(zip(self.fields, theirs, strict=True)) for theirs in self.values.values()),
+            key=lambda way: sum(said.get(field) != value for field, value in way.items()),
+        )
+        raise Unsayable(f"{values}: no values of {', '.join(self.keys)} say that", *self.fields, nearest=ways)
 
 
 def recorded(table: Mapping[str, Sequence[Any]]) -> Iterator[Key]:
@@ -299,5 +305,5 @@ def written_by(rows: Iterable[Key], spec: Spec, problems: Problems) -> dict[str,
             try:
                 values[row.key] = None if value is None else row.says(value)
             except Unsayable as why:
-                problems.add(f"{path} = {value}: {why}", path)
+                problems.add(f"{path} = {value}: {why}", path, nearest=why.nearest)
     return values

@@ -199,22 +199,24 @@ class TableAdapter(FramedAdapter):
                 try:
                     values[row.key] = row.default if value is None and row.default is not None else row.says(value)
                 except Unsayable as why:
-                    problems.add(f"{path} = {value}: {why}", path)
+                    problems.add(f"{path} = {value}: {why}", path, nearest=why.nearest)
         for several in self.together:
             try:
                 values |= several.says(said)
             except Unsayable as why:
-                problems.add(str(why), *why.fields)
+                problems.add(str(why), *why.fields, nearest=why.nearest)
         try:
             restated = self.restate(spec)
             values = {
                 key: value for key, value in {**values, **restated}.items() if key not in restated or value is not None
             }
         except Unsayable as why:
-            problems.add(str(why), *why.fields)
+            problems.add(str(why), *why.fields, nearest=why.nearest)
         world = spec.topology.world_size
         if self.devices is not None and world not in (None, self.devices):
-            problems.add(f"{WORLD} = {world}: {self.framework} trains on {self.devices}", WORLD)
+            problems.add(
+                f"{WORLD} = {world}: {self.framework} trains on {self.devices}", WORLD, nearest=({WORLD: self.devices},)
+            )
         return {row.key: values[row.key] for row in rows.values() if row.key in values}
 
     def context_of(self, spec: Spec, version: str) -> Context:

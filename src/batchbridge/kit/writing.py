@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import marshal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge.contract.adapter import Adapter
@@ -27,21 +24,23 @@ class Problems(list[Problem]):
         super().__init__()
         self._adapter, self._spec = adapter, spec
 
-    def add(self, reason: str, *fields: str) -> None:
-        """Adds a problem of the canonical `fields`."""
-        self.append(Problem(fields, reason))
+    def add(self, reason: str, *fields: str, nearest: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Adds a problem of the canonical `fields`, with the ways out of it, as in `Problem`."""
+        self.append(Problem(fields, reason, tuple(nearest)))
 
-    def need(self, holds: bool, reason: str, *fields: str) -> bool:
+    def need(self, holds: bool, reason: str, *fields: str, nearest: Iterable[Mapping[str, Any]] = ()) -> bool:
         """Adds a problem of the canonical `fields` unless `holds`, and gives `holds` back."""
         if not holds:
-            self.add(reason, *fields)
+            self.add(reason, *fields, nearest=nearest)
         return holds
 
-    def fits(self, holds: bool, path: str, why: str) -> bool:
-        """Adds the problem of a field with its value, `path = value: why`, unless `holds`, and gives `holds` back."""
+    def fits(self, holds: bool, path: str, why: str, legal: Iterable[Any] = ()) -> bool:
+        """Adds the problem of a field with its value, `path = value: why`, unless `holds`, and gives `holds` back.
+        legal: the values that the framework takes."""
         if not holds:
             assert self._spec is not None, "Problems(adapter, spec)"
-            self.add(f"{path} = {self._spec.values.get(path)}: {why}", path)
+            ways = ({path: value} for value in dict.fromkeys(legal))
+            self.add(f"{path} = {self._spec.values.get(path)}: {why}", path, nearest=ways)
         return holds
 
     def schedule(self, text: str) -> tuple[str, dict[str, Any]] | None:
@@ -65,8 +64,9 @@ class Problems(list[Problem]):
         """The native word for a canonical one, the first where there are several; None, and a problem, where there is
         none."""
         native = next((native for native, canonical in words.items() if canonical == value), None)
-        known = ", ".join(map(str, dict.fromkeys(words.values())))
-        self.need(native is not None, f"{path} = {value}: {self._name} has {known}", path)
+        known = dict.fromkeys(words.values())
+        has = f"{path} = {value}: {self._name} has {', '.join(map(str, known))}"
+        self.need(native is not None, has, path, nearest=({path: word} for word in known))
         return native
 
     @property
@@ -108,14 +108,24 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     if back.spec == spec:
         return
     wanted, read = spec.values, back.spec.values
+
+    def said_instead(path: str) -> dict[str, Any]:
+        """The framework's value of a field, and of others that come from the same settings."""
+        origin = back.provenance.get(path)
+        keys = set() if origin is None else {*origin.keys}
+        with_it = (other for other, its in back.provenance.items() if keys & {*its.keys} and other in read)
+        return {path: read.get(path)} | {other: read[other] for other in with_it if read[other] != wanted.get(other)}
+
     for path in {**wanted, **read}:
         if read.get(path) == wanted.get(path):
             continue
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if path == "open_terms" and (lost := [name for name in spec.open_terms if name not in back.spec.open_terms]):
-            yield Problem((path,), f"{adapter.framework} has no term {', '.join(lost)}, and the schema no word for it")
+            text = f"{adapter.framework} has no term {', '.join(lost)}, and the schema no word for it"
+            yield Problem((path,), text, ({path: tuple(name for name in spec.open_terms if name not in lost)},))
         elif not unknown:
-            yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
+            text = f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}"
+            yield Problem((path,), text, (said_instead(path),))
 
 
 def _refusal(
@@ -124,7 +134,8 @@ def _refusal(
     """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
     shows them, and where none of these does, all of them at their defaults."""
     keys = {place.key: None for place in finding.where if place.key is not None}
-    fields = tuple(path for path, origin in back.provenance.items() if origin.key in keys)
+    own = [path for path, origin in back.provenance.items() if origin.key in keys]
+    fields = tuple(dict.fromkeys((*own, *_from({*keys}, back))))
     said = [path for path in fields if path not in finding.message]
     if not fields:
         fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
@@ -136,43 +147,10 @@ def _from(keys: set[str], reading: Reading) -> tuple[str, ...]:
     return tuple(path for path, origin in reading.provenance.items() if keys & set(origin.keys))
 
 
-_Read = tuple[Reading, Sequence[Finding]]
-_MEMORY: ContextVar[dict[tuple[Adapter, Context, bytes], _Read] | None] = ContextVar("_MEMORY", default=None)
-
-
-@contextmanager
-def remembered() -> Iterator[None]:
-    """The span in which what was read back once is not read again: a search for the nearest spec writes the same values
-    often.
-
-    No longer than one search, because what an adapter reads may depend on what is installed.
-    """
-    token = _MEMORY.set({})
-    try:
-        yield
-    finally:
-        _MEMORY.reset(token)
-
-
-def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) -> _Read:
+def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) -> tuple[Reading, Sequence[Finding]]:
     """The meaning of `values` to `adapter`, and what its rules say of them."""
-    memory, key = _MEMORY.get(), _key(values)
-    if memory is None or key is None:
-        back = adapter.read(Source(values=values), context)
-        return back, adapter.check(back)
-    if (adapter, context, key) not in memory:
-        back = adapter.read(Source(values=values), context)
-        memory[adapter, context, key] = back, tuple(adapter.check(back))
-    return memory[adapter, context, key]
-
-
-def _key(values: Mapping[str, Any]) -> bytes | None:
-    """Bytes that only equal values of equal types in an equal order have; None where some value is no plain one."""
-    try:
-        # Later versions of the format write equal values in several ways.
-        return marshal.dumps(values, 2)  # type: ignore[arg-type]  # what it does not take raises
-    except ValueError:
-        return None
+    back = adapter.read(Source(values=values), context)
+    return back, adapter.check(back)
 
 
 def nodes_and_gpus(world: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The way from a Python program or notebook to the `Source` of a configuration that it builds.
 
 A program is read and never run (see `batchbridge.pyread`). Which classes are configurations, the adapters say
-(`Adapter.constructors`). Several calls are several runs; what a call leaves open is undecided, by its expression.
+(`Tells.classes`). Several calls are several runs; what a call leaves open is undecided, by its expression.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.pyread import (
@@ -80,10 +78,13 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
     is given where there are such, else all; each that is like another once."""
     from batchbridge.contract import plugins
 
-    installed = plugins.adapters()
-    named = None if framework is None else installed.get(framework)
-    asked = list(installed.values()) if named is None else [named]
-    built = [call for call in program.calls if not call.parsed and any(constructs(one, call) for one in asked)]
+    known = plugins.tells()
+    asked = [tells for name, tells in known.items() if tells is not None and framework in (None, name)]
+    built = [
+        call
+        for call in program.calls
+        if not call.parsed and any(tells.constructs((call.name, *call.bases)) for tells in asked)
+    ]
     trained = {id(found) for call in program.calls for found in _handed(call) if "rainer" in call.name}
     built = [call for call in built if id(call) in trained] or built
     found: list[Source] = []
@@ -120,12 +121,6 @@ def started(
     except NotPython:
         return []
     return [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
-
-
-def constructs(adapter: Adapter, call: Call | Construction) -> bool:
-    """Whether the class of a call, or one that it is derived from, is a configuration of the adapter's."""
-    names = (call.name, *call.bases)
-    return any(fnmatchcase(name, pattern) for name in names for pattern in adapter.constructors)
 
 
 def python_text(path: Path) -> str:

@@ -18,12 +18,10 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
+from batchbridge.reading.detect import DETECTED, certainties
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
-
-DETECTED = 0.5
-"""The least confidence with which an adapter may claim an input on its own."""
 
 OF_ACCELERATE = frozenset({"compute_environment", "distributed_type"})
 """Keys of every file that `accelerate config` writes."""
@@ -223,14 +221,15 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
     installed = plugins.adapters()
     if framework is not None and framework in installed:
         return installed[framework]
-    listed = ", ".join(installed) or "none"
     if framework is not None:
+        listed = ", ".join(installed) or "none"
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
-    scores = _scores(source, findings)
+    found = certainties(source, findings)
+    scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
     ranked = sorted(scores, key=lambda name: (-scores[name], name))
     if not ranked:
-        way = f"name one with --framework: {listed}"
+        way = f"name one with --framework: {', '.join(installed) or 'none'}"
         if source.values.keys() >= OF_ACCELERATE:
             way = "it is accelerate's, which says how a run is started: name the recipe or the launch script"
         findings.append(_undecided("BB020", f"no adapter recognises this configuration; {way}"))
@@ -245,28 +244,15 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
     return installed[ranked[0]]
 
 
-def _scores(source: Source, findings: list[Finding]) -> dict[str, float]:
-    """Framework to how sure its adapter is that `source` is its; those that are not at all are left out."""
-    scores: dict[str, float] = {}
-    if source.construction is not None:
-        from batchbridge.reading.python import constructs
-
-        return {name: 1.0 for name, one in plugins.adapters().items() if constructs(one, source.construction)}
-    for name, adapter in plugins.adapters().items():
-        score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)
-        if score is not None and score > 0:
-            scores[name] = score
-    return scores
-
-
 def none_of(framework: str, source: Source) -> Reading | None:
     """The reading of a file that has nothing of `framework`'s in it, or is plainly another framework's, for whoever
     named the framework of a whole folder; None: it may be its. Adapters that are built upon one another count as one:
     a recipe of Open-R1's may have TRL's settings alone."""
     installed = plugins.adapters()
     named = installed[framework]
-    scores = _scores(source, [])
-    kin = {name for name, one in installed.items() if isinstance(one, type(named)) or isinstance(named, type(one))}
+    scores = certainties(source, [])
+    usable = {name: installed[name] for name in scores if name in installed}
+    kin = {name for name, one in usable.items() if isinstance(one, type(named)) or isinstance(named, type(one))}
     own = max((score for name, score in scores.items() if name in kin), default=0)
     other = max((name for name in scores if name not in kin), key=scores.__getitem__, default=None)
     if own >= DETECTED or (own and (other is None or scores[other] < DETECTED)):
@@ -285,9 +271,7 @@ def _guarded(adapter: Adapter, method: str, act: Callable[[], _T], findings: lis
     try:
         return act()
     except Exception as error:
-        who = plugins.provider(adapter.framework)
-        message = f"{who}: adapter {adapter.framework} failed in {method}: {plugins.describe(error)}"
-        findings.append(_failure("BB023", message))
+        findings.append(plugins.failed(adapter.framework, method, error))
         return None
 
 

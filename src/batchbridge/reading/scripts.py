@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bashread import Argument, Command, Script, Unknown, read_script
-from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
+from batchbridge.reading.detect import certainties
 from batchbridge.reading.launchers import Program, programs
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
@@ -81,7 +81,6 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     Where that is several programs, the one that an adapter is surest of; where none is, the words as they are.
     """
-    from batchbridge.contract import plugins
     from batchbridge.reading.arguments import parse_arguments
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
@@ -101,18 +100,16 @@ def load_arguments(argv: Sequence[str]) -> Source:
         for program in found
         if len(program.argv) > 1
     ]
-    asked = list(plugins.adapters().values())
-    best = max(inner, key=lambda source: _surest(source, asked), default=plain)
-    return best if _surest(best, asked) > 0 else plain
+    best = max(inner, key=_surest, default=plain)
+    return best if _surest(best) > 0 else plain
 
 
 def _candidates(script: Script, path: Path, framework: str | None) -> list[Candidate]:
     """The training commands in the order in which they would run, each once."""
     from batchbridge.contract import plugins
 
-    installed = plugins.adapters()
-    named = None if framework is None else installed.get(framework)
-    asked = list(installed.values()) if named is None else [named]
+    named = framework is not None and framework in plugins.adapters()
+    asked = (framework,) if framework is not None and named else None
     all_of_them, seen = [], set()
     for command in script.commands:
         for program in programs(command.words):
@@ -130,7 +127,7 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
     recognised = [one for one in all_of_them if one.sure >= bar]
-    if not recognised and named is not None:
+    if not recognised and named:
         recognised = [one for one in all_of_them if one.sure > 0 and not one.program.words[0].unknown]
     return recognised
 
@@ -153,15 +150,9 @@ def _unreached(program: Program, *, in_words: bool) -> Unreached | None:
     return None if stop is None or (in_words and stop.place is not None) else stop.unreached
 
 
-def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
-    """The confidence of the surest of `adapters`."""
-    sure = 0.0
-    for adapter in adapters:
-        try:
-            sure = max(sure, adapter.detect(source))
-        except Exception:  # a broken plugin is reported by the reading that follows
-            continue
-    return sure
+def _surest(source: Source, frameworks: tuple[str, ...] | None = None) -> float:
+    """The certainty of the surest framework; a broken plugin is reported by the reading that follows."""
+    return max(certainties(source, [], frameworks).values(), default=0.0)
 
 
 def _source(program: Program, path: Path) -> Source:

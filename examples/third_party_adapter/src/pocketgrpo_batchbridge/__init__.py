@@ -1,13 +1,9 @@
 """PocketGRPO's BatchBridge adapter: a plugin like any other."""
 
-from batchbridge import hookimpl
-
-batchbridge_frameworks = ("pocketgrpo",)  # commands on other frameworks need not ask the hook below
+from batchbridge import AdapterEntry, hookimpl
 
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
     """The adapter; importing it imports no torch."""
-    from pocketgrpo_batchbridge.config import PocketAdapter
-
-    return [PocketAdapter]
+    return [AdapterEntry("pocketgrpo", "pocketgrpo_batchbridge.config:PocketAdapter")]

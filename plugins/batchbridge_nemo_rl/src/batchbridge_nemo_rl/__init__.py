@@ -1,13 +1,9 @@
 """NeMo-RL's BatchBridge adapter: its configuration side."""
 
-from batchbridge import hookimpl
-
-batchbridge_frameworks = ("nemo_rl",)
+from batchbridge import AdapterEntry, hookimpl
 
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
     """The adapter; importing it imports neither NeMo-RL nor torch."""
-    from batchbridge_nemo_rl.config import NemoAdapter
-
-    return [NemoAdapter]
+    return [AdapterEntry("nemo_rl", "batchbridge_nemo_rl.config:NemoAdapter")]

@@ -1,13 +1,9 @@
 """prime-rl's BatchBridge adapter: its configuration side."""
 
-from batchbridge import hookimpl
-
-batchbridge_frameworks = ("prime_rl",)
+from batchbridge import AdapterEntry, hookimpl
 
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
     """The adapter; importing it imports neither prime-rl nor torch."""
-    from batchbridge_prime_rl.config import PrimeRLAdapter
-
-    return [PrimeRLAdapter]
+    return [AdapterEntry("prime_rl", "batchbridge_prime_rl.config:PrimeRLAdapter")]

@@ -1,13 +1,9 @@
 """SkyRL's BatchBridge adapter: its configuration side."""
 
-from batchbridge import hookimpl
-
-batchbridge_frameworks = ("skyrl",)
+from batchbridge import AdapterEntry, hookimpl
 
 
 @hookimpl
 def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
     """The adapter; importing it imports neither SkyRL nor torch."""
-    from batchbridge_skyrl.config import SkyRLAdapter
-
-    return [SkyRLAdapter]
+    return [AdapterEntry("skyrl", "batchbridge_skyrl.config:SkyRLAdapter")]

@@ -1,0 +1,129 @@
+"""Detection as data: the facts by which a configuration is known to be a framework's, without importing its adapter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from typing import NamedTuple
+
+from batchbridge.contract.reading import Source
+from batchbridge.frozen import dataclass
+
+_SETTING = re.compile(r"--|[~+]*[A-Za-z_][\w.]*=")
+"""A word of a command that is a setting and no program."""
+
+
+@dataclass(frozen=True)
+class Tells:
+    """The facts by which a configuration is known to be a framework's; `certainty` weighs them, from 0 to 1.
+
+    A key is told by its first part (`actor_rollout_ref`), its first parts (`data.train_batch_size`), or as a whole,
+    whether it is said in nested groups or with dots, with `_` for `-`. What Hydra's list `defaults` names counts as a
+    key, too: `defaults.ppo_trainer`.
+    """
+
+    own: Mapping[str, float]
+    """Keys that tell, with what each adds."""
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """Keys that other frameworks have as well, with what each adds."""
+    most: float = 0.95
+    """The most that keys come to."""
+    programs: Mapping[str, float] = field(default_factory=dict)
+    """Regular expression over the words of a command, each on a line of its own (so that `^` and `$` are the ends of a
+    word), to the certainty where it is found. The first that is found decides, and not the keys."""
+    unknown_program: float | None = None
+    """The certainty where a command starts another program; None: the keys decide."""
+    of_other_programs: frozenset[str] = frozenset()
+    """Keys of the framework's programs that are not read. With one of them, a shared key and no own one, a
+    configuration is claimed with 0.5: just enough to say so where nobody else claims it."""
+    file_option: str = ""
+    """The option of a command that names a file of settings; its keys count where one of them is an own one."""
+    classes: tuple[tuple[str, str], ...] = ()
+    """Classes of configuration objects, each with the beginning of its module's name; an empty name: every class."""
+    upon: Tells | None = None
+    """The facts of the framework that this one is built upon: with an own key, this one is surer by what that adds;
+    without one half as sure."""
+
+    def certainty(self, source: Source) -> float:
+        """The certainty that a source is the framework's. Reads nothing else, but a file that a command names."""
+        if source.native is not None:
+            mro = [(cls.__module__, cls.__name__) for cls in type(source.native).__mro__]
+            found = (
+                home.startswith(start) and name in (wanted, wanted or name)
+                for home, name in mro
+                for start, wanted in self.classes
+            )
+            return float(any(found))
+        if source.construction is not None:
+            return float(self.constructs((source.construction.name, *source.construction.bases)))
+        if source.argv:
+            words = "\n".join(source.argv)
+            for pattern, sure in self.programs.items():
+                if re.search(pattern, words, re.MULTILINE):
+                    return sure
+            if self.unknown_program is not None and not _SETTING.match(source.argv[0]):
+                return self.unknown_program
+        keys = _keys(source.values)
+        if self.upon is not None:
+            likely = self.upon.certainty(source)
+            more = max((self.own[key] for key in self._with_file(source, keys) & self.own.keys()), default=0.0)
+            return likely and (min(1.0, likely + more) if more else likely / 2)
+        keys = self._with_file(source, keys)
+        own, shared = keys & self.own.keys(), keys & self.shared.keys()
+        if shared and not own and keys & self.of_other_programs:
+            return 0.5
+        return min(self.most, sum(self.own[key] for key in own) + sum(self.shared[key] for key in shared))
+
+    def constructs(self, names: Iterable[str]) -> bool:
+        """Whether one of the full names of classes (`trl.GRPOConfig`) is a configuration of the framework's, for a
+        Python program that is read and not run. A name whose module the program does not tell is taken."""
+        full = [name.rpartition(".") for name in names]
+        return any(
+            wanted == name and (not dot or f"{home}.".startswith(start))
+            for home, dot, name in full
+            for start, wanted in self.classes
+        )
+
+    def _with_file(self, source: Source, keys: set[str]) -> set[str]:
+        """Keys with those of the file that a command names."""
+        named = source.values.get(self.file_option) if self.file_option and source.argv else None
+        if not isinstance(named, str):
+            return keys
+        from batchbridge.reading.files import load_source, near_file
+
+        path = near_file(named, source.path)
+        of_file = set() if path is None else _keys(load_source(path).values)
+        return keys | of_file if of_file & self.own.keys() else keys
+
+
+class AdapterEntry(NamedTuple):
+    """An adapter that is imported when its framework is first needed; see the hook `batchbridge_adapters`."""
+
+    framework: str
+    place: str
+    """The place of the `Adapter` class, `module:NAME`."""
+    tells: Tells | None = None
+    """The facts by which its configurations are known; None: the adapter is imported and its `detect` is asked."""
+
+
+_LEVELS = 3
+"""Levels of nested groups whose keys are told."""
+
+
+def _keys(values: Mapping[str, object]) -> set[str]:
+    """Keys as `Tells` describes them."""
+    return set(_forms(values, "", _LEVELS))
+
+
+def _forms(values: Mapping[str, object], before: str, levels: int) -> Iterator[str]:
+    for key in values:
+        if not isinstance(key, str):
+            continue
+        parts = (before + key.lstrip("+~").replace("-", "_")).split(".")
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        value = values[key] if isinstance(values, dict) else None  # a command's is parsed when it is asked for
+        if isinstance(value, Mapping):
+            yield from _forms(value, ".".join(parts) + ".", levels - 1) if levels > 1 else ()
+        elif key == "defaults" and isinstance(value, list):
+            yield from (f"defaults.{entry}" for entry in value if isinstance(entry, str))

@@ -1,0 +1,33 @@
+"""Detection: how sure each installed framework is that a configuration is its own.
+
+A framework whose plugin gives `Tells` is not imported for this; of any other, the adapter's `detect` is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Source
+from batchbridge.meaning.findings import Finding
+
+DETECTED = 0.5
+"""The least certainty with which a framework may claim an input on its own."""
+
+
+def certainties(source: Source, findings: list[Finding], frameworks: Collection[str] | None = None) -> dict[str, float]:
+    """Framework to its certainty that `source` is its own, without those that are sure it is not. frameworks: those
+    that are asked; None: all. An adapter that raises is left out, with a finding."""
+    sure: dict[str, float] = {}
+    for framework, tells in plugins.tells().items():
+        if frameworks is not None and framework not in frameworks:
+            continue
+        if tells is None and framework not in plugins.adapters():
+            continue  # it cannot be used, as the plugins' problems say
+        try:
+            score = plugins.adapters()[framework].detect(source) if tells is None else tells.certainty(source)
+        except Exception as error:
+            findings.append(plugins.failed(framework, "detect", error))
+        else:
+            sure |= {framework: score} if score > 0 else {}
+    return sure

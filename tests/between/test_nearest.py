@@ -1,0 +1,134 @@
+"""A conversion follows the ways out that refusals carry: a handful of writes, whatever the framework cannot say."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real import DATASET, VERSIONS, name_of, text_of
+from registered import adapters
+from specs import plain_spec
+from toys import NarrowAdapter, reading_of
+
+from batchbridge.comparing import nearest_spec
+from batchbridge.comparing.convert import convert_to
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Written
+from batchbridge.errors import CannotWrite, Problem
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read
+
+Counted = Callable[[Adapter], list[Spec]]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Keeps what an adapter is asked to write."""
+
+    def count(adapter: Adapter) -> list[Spec]:
+        asked: list[Spec] = []
+        write = adapter.write
+
+        def counting(spec: Spec, framework_version: str | None = None) -> Written:
+            asked.append(spec)
+            return write(spec, framework_version)
+
+        monkeypatch.setattr(adapter, "write", counting)
+        return asked
+
+    return count
+
+
+def test_each_of_the_30_pairs_takes_a_handful_of_writes(tmp_path: Path, counted: Counted) -> None:
+    asked = {framework: counted(adapter) for framework, adapter in adapters().items()}
+    taken: dict[str, int] = {}
+    for framework in VERSIONS:
+        path = tmp_path / f"{framework}-{name_of(framework)}"
+        path.write_text(text_of(framework), encoding="utf-8")
+        world = 8 if path.suffix == ".yaml" else None
+        version = VERSIONS[framework]
+        reading = read(path, framework=framework, version=version, world_size=world, dataset_size=DATASET)
+        for to, adapter in adapters().items():
+            if to != framework:
+                asked[to].clear()
+                found = convert_to(adapter, reading, version=VERSIONS[to], given=reading.native)
+                assert found.written is not None
+                taken[f"{framework} to {to}"] = len(asked[to])
+    assert len(taken) == 30
+    assert max(taken.values()) <= 7, taken
+    assert statistics.mean(taken.values()) <= 5, taken
+
+
+def test_no_specification_is_written_twice_on_the_way(counted: Counted) -> None:
+    adapter = NarrowAdapter()
+    asked = counted(adapter)
+    nearest_spec.project(adapter, plain_spec(world_size=3, **{"order.last_rollout": "pad"}), None, None)
+    assert len(asked) == len(set(asked)) <= 7
+
+
+class Refusing(NarrowAdapter):
+    """Refuses a seed, with the ways out that it is given."""
+
+    def __init__(self, *ways: dict[str, Any], fields: tuple[str, ...] = ("order.seed",)) -> None:
+        self.ways, self.fields = ways, fields
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        if spec.order.seed != 7:
+            raise CannotWrite("narrow", [Problem(self.fields, "only 7", self.ways)])
+        return super().write(spec, framework_version)
+
+
+def projected(adapter: Adapter, counted: Counted) -> tuple[nearest_spec.Projection, int]:
+    asked = counted(adapter)
+    found = nearest_spec.project(adapter, plain_spec(**{"order.seed": 3}), None, None)
+    return found, len(asked)
+
+
+def test_the_first_way_out_is_followed_at_once(counted: Counted) -> None:
+    found, count = projected(Refusing({"order.seed": 7}, {"order.seed": 8}), counted)
+    assert found.written is not None
+    assert [problem.reason for problem in found.refused] == ["only 7"]
+    assert count == 2
+
+
+def test_a_way_that_does_not_help_is_followed_by_the_next(counted: Counted) -> None:
+    found, count = projected(Refusing({"order.seed": 8}, {"order.seed": 7}), counted)
+    assert found.written is not None
+    assert count == 3
+
+
+def test_a_refusal_that_no_way_ends_is_reported_with_its_reason(counted: Counted) -> None:
+    found, count = projected(Refusing(), counted)
+    assert found.written is None
+    assert [problem.reason for problem in found.refused] == ["only 7"]
+    assert count < nearest_spec.MAX_WRITES
+    made = convert_to(Refusing(), reading_of(plain_spec(**{"order.seed": 3})))
+    assert made.written is None
+    assert made.to_dict()["refused"] == ["only 7"]
+
+
+def test_a_refusal_without_fields_is_reported_with_its_reason(counted: Counted) -> None:
+    found, count = projected(Refusing(fields=()), counted)
+    assert found.written is None
+    assert [problem.reason for problem in found.refused] == ["only 7"]
+    assert count == 1
+
+
+def test_ways_out_of_several_problems_are_followed_together(counted: Counted) -> None:
+    class Both(NarrowAdapter):
+        def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+            problems = []
+            if spec.order.seed != 7:
+                problems.append(Problem(("order.seed",), "seed", ({"order.seed": 7},)))
+            if spec.carried.top_k != 5:
+                problems.append(Problem(("carried.top_k",), "top", ({"carried.top_k": 5},)))
+            if problems:
+                raise CannotWrite("narrow", problems)
+            return super().write(spec, framework_version)
+
+    found, count = projected(Both(), counted)
+    assert found.written is not None
+    assert count == 2

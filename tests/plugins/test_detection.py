@@ -1,0 +1,223 @@
+"""A framework is detected by the facts that its plugin gives as data: no other framework's adapter is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchbridge import Adapter, AdapterEntry, Reading, Source, Spec, Tells, Written, hookimpl, read
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context
+from batchbridge.meaning.findings import Finding
+from batchbridge.reading.arguments import parse_arguments
+from batchbridge.reading.detect import certainties
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT.parent / "shared" / "corpus"
+REPOSITORIES = {
+    "verl-project/verl": "verl",
+    "hiyouga/EasyR1": "easyr1",
+    "OpenRLHF/OpenRLHF": "openrlhf",
+    "allenai/open-instruct": "open_instruct",
+}
+COUNT = """
+import contextlib, io, json, os, sys
+import batchbridge, batchbridge_trl
+
+homes = {os.path.dirname(os.path.dirname(os.path.abspath(one.__file__))) for one in (batchbridge, batchbridge_trl)}
+seen = set()
+
+
+def entered(frame, event, argument):
+    seen.add(frame.f_code.co_filename)
+
+
+sys.setprofile(entered)
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    from batchbridge.cli.main import main
+
+    main(sys.argv[1:])
+sys.setprofile(None)
+seen.update(one.__file__ for one in [*sys.modules.values()] if getattr(one, "__file__", None))
+own = {os.path.relpath(name, home) for home in homes for name in seen if name.startswith(home + os.sep)}
+print(json.dumps(sorted(name.replace(os.sep, "/") for name in own if name.startswith("batchbridge"))))
+"""
+
+
+def entered(*words: str) -> list[str]:
+    """The files of BatchBridge and of its adapters that a command enters, `batchbridge_trl/config.py`."""
+    found = subprocess.run([sys.executable, "-c", COUNT, *words], capture_output=True, text=True, check=True, cwd=ROOT)
+    files: list[str] = json.loads(found.stdout)
+    return files
+
+
+def adapters_entered(files: list[str]) -> set[str]:
+    """The frameworks whose adapters were imported. The module of an entry point is imported by every command, and holds
+    nothing but the facts; rules of old versions are no framework's."""
+    homes = {name.split("/")[0] for name in files if not name.endswith("/__init__.py") or name.count("/") > 1}
+    return {home.removeprefix("batchbridge_") for home in homes} - {"batchbridge", "history"}
+
+
+def test_a_check_of_a_plain_file_enters_no_other_frameworks_adapter_and_at_most_100_files() -> None:
+    files = entered("check", "examples/recipe.yaml", "--framework-version", "1.16.0", "--gpus", "8")
+    assert adapters_entered(files) == {"trl"}
+    assert "batchbridge_trl/rules/steps.py" in files
+    assert len(files) <= 100
+
+
+PLAIN = {
+    "a launch script": ("#!/bin/bash\npython -m verl.trainer.main_ppo data.train_batch_size=8\n", "run.sh", {"verl"}),
+    "a file of keys": ("worker: {rollout: {n: 4}}\ndata: {rollout_batch_size: 8}\n", "easy.yaml", {"easyr1"}),
+    "a script of options": ("python grpo_fast.py --num_unique_prompts_rollout 8\n", "run.sh", {"open_instruct"}),
+    "a module": ("python -m openrlhf.cli.train_ppo_ray --rollout.batch_size 8\n", "run.sh", {"openrlhf"}),
+    # It is built upon TRL's adapter.
+    "a recipe of Open-R1": (
+        "num_generations: 8\nscale_rewards: false\nbenchmarks: []\n",
+        "r1.yaml",
+        {"open_r1", "trl"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_plain_source_enters_the_adapter_that_it_is_of_and_no_other(tmp_path: Path, kind: str) -> None:
+    text, name, frameworks = PLAIN[kind]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert adapters_entered(entered("check", str(tmp_path / name))) == frameworks
+
+
+def test_a_command_in_words_enters_the_adapter_that_it_is_of_and_no_other() -> None:
+    words = ("python", "-m", "verl.trainer.main_ppo", "data.train_batch_size=8")
+    assert adapters_entered(entered("check", "--", *words)) == {"verl"}
+
+
+def test_what_no_facts_tell_imports_all_to_list_them(tmp_path: Path) -> None:
+    (tmp_path / "strange.yaml").write_text("colour: blue\n", encoding="utf-8")
+    assert len(adapters_entered(entered("check", str(tmp_path / "strange.yaml")))) >= 6
+
+
+@pytest.mark.shared
+def test_every_launch_command_of_the_corpus_is_its_repositorys() -> None:
+    if not CORPUS.exists():
+        pytest.skip("../shared/corpus is no part of this repository")
+    rows = map(json.loads, (CORPUS / "launch_argv.jsonl").read_text(encoding="utf-8").splitlines())
+    commands = [(REPOSITORIES[row["repository"]], words) for row in rows for words in row["commands"]]
+    assert len(commands) > 100
+    for framework, words in commands:
+        found = read(words)
+        if "verl.trainer.main_generation_server" in words:  # trains nothing
+            assert [finding.code for finding in found.findings] == ["BB021"]
+            continue
+        assert found.framework == framework, words
+        if "mason.py" in words:  # a launcher with options of its own stands before the command
+            continue
+        start = next(place for place, word in enumerate(words) if "=" in word or word.startswith("--"))
+        alone = Source(values=parse_arguments(words[start:]), argv=tuple(words[start:]))
+        sure = certainties(alone, [])
+        assert max(sure, key=sure.__getitem__, default=None) == framework, words
+
+
+WHOSE: list[tuple[dict[str, Any] | tuple[str, ...], dict[str, float]]] = [
+    ({"num_generations": 8, "scale_rewards": False, "beta": 0.0}, {"trl": 0.8, "open_r1": 0.4}),
+    ({"packing": True, "learning_rate": 1e-5}, {"trl": 0.5, "open_r1": 0.25}),
+    ({"num_generations": 8, "benchmarks": []}, {"trl": 0.35, "open_r1": 0.45}),
+    ({"defaults": ["ppo_trainer", "_self_"], "data": {"train_batch_size": 8}}, {"verl": 0.9}),
+    ({"+data.train_batch_size": 8}, {"verl": 0.4}),
+    ({"worker": {"actor": {}}}, {"easyr1": 0.95}),
+    ({"train": {"batch_size": 8}, "rollout.batch-size": 8}, {"openrlhf": 0.9}),
+    ({"pack_length": 8}, {"open_instruct": 0.4}),
+    ({"seed": 1}, {}),
+    (("python", "-m", "verl.trainer.main_ppo", "a=1"), {"verl": 1.0}),
+    (("python3", "/x/verl/trainer/main_ppo.py"), {"verl": 1.0}),
+    (("python3", "-m", "verl.trainer.sft_trainer", "actor_rollout_ref.a=1"), {"verl": 0.4}),
+    (("python3", "-m", "verl.trainer.main", "config=a.yaml"), {"easyr1": 1.0}),
+    (("trl", "grpo", "--num_generations", "8"), {"trl": 0.97, "open_r1": 0.485}),
+    (("python", "src/open_r1/grpo.py", "--num_generations", "8"), {"open_r1": 0.97, "trl": 0.35}),
+    (("python", "grpo.py", "--pack_length", "8"), {}),
+    (("python", "open_instruct/grpo.py", "--pack_length", "8"), {"open_instruct": 0.99}),
+    (("python", "-m", "openrlhf.cli.train_sft", "--ckpt.path", "x"), {"openrlhf": 0.9}),
+    (("python", "mine.py", "--ckpt.path", "x"), {}),
+    (("--ckpt.path", "x"), {"openrlhf": 0.45}),
+]
+
+
+@pytest.mark.parametrize(("said", "expected"), WHOSE)
+def test_own_facts_tell_whose_a_configuration_is(said: dict[str, Any] | tuple[str, ...], expected: object) -> None:
+    argv = said if isinstance(said, tuple) else ()
+    source = Source(values=parse_arguments(argv) if isinstance(said, tuple) else said, argv=argv)
+    assert certainties(source, []) == pytest.approx(expected)
+
+
+class Telling(Adapter):
+    """An adapter that has facts and no method `detect`."""
+
+    framework = "telling"
+    versions = ">=1"
+    tells = Tells(own={"mine": 0.7})
+
+    def read(self, source: Source, context: Context) -> Reading:
+        raise NotImplementedError
+
+    def check(self, reading: Reading) -> tuple[Finding, ...]:
+        raise NotImplementedError
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        raise NotImplementedError
+
+
+class Plugin:
+    """A plugin of these entries and classes."""
+
+    def __init__(self, *entries: AdapterEntry | type[Adapter]) -> None:
+        self.entries = entries
+
+    @hookimpl
+    def batchbridge_adapters(self) -> tuple[AdapterEntry | type[Adapter], ...]:
+        return self.entries
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
+    """A registry without plugins in the place of the installed ones."""
+    registry = plugins.load(())
+    monkeypatch.setattr(plugins, "_installed", lambda: registry)
+    return registry
+
+
+def test_two_frameworks_that_tell_alike_are_asked_which(registered: plugins.Registry) -> None:
+    registered.manager.register(Plugin(Telling, type("Other", (Telling,), {"framework": "another"})))
+    (finding,) = read({"mine": 1}).findings
+    assert finding.code == "BB021"
+    assert "candidates: another (70%), telling (70%)" in finding.message
+
+
+def test_a_winner_that_cannot_be_imported_is_named_and_the_next_is_taken(registered: plugins.Registry) -> None:
+    from batchbridge_trl import batchbridge_adapters
+
+    own = Plugin(*batchbridge_adapters())
+    lost = Plugin(AdapterEntry("lost", "nowhere_at_all:A", Tells(own={"num_generations": 1.0}, most=1.0)))
+    registered.manager.register(own, "own")
+    registered.manager.register(lost, "lost")
+    found = read({"num_generations": 8, "scale_rewards": True}, version="1.16.0", world_size=8)
+    assert found.framework == "trl"
+    (problem,) = [one for one in found.findings if one.code == "BB034"]
+    assert problem.message.startswith("plugin lost (registered in this process): adapter nowhere_at_all.A is unusable")
+    assert problem.severity == "warning"
+
+
+def test_facts_that_raise_are_a_finding_and_the_others_are_asked(registered: plugins.Registry) -> None:
+    from batchbridge_trl import batchbridge_adapters
+
+    registered.manager.register(Plugin(*batchbridge_adapters()), "own")
+    registered.manager.register(Plugin(AdapterEntry("bad", "nowhere:A", Tells(own={}, programs={"(": 1.0}))), "bad")
+    findings: list[Finding] = []
+    source = Source(values=parse_arguments(("--num_generations", "8")), argv=("--num_generations", "8"))
+    assert certainties(source, findings) == {"trl": 0.35}
+    (finding,) = findings
+    assert finding.code == "BB023"
+    assert "adapter bad failed in detect" in finding.message
