@@ -32,8 +32,8 @@ SAMPLER, CORRECTION = "trainer.v1.sampler.", "algorithm.rollout_correction."
 CORRECTING = tuple(f"{CORRECTION}{name}" for name in ("rollout_is", "rollout_rs", "bypass_mode"))
 """Settings that the sampler's log-probabilities act by."""
 SCORED = f"{ROLLOUT}calculate_log_probs"
-CUSTOM_SAMPLER, DRO_BETA, STRATEGY = f"{SAMPLER}custom_sampler.path", f"{ACTOR}policy_loss.dro_beta", f"{ACTOR}strategy"
-SAID = frozenset({SCORED, CUSTOM_SAMPLER, DRO_BETA, STRATEGY})
+CUSTOM_SAMPLER, DRO_BETA = f"{SAMPLER}custom_sampler.path", f"{ACTOR}policy_loss.dro_beta"
+SAID = frozenset({SCORED, CUSTOM_SAMPLER, DRO_BETA})
 """Settings that say nothing of what is trained, and that refusals look at."""
 
 
@@ -341,17 +341,6 @@ def _group_size(request: Request) -> bool:
 
 
 @REFUSALS.row(
-    "unproven_engine",
-    "only the FSDP engine is proven: of another one, no run was measured, and what it does between its loss and its "
-    'update (clipping, for one) is not seen; allow=("unproven_engine",) measures what its loss weighs',
-    allowable=True,
-    remedy="model_engine=dp, with actor_rollout_ref.actor.strategy=fsdp or fsdp2",
-)
-def _unproven_engine(request: Request) -> bool:
-    return run_of(request).engine != "fsdp" or setting(request.reading, STRATEGY) not in ("fsdp", "fsdp2")
-
-
-@REFUSALS.row(
     "fp16", "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16"
 )
 def _fp16(request: Request) -> bool:
@@ -382,6 +371,27 @@ REFUSALS.append(refused.tokens_per_device("verl", _no_budget))
 @REFUSALS.live("initialised", "wrap a V1 trainer before init(): later is not proven", remedy="wrap before init()")
 def _initialised(trainer: Any, request: Request) -> bool:
     return is_v1(trainer) and hasattr(trainer, "actor_rollout_wg")
+
+
+PROVEN_STRATEGIES = ("fsdp", "fsdp2")
+
+
+def _other_engine(request: Request) -> bool:
+    strategy = setting(request.reading, f"{ACTOR}strategy")
+    return run_of(request).engine != "fsdp" or strategy not in PROVEN_STRATEGIES
+
+
+@REFUSALS.live(
+    "unproven_engine",
+    "only the FSDP engine is proven: of another one, no run was measured, and what it does between its loss and its "
+    'update (clipping, for one) is not seen; allow=("unproven_engine",) measures what its loss weighs',
+    allowable=True,
+    foreseen=_other_engine,
+    remedy="model_engine=dp, with actor_rollout_ref.actor.strategy=fsdp or fsdp2",
+)
+def _unproven_engine(trainer: Any, request: Request) -> bool:
+    """A trainer's configuration is read whatever its engine, which has settings of its own."""
+    return trainer.config.actor_rollout_ref.actor.strategy not in PROVEN_STRATEGIES
 
 
 @REFUSALS.live(
