@@ -4,11 +4,13 @@ different. Knows no framework.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
+from batchbridge.errors import BatchBridgeError
 from batchbridge.frozen import dataclass
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.meaning.spec import Spec
@@ -278,8 +280,81 @@ def has_no_step(request: Request) -> bool:
     return request.plan is not None and request.plan.total_optimizer_steps == 0
 
 
-def __getattr__(name: str) -> Any:
-    """The names that tables had before `Refusals`, until 0.4: see `deprecated_refusals`."""
-    from batchbridge.kit import deprecated_refusals
+# ---- names of before `Refusals`, for two minor releases
 
-    return deprecated_refusals.named(name)
+
+def __getattr__(name: str) -> Any:
+    if name not in _BEFORE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found, instead = _BEFORE[name]
+    text = f"{__name__}.{name} is deprecated: use {instead} (docs/plugins.md, Refusals)"
+    warnings.warn(text, DeprecationWarning, stacklevel=2)
+    return found
+
+
+def _refusal(
+    name: str,
+    reason: str,
+    applies: Callable[[Any, Request], object],
+    allowable: bool = False,
+    detail: Callable[[Any, Request], str | None] = lambda trainer, request: None,
+    configured: Callable[[Reading], bool | None] | None = None,
+    remedy: str = "",
+) -> RefusalRow:
+    """The row of a predicate over trainer and request. configured: whether it will apply to the trainer that a
+    configuration builds, asked where `applies` looks at the trainer; None: the configuration does not say."""
+
+    def test(request: Request) -> Answer:
+        if applies is not _only_asked:
+            try:
+                return bool(applies(_NoTrainer(), request))
+            except _TrainerNeeded:
+                pass
+        return None if configured is None else configured(request.reading)
+
+    def live(trainer: Any, request: Request) -> Answer:
+        return bool(applies(trainer, request)) and (detail(trainer, request) or True)
+
+    return RefusalRow(name, reason, test, live, remedy, allowable)
+
+
+def _never(reading: Reading) -> bool:
+    return False
+
+
+def _only_asked(trainer: Any, request: Request) -> bool:
+    return False
+
+
+def _step_crosses(trainer: Any, request: Request) -> bool:
+    return crosses_rollouts(request)
+
+
+def _foretold(refusal: RefusalRow, request: Request) -> bool | None:
+    return refusal.foreseen(request)
+
+
+_BEFORE: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "Refusal": (_refusal, "Refusals.row, or Refusals.live for what only a trainer shows"),
+    "never": (_never, "Refusals.live without foreseen"),
+    "only_asked": (_only_asked, "Refusals.row"),
+    "foretold": (_foretold, "RefusalRow.foreseen"),
+    "step_crosses": (_step_crosses, "crosses_rollouts"),
+}
+
+
+class _TrainerNeeded(BatchBridgeError):
+    """A refusal looked at the trainer, and there is none yet."""
+
+
+class _Unbuilt(type):
+    @property
+    def __mro__(cls) -> Any:  # whose classes are looked at is looked at
+        raise _TrainerNeeded
+
+
+class _NoTrainer(metaclass=_Unbuilt):
+    """A stand-in for a trainer that is not built yet."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise _TrainerNeeded
