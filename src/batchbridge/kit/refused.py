@@ -31,13 +31,13 @@ def staleness(keys: str) -> RefusalRow:
 def group_size(key: str, own: Callable[[Any], int] | None = None) -> RefusalRow:
     """The refusal of another number of completions per prompt than the trainer's. key: what sets it. own: gives it, of
     a trainer whose configuration does not."""
-    have = own or (lambda trainer: None)
-    return RefusalRow(
-        "group_size",
-        f"the spec has another number of completions per prompt; set {key}",
-        lambda request: own is None and _group(request.spec) != _group(own_spec(request)),
-        None if own is None else lambda trainer, request: _group(request.spec) != have(trainer),
-    )
+    reason = f"the spec has another number of completions per prompt; set {key}"
+    if own is not None:
+        have = own
+        return RefusalRow(
+            "group_size", reason, lambda request: False, lambda trainer, request: _group(request.spec) != have(trainer)
+        )
+    return RefusalRow("group_size", reason, lambda request: _group(request.spec) != _group(own_spec(request)))
 
 
 def _group(spec: Spec) -> int | None:

@@ -355,9 +355,3 @@ def test_a_learners_configurations_are_read_as_their_command_line_would_be() -> 
 def test_a_rollout_is_not_asked_of_an_actor_that_lost_its_orders() -> None:
     with pytest.raises(CannotAttach, match="arrival: the data preparation actor has no orders"):
         feed.begin(SimpleNamespace(), 3)
-
-
-def test_every_refusal_is_named_in_the_page() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "open_instruct.md").read_text(encoding="utf-8")
-    refused_in_page = page.partition("### What is refused")[2].partition("### Testing")[0]
-    assert [one.name for one in runtime.REFUSALS if one.name not in refused_in_page] == []
