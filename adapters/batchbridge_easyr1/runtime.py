@@ -15,7 +15,7 @@ from batchbridge.kit.refusals import Settable, own_spec, split
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS
 from batchbridge_easyr1.proven import CODE
-from batchbridge_easyr1.refusals import REFUSALS, actor, assumed, budget, loss_type
+from batchbridge_easyr1.refusals import REFUSALS, SAID, actor, assumed, budget, loss_type
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 
 OFF = 1e30
@@ -26,7 +26,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     """The trainer's configuration, its world size and its prompts."""
     version = installed_version()
     values = dict(flatten(dataclasses.asdict(trainer.config)))
-    known = settings_of(version or "")
+    known = settings_of(version or "").keys() | SAID
     context = Context(
         framework_version=version,
         world_size=int(values["trainer.nnodes"]) * int(values["trainer.n_gpus_per_node"]),

@@ -17,7 +17,7 @@ from batchbridge_open_instruct.engine import ask, install, remove
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner, kind_of, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
-from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, View, script
+from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, SAID, View, script
 
 OFF = 1e30
 """A bound that is never reached: upstream has no word for a clip that is off."""
@@ -50,6 +50,10 @@ def values_of(checkout: str, *holders: Any) -> dict[str, Any]:
         holder = next((one for one in holders if hasattr(one, key)), None)
         if holder is not None and (getattr(holder, key) is not None or row.kind.endswith("?")):
             values[key] = _plain(getattr(holder, key))
+    for key in SAID:
+        holder = next((one for one in holders if hasattr(one, key)), None)
+        if holder is not None and getattr(holder, key) is not None:
+            values[key] = getattr(holder, key)
     return values
 
 

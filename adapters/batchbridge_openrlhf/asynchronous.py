@@ -141,7 +141,6 @@ RUNTIME = dataclasses.replace(
     runtime.RUNTIME,
     parts=lambda trainer: [trainer],
     uses=lambda trainer: (ASYNCHRONOUS,),
-    subject=_arguments,
     patch=_patch,
 )
 """The runtime of a `PPOTrainerAsync`."""

@@ -233,7 +233,6 @@ RUNTIME = Runtime(
     always=OBSERVED,
     started=started,
     assumes=assumed,
-    subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
     # Training processes are wrapped together; the driver is one.
     gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],

@@ -1,16 +1,16 @@
-"""The parts of a configuration that refusals look at, where there is no trainer yet: see `Refusal.configured`."""
+"""The parts of a configuration that refusals look at, where there is no trainer yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from batchbridge import Reading
 from batchbridge.kit.model_files import ASSUMED, Model, model_of
-from batchbridge.kit.refusals import is_on, setting
+from batchbridge.kit.refusals import setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl.rules.facts import facts_of
-from batchbridge_trl.starting import COPIES, Start, unknown_trainers
+from batchbridge_trl.starting import Start
 
 KNOW_THE_MODEL = "; where its config.json is not here, download it or name its folder"
 
@@ -37,14 +37,6 @@ def sharded(reading: Reading, sharding: str | None, *dimensions: str) -> bool | 
     return None if start.sharding is None and sharding is not None else False
 
 
-def sharded_in_vain(reading: Reading) -> bool:
-    """Whether FSDP is asked for on a CPU, or shards are without FSDP: Accelerate sets up neither."""
-    fsdp = sharded(reading, "fsdp")
-    return bool(fsdp and is_on(setting(reading, "use_cpu"))) or (
-        fsdp is False and bool(sharded(reading, None, "dp_shard"))
-    )
-
-
 def scales_gradients(reading: Reading) -> bool | None:
     """Whether gradients are scaled for fp16: by the arguments, or by the launcher where they leave it open.
 
@@ -63,16 +55,6 @@ def scales_gradients(reading: Reading) -> bool | None:
     return None if start is None or start.sharding is None else start.mixed_precision == "fp16"
 
 
-def told_by_deepspeed(reading: Reading, applies: Callable[[Mapping[str, Any]], bool]) -> bool | None:
-    """Whether something applies to DeepSpeed's configuration; it does not to a run without."""
-    start = start_in(reading)
-    if start is None or start.sharding is None:
-        return None
-    if start.sharding != "deepspeed":
-        return False
-    return None if start.engine is None else applies(start.engine)
-
-
 def would_use(reading: Reading) -> Collection[str]:
     """The optional packages whose code the run depends on."""
     start = start_in(reading)
@@ -83,34 +65,6 @@ def _said(config: Any, *path: str) -> Any:
     for key in path:
         config = config.get(key) if isinstance(config, Mapping) else None
     return config
-
-
-def router_loss(reading: Reading) -> bool | None:
-    """Whether the loss of a router is added. Source: trl 1.16.0 GRPOTrainer.__init__: in models that have one, where
-    router_aux_loss_coef is not 0; before 1.7 never."""
-    if holds("<1.7", str(reading.framework_version)) or reading.native["router_aux_loss_coef"] == 0:
-        return False
-    return False if model_in(reading).router is False else None
-
-
-def another_trainer(reading: Reading) -> bool | None:
-    """Whether the script builds a trainer that is not TRL's own: True for known copies."""
-    start = start_in(reading)
-    if start is None:
-        return False  # its trainer is whoever built the object's
-    others = unknown_trainers(start)
-    if any(name.rpartition(".")[2] in COPIES for name in others):
-        return True
-    return None if others or not start.trainers else False
-
-
-def streamed(reading: Reading) -> bool | None:
-    """Whether the dataset has no length: by the settings, or by the script, where that may mean another one."""
-    start = start_in(reading)
-    said = {is_on(setting(reading, name)) for name in ("dataset_streaming", "streaming")}
-    if True in said:
-        return True
-    return None if None in said or (start is not None and start.streams) else False
 
 
 def assumed(reading: Reading) -> Sequence[str]:

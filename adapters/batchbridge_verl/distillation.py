@@ -9,14 +9,16 @@ Read by `check`, too: imports torch and verl in functions only.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchbridge import Reading, Spec
+from batchbridge import Spec
+from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import is_on, setting
+from batchbridge.kit.refusals import is_on, on, setting
 from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import ESTIMATORS, Estimator
 
@@ -72,29 +74,23 @@ def _says_reward(read: Callable[[str], Any]) -> bool:
     return bool(is_on(read("use_policy_gradient"))) and not is_on(read("use_task_rewards"))
 
 
-def refused(trainer: Any, spec: Spec, version: str, *, v1: bool) -> bool:
-    """Whether the trainer has a teacher that a wrapped run does not follow."""
-    if not trainer.use_teacher_policy:
-        return False
-    told = trainer.config.distillation.get("distillation_loss") or {}
-    return not _followed(lambda name: told.get(name, DEFAULTS[name]), spec, version, v1=v1)
+def refused(request: Request, run: Run) -> bool | None:
+    """Whether a run has a teacher that a wrapped one does not follow; None: its settings do not say."""
+    if not (taught := on(request, ENABLED)):
+        return taught
+    read = functools.partial(_read, request)
+    return not (run.v1 and holds(f">={OLDEST}", run.version) and _followed(read, request.spec))
 
 
-def refused_as_read(reading: Reading, version: str, *, v1: bool) -> bool | None:
-    """Whether a configuration has a teacher that a wrapped run does not follow; None: it does not say."""
-    if not (on := is_on(setting(reading, ENABLED))):
-        return on
-    assert reading.spec is not None, "what is not read is not asked"
-    return not _followed(lambda name: setting(reading, f"{_LOSS}{name}", DEFAULTS[name]), reading.spec, version, v1=v1)
+def _read(request: Request, name: str) -> Any:
+    return setting(request.reading, f"{_LOSS}{name}", DEFAULTS[name])
 
 
-def _followed(read: Callable[[str], Any], spec: Spec, version: str, *, v1: bool) -> bool:
+def _followed(read: Callable[[str], Any], spec: Spec) -> bool:
     objective = spec.objective
     bounds = (objective.clip_low, objective.clip_high, objective.dual_clip)
     return (
-        v1
-        and holds(f">={OLDEST}", version)
-        and _says_reward(read)
+        _says_reward(read)
         and bool(written(spec))  # else the spec has advantages of rewards, which such a trainer does not train on
         and read("loss_mode") in ("k1", "kl")
         and read("policy_loss_mode") == "vanilla"

@@ -15,7 +15,7 @@ from batchbridge.kit.refusals import Settable, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
-from batchbridge_verl.refusals import OFF, REFUSALS, is_v1, loss_mode
+from batchbridge_verl.refusals import OFF, REFUSALS, SAID, is_v1, loss_mode
 from batchbridge_verl.settings import BY_KEY
 from batchbridge_verl.sharing import in_the_way
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES
@@ -39,7 +39,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
         dataset_size=len(trainer.train_dataset),
     )
     # What is read, and no more: a resolved interpolation has keys below it that no table knows.
-    known = {key: value for key, value in _flat(values) if key in BY_KEY}
+    known = {key: value for key, value in _flat(values) if key in BY_KEY or key in SAID}
     return Source(values=known), context
 
 

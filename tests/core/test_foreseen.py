@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading
 from batchbridge.kit.lifecycle import Patched, Runtime
-from batchbridge.kit.refusals import Refusal, is_on, never, only_asked, setting
+from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, any_on, is_on, reasons_against, setting
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 
@@ -23,11 +24,10 @@ SPEC = Spec(
     horizon=Horizon(epochs=1.0),
     order=Order(seed=1),
 )
-Applies = Callable[[Any, Request], bool]
 
 
 def said(
-    *rows: Refusal, spec: Spec = SPEC, size: int | None = 64, version: str = "1.0", versions: str = "", **more: Any
+    *rows: RefusalRow, spec: Spec = SPEC, size: int | None = 64, version: str = "1.0", versions: str = "", **more: Any
 ) -> Enforcement:
     reading = Reading(framework="toy", framework_version=version, spec=spec, dataset_size=size)
     runtime = Runtime(
@@ -36,49 +36,63 @@ def said(
     return runtime.enforcement(reading, fills_places=False, versions=versions)
 
 
-def verdict(*rows: Refusal, **asked: Any) -> tuple[str, list[str]]:
+def verdict(*rows: RefusalRow, **asked: Any) -> tuple[str, list[str]]:
     found = said(*rows, **asked)
     return found.verdict, [f"{one.name}{'' if one.certain else '?'}" for one in found.obstacles]
 
 
-class Known:
-    """Something that a trainer may be."""
+def row(name: str, test: Callable[[Request], Answer], **more: Any) -> RefusalRow:
+    return RefusalRow(name, "why", test, **more)
 
 
-LOOKS: dict[str, Applies] = {
-    "an attribute": lambda trainer, request: trainer.switch,
-    "an attribute with a default": lambda trainer, request: getattr(trainer, "switch", False),
-    "whether it has one": lambda trainer, request: hasattr(trainer, "switch"),
-    "its class": lambda trainer, request: isinstance(trainer, Known),
-    "its bases": lambda trainer, request: any(base is Known for base in type(trainer).__mro__),
-    "its attributes": lambda trainer, request: "switch" in vars(trainer),
-}
+def request_of(**asked: Any) -> Request:
+    return Request(spec=SPEC, plan=None, reading=Reading(framework="toy", framework_version="1.0", spec=SPEC), **asked)
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_row_that_looks_at_the_trainer_is_not_known_without_a_second_predicate(look: str) -> None:
-    assert verdict(Refusal("row", "why", LOOKS[look])) == ("unknown", ["row?"])
-    assert verdict(Refusal("row", "why", LOOKS[look], allowable=True)) == ("with_allow", ["row?"])
-    assert verdict(Refusal("row", "why", LOOKS[look], configured=lambda reading: True)) == ("refused", ["row"])
-    assert verdict(Refusal("row", "why", LOOKS[look], configured=lambda reading: None)) == ("unknown", ["row?"])
-    assert verdict(Refusal("row", "why", LOOKS[look], configured=never)) == ("enforced", [])
+def test_one_test_is_asked_of_a_configuration_and_of_a_trainer() -> None:
+    for answer, verdict_of_it, of_a_trainer in (
+        (True, ("refused", ["row"]), "why"),
+        ("twice", ("refused", ["row"]), "why: twice"),
+        (False, ("enforced", []), None),
+        (None, ("unknown", ["row?"]), "why (the settings of this trainer leave it open)"),
+    ):
+        one = row("row", lambda request, answer=answer: answer)  # type: ignore[misc]  # a lambda's default
+        assert verdict(one) == verdict_of_it
+        assert one.against(object(), request_of(mode="enforce")) == of_a_trainer
 
 
-def test_a_row_about_the_request_needs_no_second_predicate_and_none_overrules_it() -> None:
-    tokens = lambda trainer, request: request.spec.loss.policy.aggregation == "token_mean"  # noqa: E731
-    assert verdict(Refusal("row", "why", tokens)) == ("refused", ["row"])
-    assert verdict(Refusal("row", "why", tokens, configured=never)) == ("refused", ["row"])
-    first = lambda trainer, request: request.spec.order.seed == 7 and trainer.switch  # noqa: E731
-    assert verdict(Refusal("row", "why", first)) == ("enforced", [])
-    assert verdict(Refusal("row", "why", only_asked, configured=lambda reading: True)) == ("refused", ["row"])
+def test_what_only_a_trainer_shows_is_foreseen_as_far_as_settings_say_it() -> None:
+    rows = Refusals()
+    switched = lambda trainer, request: trainer.switch  # noqa: E731
+    rows.live("shown", "why")(switched)
+    rows.live("perhaps", "why", foreseen=lambda request: None, allowable=True)(switched)
+    rows.live("told", "why", foreseen=lambda request: True, remedy="turn it off")(switched)
+    assert verdict(*rows) == ("refused", ["told", "perhaps?"])
+    assert verdict(rows[0]) == ("enforced", [])
+    assert verdict(rows[1]) == ("with_allow", ["perhaps?"])
+    on, off = SimpleNamespace(switch="and how"), SimpleNamespace(switch=False)
+    request = request_of(mode="enforce", allow=frozenset({"perhaps"}))
+    assert reasons_against(rows, on, request) == {"shown": "why: and how", "told": "why: and how"}
+    assert reasons_against(rows, off, request) == {}
+
+
+def test_some_setting_is_on_where_one_is_and_open_where_one_may_be() -> None:
+    given = {key: Where(key, value) for key, value in (("on", "true"), ("off", "null"), ("later", "${other}"))}
+    reading = Reading(framework="toy", framework_version="1.0", spec=SPEC, given=given)
+    asked = Request(spec=SPEC, plan=None, reading=reading, mode="enforce")
+    assert [any_on(asked, *keys) for keys in (("off", "on", "later"), ("off", "later"), ("off", "unsaid"))] == [
+        True,
+        None,
+        False,
+    ]
 
 
 def test_a_dataset_that_nobody_sizes_is_tried_with_and_without_a_remainder() -> None:
-    odd = Refusal("odd", "why", lambda trainer, request: request.plan is not None and request.plan.dataset_size % 4 > 0)
+    odd = row("odd", lambda request: request.plan is not None and request.plan.dataset_size % 4 > 0)
     assert verdict(odd, size=None) == ("unknown", ["odd?"])
     assert "--dataset-size" in said(odd, size=None).obstacles[0].remedy
     assert (verdict(odd, size=64), verdict(odd, size=63)) == (("enforced", []), ("refused", ["odd"]))
-    no_step = Refusal("none", "why", lambda trainer, request: not (request.plan and request.plan.total_optimizer_steps))
+    no_step = row("none", lambda request: not (request.plan and request.plan.total_optimizer_steps))
     assert verdict(no_step, size=None) == ("enforced", [])
     assert said(no_step, size=None).assumes == ("a dataset of at least 4 prompts",)
     assert (verdict(no_step, size=4)[0], verdict(no_step, size=3)[0]) == ("enforced", "refused")
@@ -107,25 +121,25 @@ def test_a_specification_without_a_plan_is_refused_and_can_be_recorded() -> None
     [((), "--mode verify"), (("verify",), "--mode observe"), (("verify", "observe"), "start it without BatchBridge")],
 )
 def test_a_remedy_names_the_nearest_mode_that_takes_the_run(modes: tuple[str, ...], way: str) -> None:
-    row = Refusal("row", "why", lambda trainer, request: request.mode == "enforce" or request.mode in modes)
-    (one,) = said(row, always=("row",)).obstacles
+    refusal = row("row", lambda request: request.mode == "enforce" or request.mode in modes)
+    (one,) = said(refusal, always=("row",)).obstacles
     assert way in one.remedy
-    (one,) = said(Refusal("row", "why", lambda trainer, request: True, allowable=True, remedy="turn it off")).obstacles
+    (one,) = said(row("row", lambda request: True, allowable=True, remedy="turn it off")).obstacles
     assert one.remedy == "turn it off; or --allow row accepts it as it is"
 
 
 def test_what_can_be_allowed_does_not_keep_a_run_from_being_watched() -> None:
-    rows = (Refusal("row", "why", LOOKS["an attribute"], allowable=True, configured=lambda reading: True),)
-    sure = Refusal("sure", "why", lambda trainer, request: request.mode == "enforce")
+    rows = (row("row", lambda request: True, allowable=True),)
+    sure = row("sure", lambda request: request.mode == "enforce")
     found = {one.name: one.remedy for one in said(*rows, sure, always=("row",)).obstacles}
     assert "--mode verify" in found["sure"]
     assert "--allow row" in found["row"]
 
 
 def test_what_is_certain_and_cannot_be_allowed_comes_first() -> None:
-    may = Refusal("may", "why", LOOKS["an attribute"])
-    allowed = Refusal("allowed", "why", lambda trainer, request: True, allowable=True)
-    sure = Refusal("sure", "why", lambda trainer, request: True)
+    may = row("may", lambda request: None)
+    allowed = row("allowed", lambda request: True, allowable=True)
+    sure = row("sure", lambda request: True)
     assert verdict(may, allowed, sure) == ("refused", ["sure", "allowed", "may?"])
     assert verdict(may, allowed) == ("unknown", ["allowed", "may?"])
     assert verdict(allowed) == ("with_allow", ["allowed"])
@@ -138,7 +152,7 @@ def test_a_version_that_is_not_wrapped_is_refused() -> None:
 
 
 def test_what_a_run_fixes_and_what_is_assumed_belong_to_the_runtime() -> None:
-    seeded = Refusal("seed", "why", lambda trainer, request: request.spec.order.seed is None)
+    seeded = row("seed", lambda request: request.spec.order.seed is None)
     unseeded = SPEC.replace(**{"order.seed": None, "order.prompt_shuffle": "none"})
     assert verdict(seeded, spec=unseeded) == ("refused", ["seed"])
     fixed = lambda reading: Reading(**{**vars(reading), "spec": SPEC})  # noqa: E731

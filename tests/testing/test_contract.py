@@ -23,7 +23,7 @@ from batchbridge.kit.inherited_files import compose
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import natural, one_of
 from batchbridge.kit.lifecycle import Runtime
-from batchbridge.kit.refusals import Refusal, never
+from batchbridge.kit.refusals import RefusalRow
 from batchbridge.kit.rule_table import Rule
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, files_in
@@ -72,21 +72,21 @@ def test_a_broken_adapter_fails_the_law_that_it_breaks(broken):
     getattr(TestToyAdapter(), law)(*given(arguments))
 
 
-def running(**row):
-    """The contract of a toy whose trainers are refused by one row."""
-    refusal = Refusal("odd", "odd samples", lambda trainer, request: trainer.samples % 2, **row)
+def running(test):
+    """The contract of a toy whose trainers are refused by one row. test: what their settings say of it."""
+    refusal = RefusalRow("odd", "odd samples", test, lambda trainer, request: trainer.samples % 2)
     runtime = Runtime(framework="toy", version=lambda trainer: "1.0", refusals=(refusal,), patch=lambda *asked: None)
     toy = type("Running", (ToyAdapter,), {"runtime": "toy:RUNTIME", "_runtime": lambda self: runtime})
     case = ValidCase(name="three", source=Source(values={"samples": 3, "step": 12}), context=CONTEXT)
     return type("Contract", (TestToyAdapter,), {"adapter_class": toy, "refused": {"odd": case}})()
 
 
-def by_samples(reading):
-    return reading.spec.rollout.completions_per_prompt % 2 == 1
+def by_samples(request):
+    return request.spec.rollout.completions_per_prompt % 2 == 1
 
 
 def test_a_row_that_says_what_a_configuration_leads_to_keeps_the_laws():
-    contract = running(configured=by_samples)
+    contract = running(by_samples)
     contract.test_every_refusal_has_a_configuration()
     contract.test_what_is_refused_is_not_called_enforced("odd")
     contract.test_a_refusal_is_not_told_of_everything("odd")
@@ -96,7 +96,7 @@ def test_a_row_that_says_what_a_configuration_leads_to_keeps_the_laws():
 
 def test_a_row_that_calls_enforced_what_it_refuses_breaks_the_law():
     with pytest.raises(AssertionError, match="not told"):
-        running(configured=never).test_what_is_refused_is_not_called_enforced("odd")
+        running(lambda request: False).test_what_is_refused_is_not_called_enforced("odd")
 
 
 def test_a_row_that_says_nothing_leaves_every_configuration_unknown():

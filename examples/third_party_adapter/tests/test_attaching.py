@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pocketgrpo
-from batchbridge.kit.refusals import Refusal, never
+from batchbridge.kit.refusals import RefusalRow
 from batchbridge.testing import AttachContract
 from pocketgrpo_batchbridge import engine, runtime
 
@@ -173,20 +173,20 @@ def to_sequences(trainer: Any) -> None:
     trainer.settings = {**trainer.settings, "average": "sequence"}
 
 
-@pytest.mark.parametrize("configured", [None, lambda reading: reading.native["average"] == "sequence", never])
+@pytest.mark.parametrize("told", [None, True, False])
 def test_a_refusal_that_is_called_enforced_fails(
-    configured: Any, build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    told: bool | None, build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Refusal(
+    row = RefusalRow(
         "sequences",
         "averages over sequences are not followed",
+        lambda request: told and request.reading.native["average"] == "sequence",
         lambda trainer, request: trainer.settings["average"] == "sequence",
-        configured=configured,
     )
     changed = dataclasses.replace(runtime.RUNTIME, refusals=(*runtime.REFUSALS, row))
     monkeypatch.setattr(runtime, "RUNTIME", changed)
     monkeypatch.setattr(LAWS, "refused_trainers", {"sequences": to_sequences}, raising=False)
-    if configured is not never:
+    if told is not False:
         LAWS.test_what_is_refused_was_not_called_enforced(build, "sequences")
         return
     with pytest.raises(AssertionError, match="called enforced, and refused"):

@@ -17,7 +17,7 @@ from batchbridge.contract.evidence import Code
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.errors import PlanError
 from batchbridge.kit import proven
-from batchbridge.kit.refusals import Refusal, foretold
+from batchbridge.kit.refusals import RefusalRow
 from batchbridge.kit.versions import holds, installed
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -30,7 +30,7 @@ _MANY = 997
 def foreseen(
     reading: Reading,
     code: Code | None,
-    refusals: Sequence[Refusal],
+    refusals: Sequence[RefusalRow],
     always: Collection[str],
     *,
     fills_places: bool,
@@ -61,7 +61,7 @@ def foreseen(
     hold = [one for one in refusals if one.name in always and not one.allowable]
     watch = _watched(requests[0], hold, planned=not obstacles)
     for refusal in refusals:
-        said = {foretold(refusal, request) for request in requests}
+        said = {refusal.foreseen(request) for request in requests}
         if said != {False}:
             obstacles.append(_obstacle(refusal, said, watch))
     assumed = () if reading.dataset_size is not None else (f"a dataset of at least {sizes[0]} prompts",)
@@ -85,17 +85,17 @@ _WATCH: dict[Mode | None, str] = {
 }
 
 
-def _watched(request: Request, always: Sequence[Refusal], *, planned: bool) -> Mode | None:
+def _watched(request: Request, always: Sequence[RefusalRow], *, planned: bool) -> Mode | None:
     """The nearest mode that takes the run; None: no mode does."""
     modes: tuple[Mode, ...] = ("verify", "observe") if planned else ("observe",)
     for mode in modes:
         asked = Request(spec=request.spec, plan=request.plan, reading=request.reading, mode=mode)
-        if not any(foretold(refusal, asked) for refusal in always):
+        if not any(refusal.foreseen(asked) for refusal in always):
             return mode
     return None
 
 
-def _obstacle(refusal: Refusal, said: Collection[bool | None], watch: Mode | None) -> Obstacle:
+def _obstacle(refusal: RefusalRow, said: Collection[bool | None], watch: Mode | None) -> Obstacle:
     ways = [refusal.remedy] if refusal.remedy else []
     if len(said) > 1:
         ways.append(_SAY_THE_SIZE)

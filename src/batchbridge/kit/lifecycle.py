@@ -22,7 +22,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import UNPROVEN, require
-from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
+from batchbridge.kit.refusals import RefusalRow, not_allowable, reasons_against
 from batchbridge.running.wrap import shared
 
 
@@ -62,7 +62,7 @@ class Runtime:
 
     framework: str
     version: Callable[[Any], str]
-    refusals: Sequence[Refusal]
+    refusals: Sequence[RefusalRow]
     patch: Callable[[Any, Request, Patches, str], Patched]
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer

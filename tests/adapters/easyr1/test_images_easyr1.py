@@ -120,9 +120,9 @@ def test_a_data_set_with_videos_and_without_images_is_refused_for_qwen3_vl_alone
         return SimpleNamespace(train_dataloader=loader, processor=type(processor, (), {})())
 
     request: Any = None
-    assert videos.applies(trainer("Qwen3VLProcessor", "prompt", "videos"), request)
-    assert not videos.applies(trainer("Qwen3VLProcessor", "prompt", "videos", "images"), request)
-    assert not videos.applies(trainer("Qwen3VLProcessor", "prompt"), request)
+    assert videos.against(trainer("Qwen3VLProcessor", "prompt", "videos"), request)
+    assert not videos.against(trainer("Qwen3VLProcessor", "prompt", "videos", "images"), request)
+    assert not videos.against(trainer("Qwen3VLProcessor", "prompt"), request)
     for proven in ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"):
-        assert not videos.applies(trainer(proven, "prompt", "videos"), request)
+        assert not videos.against(trainer(proven, "prompt", "videos"), request)
     assert videos.allowable

@@ -11,13 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_runtime_openrlhf import GIVEN, arguments, request_of
+from test_runtime_openrlhf import GIVEN, request_of
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import evidence_here
-from batchbridge.kit.refusals import foretold
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.reading.read import read
 from batchbridge_openrlhf import ahead, asynchronous, runtime, weights
@@ -155,9 +154,8 @@ def observed(given: dict[str, Any], mode: Any = "observe") -> Request:
 
 
 def names(request: Request) -> set[str]:
-    args = arguments(train__async_enable=True)
     hold = [one for one in runtime.REFUSALS if request.mode == "enforce" or one.name in runtime.OBSERVED]
-    return {refusal.name for refusal in hold if refusal.applies(args, request)}
+    return {refusal.name for refusal in hold if refusal.against(None, request) is not None}
 
 
 def test_an_asynchronous_run_is_observed_and_neither_enforced_nor_verified() -> None:
@@ -170,8 +168,8 @@ def test_an_asynchronous_run_is_observed_and_neither_enforced_nor_verified() -> 
 def test_what_mixes_versions_or_has_a_critic_is_not_observed_either(given: dict[str, Any]) -> None:
     assert names(observed(given)) == {"asynchronous"}
     (row,) = (refusal for refusal in runtime.REFUSALS if refusal.name == "asynchronous")
-    assert foretold(row, observed(given)) is True
-    assert foretold(row, observed({})) is False
+    assert row.foreseen(observed(given)) is True
+    assert row.foreseen(observed({})) is False
 
 
 def test_check_says_that_such_a_run_can_be_observed() -> None:
@@ -194,11 +192,16 @@ def test_the_whole_trainer_is_what_is_observed_and_no_part_of_it() -> None:
     request = observed({})
     whole = asynchronous.runtime_of(PPOTrainerAsync(), request)
     assert whole is asynchronous.RUNTIME
-    part = SimpleNamespace(args=arguments(train__async_enable=True))
+    part = SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(async_enable=True)))
     with pytest.raises(CannotAttach, match="wrap its PPOTrainerAsync"):
         asynchronous.runtime_of(part, request)
     assert asynchronous.runtime_of(part, observed({}, "verify")) is runtime.RUNTIME
-    assert asynchronous.runtime_of(SimpleNamespace(args=arguments()), request) is runtime.RUNTIME
+    assert (
+        asynchronous.runtime_of(
+            SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(async_enable=False))), request
+        )
+        is runtime.RUNTIME
+    )
 
 
 def test_other_code_of_the_asynchronous_trainer_is_refused_by_name() -> None:

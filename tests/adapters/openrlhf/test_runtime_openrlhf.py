@@ -15,6 +15,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import reasons_against
 from batchbridge.kit.workers import Orders, Receipt, orders_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import Loss, LossTerm
@@ -43,35 +44,9 @@ GIVEN: dict[str, Any] = {
 PROMPTS = 8
 
 
-def arguments(**changes: Any) -> Any:
-    """The arguments that refusals look at; double underscores stand for dots."""
-    values = {
-        "algo.advantage.estimator": "group_norm",
-        "algo.kl.target": None,
-        "train.async_enable": False,
-        "train.agent_func_path": None,
-        "train.enable_ema": False,
-        "critic.freezing_steps": -1,
-        "ds.ring_attn_size": 1,
-        "ds.tensor_parallel_size": 1,
-        "ds.param_dtype": "bf16",
-        "ds.packing_samples": False,
-        "actor.aux_loss_coef": 0,
-        "data.max_images_per_prompt": 0,
-        "ds.zero_stage": 2,
-        "rollout.n_samples_per_prompt": 3,
-        **{name.replace("__", "."): value for name, value in changes.items()},
-    }
-    root = SimpleNamespace()
-    for name, value in values.items():
-        *owners, last = name.split(".")
-        node = root
-        for owner in owners:
-            if not hasattr(node, owner):
-                setattr(node, owner, SimpleNamespace())
-            node = getattr(node, owner)
-        setattr(node, last, value)
-    return root
+def options(**changes: Any) -> dict[str, Any]:
+    """Options of the trainer's own; double underscores stand for dots."""
+    return {name.replace("__", "."): value for name, value in changes.items()}
 
 
 def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **changes: Any) -> Request:
@@ -85,8 +60,8 @@ def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **ch
     return Request(spec=spec, plan=plan_of(spec, prompts), reading=reading, mode="enforce")
 
 
-def refused(args: Any, request: Request) -> set[str]:
-    return {refusal.name for refusal in refusals.REFUSALS if refusal.applies(args, request)}
+def refused(request: Request) -> set[str]:
+    return set(reasons_against(refusals.REFUSALS, None, request))
 
 
 GAE = {"algo.advantage.estimator": "gae"}
@@ -95,7 +70,7 @@ GAE = {"algo.advantage.estimator": "gae"}
 def test_a_run_with_a_critic_is_refused_nothing() -> None:
     request = request_of(GAE)
     assert request.spec.critic is not None
-    assert refused(arguments(algo__advantage__estimator="gae"), request) == set()
+    assert refused(request) == set()
 
 
 @pytest.mark.parametrize(
@@ -113,13 +88,13 @@ def test_a_run_with_a_critic_is_refused_nothing() -> None:
 def test_what_a_spec_asks_of_a_critic_and_openrlhf_cannot_do_is_refused_by_name(
     name: str, changes: dict[str, Any]
 ) -> None:
-    assert refused(arguments(), request_of(GAE, **changes)) == {name}
+    assert refused(request_of(GAE, **changes)) == {name}
 
 
 def test_a_trainer_without_a_critic_is_no_run_with_one() -> None:
     request = request_of()
     asked = request_of(GAE).spec
-    assert "critic" in refused(arguments(), dataclasses.replace(request, spec=asked))
+    assert "critic" in refused(dataclasses.replace(request, spec=asked))
 
 
 def test_the_critics_processes_are_told_the_critics_steps_and_loss() -> None:
@@ -154,8 +129,8 @@ def test_a_running_trainers_prompts_are_ordered_by_its_seed() -> None:
 
 
 def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
-    assert refused(arguments(), request_of()) == set()
-    assert refused(arguments(algo__kl__target=0.0), request_of()) == set()
+    assert refused(request_of()) == set()
+    assert refused(request_of(options(algo__kl__target=0.0))) == set()
 
 
 @pytest.mark.parametrize(
@@ -171,30 +146,29 @@ def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
         ("tensor_parallel", {"ds__tensor_parallel_size": 2, "data__max_images_per_prompt": 1}),
         ("fp16", {"ds__param_dtype": "fp16"}),
         ("router_loss", {"actor__aux_loss_coef": 0.01}),
-        ("group_size", {"rollout__n_samples_per_prompt": 4}),
     ],
 )
 def test_what_the_trainer_is_configured_for_and_cannot_follow_is_refused_by_name(
     name: str, changes: dict[str, Any]
 ) -> None:
-    assert refused(arguments(**changes), request_of()) == {name}
+    assert refused(request_of(options(**changes))) == {name}
 
 
 def test_a_ring_is_refused_with_a_critic_alone() -> None:
     ring = {"ds__ring_attn_size": 2}
-    assert refused(arguments(**ring), request_of()) == set()
-    assert "sequence_parallel" in refused(arguments(**ring, algo__advantage__estimator="gae"), request_of())
+    assert refused(request_of(options(**ring))) == set()
+    assert "sequence_parallel" in refused(request_of({**GAE, **options(**ring)}))
 
 
 def test_tensor_parallelism_up_to_zero_2_is_refused_nothing_and_with_a_critic_it_is() -> None:
     parallel = {"ds__tensor_parallel_size": 2}
-    assert refused(arguments(**parallel), request_of()) == set()
-    assert "tensor_parallel" in refused(arguments(**parallel, algo__advantage__estimator="gae"), request_of(GAE))
+    assert refused(request_of(options(**parallel))) == set()
+    assert "tensor_parallel" in refused(request_of({**GAE, **options(**parallel)}))
 
 
 def test_a_critics_warm_up_is_refused_nothing_and_the_policy_has_no_step_in_it() -> None:
-    request = request_of(GAE, **{"critic.warmup_rollouts": 1})
-    assert refused(arguments(critic__freezing_steps=0, algo__advantage__estimator="gae"), request) == set()
+    request = request_of({**GAE, "critic.freezing_steps": 0}, **{"critic.warmup_rollouts": 1})
+    assert refused(request) == set()
     told = critics_orders(orders_of(request, "0.11.2", ticks=runtime.ticks_of(request))).plan()
     assert request.plan is not None
     assert told is not None
@@ -214,32 +188,33 @@ def test_a_critics_warm_up_is_refused_nothing_and_the_policy_has_no_step_in_it()
         ("old_logprobs", {"objective__old_logprobs": "detached"}),
         ("truncated_completions", {"rollout__truncated_completions": "mask"}),
         ("other_correction", {"objective__sampler_correction": "token_truncate [0.5, 5.0]"}),
+        ("group_size", {"rollout__completions_per_prompt": 6, "optimizer_step__completions_per_step": 6}),
         ("group_filter", {"rollout__group_filter": "drop_zero_variance"}),
         ("staleness", {"staleness__mode": "bounded", "staleness__maximum": 1, "staleness__unit": "rollouts"}),
     ],
 )
 def test_what_a_spec_asks_for_and_openrlhf_cannot_do_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
-    assert name in refused(arguments(), request_of(**changes))
+    assert name in refused(request_of(**changes))
 
 
 def test_kl_and_entropy_terms_with_other_weights_than_token_means_are_refused() -> None:
     sequences = LossTerm(aggregation="sequence_mean")
     asked = request_of(objective__entropy_coefficient=0.1, loss__policy__aggregation="sequence_mean")
-    assert "loss_per_term" in refused(arguments(), asked)
+    assert "loss_per_term" in refused(asked)
     own = request_of({"actor.loss_agg_mode": "seq-mean-token-mean", "actor.entropy_coef": 0.1})
     assert own.spec.loss.entropy == LossTerm(aggregation="token_mean")
-    assert refused(arguments(), own) == set()
+    assert refused(own) == set()
     spec = own.spec.replace(**{"loss.entropy.aggregation": "sequence_mean"})
     assert spec.loss.entropy == dataclasses.replace(sequences, count_empty=spec.loss.entropy.count_empty)
-    assert refused(arguments(), dataclasses.replace(own, spec=spec)) == {"loss_per_term"}
+    assert refused(dataclasses.replace(own, spec=spec)) == {"loss_per_term"}
 
 
 def test_a_spec_whose_steps_draw_from_two_rollouts_is_refused() -> None:
     leaking = request_of({"train.batch_size": 8})
     assert leaking.spec.optimizer_step.step_may_span == "run"
-    assert refused(arguments(), leaking) == {"step_crosses_rollouts"}
+    assert refused(leaking) == {"step_crosses_rollouts"}
     told = request_of({"train.batch_size": 8}, optimizer_step__step_may_span="none")
-    assert refused(arguments(), told) == set()
+    assert refused(told) == set()
 
 
 @pytest.mark.parametrize(("level", "mode", "gating"), CORRECTION_WORDS)
@@ -250,7 +225,7 @@ def test_corrections_towards_the_sampler_are_followed_but_for_the_one_that_round
     request = request_of({f"algo.advantage.is_correction_{name}": value for name, value in asked.items()})
     assert request.spec.objective.sampler_correction is not None
     left = {"sampler_correction"} if (level, gating) == ("token", "binary_kl") else set()
-    assert refused(arguments(), request) == left
+    assert refused(request) == left
 
 
 def test_settings_say_what_the_loss_shall_read_and_what_stays_different() -> None:
@@ -299,7 +274,7 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 ) -> None:
     pretend_installed(monkeypatch, version)
     with pytest.raises(CannotAttach, match=reason) as caught:  # neither package is installed: every function is missing
-        runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request_of())
+        runtime.RUNTIME.attach(SimpleNamespace(), request_of())
     assert set(caught.value.reasons) == {name}
 
 
@@ -307,14 +282,11 @@ def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     pretend_installed(monkeypatch, "0.11.2")
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
     with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
-        runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request)
+        runtime.RUNTIME.attach(SimpleNamespace(), request)
 
 
 class BasePPOTrainer:
     """What OpenRLHF's adapter takes for a driver."""
-
-    def __init__(self, args: Any) -> None:
-        self.args = args
 
 
 BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
@@ -332,13 +304,13 @@ def test_that_generation_runs_ahead_hides_no_other_reason(
     monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
 ) -> None:
     pretend_installed(monkeypatch, "0.11.2")
-    changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
-    changed |= {"train__async_enable": True, "data__max_images_per_prompt": 1}
-    given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
+    changed = {"train.agent_func_path": "agent.py", "train.enable_ema": True, "ds.param_dtype": "fp16"}
+    changed |= {"train.async_enable": True, "data.max_images_per_prompt": 1, "vllm.num_engines": 1}
+    given = {**GIVEN, **changed}
     context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
     with pytest.raises(CannotAttach) as caught:
-        wrap(BasePPOTrainer(arguments(**changed)), mode=mode, allow=["critic"])
+        wrap(BasePPOTrainer(), mode=mode, allow=["critic"])
     # The code of OpenRLHF is not here to be looked at, and that is one reason more.
     assert list(caught.value.reasons) == names
     assert mode == "enforce" or "staleness.mode = bounded" in caught.value.reasons["plan"]
@@ -619,7 +591,7 @@ def test_the_launch_hooks_ray_and_the_whole_trainers() -> None:
 
     class Base:
         def __init__(self, size: int, ahead: bool = False) -> None:
-            self.size, self.args = size, arguments(train__async_enable=ahead)
+            self.size, self.args = size, SimpleNamespace(train=SimpleNamespace(async_enable=ahead))
 
     class Whole:
         def __init__(self, size: int) -> None:
@@ -675,11 +647,11 @@ def test_a_filter_is_the_trainers_own_and_leaves_the_plan_of_candidates() -> Non
     own = request_of(FILTERED)
     assert own.spec.rollout.group_filter == "custom"
     assert isinstance(own.plan, CandidatePlan)
-    assert refused(arguments(), own) == set()
+    assert refused(own) == set()
     assert runtime.settings_of(own)[1] == {}
     other = request_of(FILTERED, objective__clip_high=0.3)
     assert runtime.settings_of(other)[1] == {"rollout.group_filter": f"custom in the requested spec, {BOUNDS}"}
-    assert refused(arguments(), request_of(FILTERED, rollout__group_filter="none")) == {"group_filter"}
+    assert refused(request_of(FILTERED, rollout__group_filter="none")) == {"group_filter"}
 
 
 def test_a_single_training_process_cannot_know_what_a_filter_dropped() -> None:

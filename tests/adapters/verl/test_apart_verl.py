@@ -268,7 +268,7 @@ def test_it_is_observed_and_no_more(mode: Mode, version: str, names: set[str]) -
     assert reading.spec is not None, reading.findings
     request = Request(spec=reading.spec, plan=None, reading=reading, mode=mode)
     asked = [one for one in runtime.REFUSALS if one.name in ("asynchronous", "one_step_off")]
-    assert {one.name for one in asked if one.applies(Trainer(), request)} == names
+    assert {one.name for one in asked if one.against(Trainer(), request) is not None} == names
 
 
 def test_a_teacher_that_its_trainer_does_not_read_is_refused() -> None:
@@ -277,7 +277,7 @@ def test_a_teacher_that_its_trainer_does_not_read_is_refused() -> None:
         reading = read([*COMMAND, word], version="0.9.1", dataset_size=12)
         assert reading.spec is not None, reading.findings
         request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
-        assert refusal.applies(Trainer(), request) is refused
+        assert (refusal.against(Trainer(), request) is not None) is refused
 
 
 @pytest.mark.parametrize(("version", "watched"), [("0.9.1", True), ("0.9.0", False)])

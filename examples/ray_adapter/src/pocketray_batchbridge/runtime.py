@@ -7,7 +7,7 @@ from typing import Any
 from batchbridge.kit import Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, own_spec, step_crosses
+from batchbridge.kit.refusals import Answer, Refusals, crosses_rollouts, own_spec
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.workers_ray import install_everywhere
 from pocketray_batchbridge.driver import Labelled, Planned
@@ -16,7 +16,11 @@ BROUGHT = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantag
 """Groups of fields in which the plan decides; every other field must be what the driver and its workers do."""
 
 
-def _others(trainer: Any, request: Request) -> str | None:
+REFUSALS = Refusals()
+
+
+@REFUSALS.row("other_settings", "what pocketray does, and no plan changes")
+def _other_settings(request: Request) -> Answer:
     """The fields that PocketRay would not train as the request says, with both values."""
     own = own_spec(request).values
     different = [
@@ -24,18 +28,12 @@ def _others(trainer: Any, request: Request) -> str | None:
         for path, value in request.spec.values.items()
         if not path.startswith(BROUGHT) and value is not None and value != own.get(path)
     ]
-    return "; ".join(different) or None
+    return "; ".join(different) or False
 
 
-REFUSALS = (
-    Refusal(
-        "other_settings",
-        "what pocketray does, and no plan changes",
-        lambda trainer, request: _others(trainer, request) is not None,
-        detail=_others,
-    ),
-    Refusal("step_crosses_rollouts", "pocketray forgets a rollout before the next", step_crosses),
-)
+@REFUSALS.row("step_crosses_rollouts", "pocketray forgets a rollout before the next")
+def _step_crosses_rollouts(request: Request) -> bool:
+    return crosses_rollouts(request)
 
 
 def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:

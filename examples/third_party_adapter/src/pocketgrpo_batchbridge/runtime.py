@@ -7,42 +7,35 @@ from typing import Any
 from batchbridge.kit import Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal
+from batchbridge.kit.refusals import Answer, Refusals, own_spec
 
 FREE = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage.", "order.", "horizon.", "loss.policy.")
 """Groups of fields in which the plan and the weights decide; every other field must be what the trainer does."""
 
 
-def _others(trainer: Any, request: Request) -> str | None:
+REFUSALS = Refusals()
+
+
+@REFUSALS.row("verify", "pocketgrpo's own order is never the plan's: observe it, or enforce the plan")
+def _verify(request: Request) -> bool:
+    return request.mode == "verify"
+
+
+@REFUSALS.row("other_settings", "what pocketgrpo does, and no plan changes")
+def _other_settings(request: Request) -> Answer:
     """The fields that PocketGRPO would not train as the request says, with both values."""
-    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
-    own = request.reading.spec.values
+    own = own_spec(request).values
     different = [
         f"{path} = {value!r}, and pocketgrpo does {own.get(path)!r}"
         for path, value in request.spec.values.items()
         if not path.startswith(FREE) and value is not None and value != own.get(path)
     ]
-    return "; ".join(different) or None
+    return "; ".join(different) or False
 
 
-REFUSALS = (
-    Refusal(
-        "verify",
-        "pocketgrpo's own order is never the plan's: observe it, or enforce the plan",
-        lambda trainer, request: request.mode == "verify",
-    ),
-    Refusal(
-        "other_settings",
-        "what pocketgrpo does, and no plan changes",
-        lambda trainer, request: _others(trainer, request) is not None,
-        detail=_others,
-    ),
-    Refusal(
-        "step_may_span",
-        "a step of pocketgrpo lies inside one batch",
-        lambda trainer, request: request.spec.optimizer_step.step_may_span not in ("none", "rollout"),
-    ),
-)
+@REFUSALS.row("step_may_span", "a step of pocketgrpo lies inside one batch")
+def _step_may_span(request: Request) -> bool:
+    return request.spec.optimizer_step.step_may_span not in ("none", "rollout")
 
 
 def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:

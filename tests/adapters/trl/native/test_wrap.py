@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 import batchbridge
-import batchbridge_trl.refusals as refusals
+import batchbridge_trl.live_refusals as live_refusals
 import batchbridge_trl.runtime as runtime
 from batchbridge import BatchDrift, CannotAttach, Plan, unwrap, wrap
 from batchbridge.kit.proven import records
@@ -310,7 +309,7 @@ def test_what_leaves_no_plan_hides_no_other_reason(
     trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
 ) -> None:
     built = trainer(top_entropy_quantile=0.5)
-    built.is_fsdp_xla_enabled = True
+    built.args.fsdp_config = {"xla": True}
     spec = batchbridge.read(built).spec.replace(**like)
     if missing == "iterable_dataset":
         built.train_dataset = built.train_dataset.to_iterable_dataset()
@@ -348,9 +347,9 @@ def test_ways_of_deepspeed_that_are_not_proven_are_refused(
     """Shows that the refusal looks at DeepSpeed's configuration; the engines themselves do not run here."""
     built = trainer()
     spec = batchbridge.read(built).spec.replace(**{"horizon.lr_tick": "rollout"})
-    monkeypatch.setattr(refusals, "_deepspeed", lambda trainer: config)
+    monkeypatch.setattr(live_refusals, "_deepspeed", lambda trainer: config)
     assert list(refused(built, like=spec)) == [name]
-    monkeypatch.setattr(refusals, "_deepspeed", lambda trainer: {"zero_optimization": {"stage": 3}})
+    monkeypatch.setattr(live_refusals, "_deepspeed", lambda trainer: {"zero_optimization": {"stage": 3}})
     assert wrap(built, like=spec).batchbridge.mode == "enforce"
 
 
@@ -361,15 +360,19 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
     assert "absolute_positions" in refused(trainer(policy=GPT2LMHeadModel(config)))
 
 
-@pytest.mark.parametrize(
-    ("attribute", "name"),
-    [("is_fsdp_xla_enabled", "fsdp_xla"), *([] if has(">=1.16") else [("_is_vlm", "images")])],
-)
-def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
+def test_fsdp_of_torch_xla_is_refused(trainer: Callable[..., Any]) -> None:
+    """Shows that the refusal looks at the settings; the machinery itself does not run here."""
+    built = trainer()
+    built.args.fsdp_config = {"xla": True}
+    assert "fsdp_xla" in refused(built)
+
+
+@pytest.mark.skipif(has(">=1.16"), reason="this TRL's images are followed")
+def test_images_are_refused_where_they_are_not_followed(trainer: Callable[..., Any]) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
     built = trainer()
-    setattr(built, attribute, True)
-    assert name in refused(built)
+    built._is_vlm = True
+    assert "images" in refused(built)
 
 
 @pytest.mark.parametrize("asked", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
@@ -398,17 +401,13 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     ("version", "replaces_the_loss"),
     [("0.18.0", True), ("0.24.0", False), ("0.25.0", True), ("1.9.1", True), ("1.13.0", True), ("1.14.0", False)],
 )
-def test_liger_is_refused_while_it_replaces_the_loss(
-    trainer: Callable[..., Any], version: str, replaces_the_loss: bool
-) -> None:
-    """Up to 0.24 use_liger_loss is the loss, and use_liger_kernel layers. Only the version is another one here;
-    `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
-    built = trainer()
-    setattr(built.args, "use_liger_loss" if version == "0.18.0" else "use_liger_kernel", True)
-    (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
-    request = wrap(trainer("other")).batchbridge.request
-    reading = dataclasses.replace(request.reading, framework_version=version)
-    assert liger.applies(built, dataclasses.replace(request, reading=reading)) is replaces_the_loss
+def test_liger_is_refused_while_it_replaces_the_loss(version: str, replaces_the_loss: bool) -> None:
+    """Up to 0.24 use_liger_loss is the loss, and use_liger_kernel layers. `wrap` asks the same row; whether TRL's own
+    code is so, `test_liger_has_a_loss_of_its_own_before_1_14` looks."""
+    key = "use_liger_loss" if version == "0.18.0" else "use_liger_kernel"
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 3, key: True}
+    told = batchbridge.check(settings, framework="trl", version=version, world_size=1, dataset_size=6).enforcement
+    assert ("liger" in {one.name for one in told.obstacles}) is replaces_the_loss
 
 
 def test_liger_has_a_loss_of_its_own_before_1_14() -> None:

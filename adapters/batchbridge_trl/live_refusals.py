@@ -1,0 +1,213 @@
+"""The refusals of a trainer of TRL's that only its objects show (model, accelerator, optimizer), and what a
+configuration says of them before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchbridge.kit import Request
+from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, setting
+from batchbridge.kit.versions import holds
+from batchbridge_trl import releases, sharding
+from batchbridge_trl.configured import KNOW_THE_MODEL, model_in, scales_gradients, sharded, start_in
+from batchbridge_trl.forks import FORKS, Fork, fork_of
+
+
+def release_of(request: Request) -> str:
+    """The release of TRL that the trainer is of."""
+    return str(request.reading.framework_version)
+
+
+def _made_by(fork: Fork) -> RefusalRow:
+    # A configuration names no class; of a script that does, `trainer` speaks.
+    return RefusalRow(fork.name, fork.reason, lambda request: False, lambda trainer, request: fork_of(trainer) == fork)
+
+
+LIVE = Refusals(map(_made_by, FORKS))
+
+
+@LIVE.live(
+    "data_collator",
+    "the trainer has a data collator of its own, which a wrapped run leaves out: TRL's is none, and hands a row of the "
+    "dataset on as it is; change the rows in the dataset (map, with_transform)",
+)
+def _data_collator(trainer: Any, request: Request) -> bool:
+    return not trainer.data_collator.__module__.startswith("trl.")
+
+
+def _deepspeed(trainer: Any) -> Mapping[str, Any]:
+    """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return {} if plugin is None else plugin.deepspeed_config
+
+
+def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
+    """Source: deepspeed 0.19.6 runtime/config.py, zero/config.py, compile/config.py, tensor_parallel/config.py."""
+    zero, compiled = config.get("zero_optimization") or {}, config.get("compile") or {}
+    shards = (config.get("tensor_parallel") or {}).get("autotp_size", 0)
+    unmanaged = config.get("managed_gradient_accumulation") is False
+    return bool(zero.get("zenflow") or compiled.get("deepcompile") or unmanaged or shards > 1)
+
+
+def _engine_in(request: Request) -> bool | None:
+    start = start_in(request.reading)
+    if start is None or start.sharding is None:
+        return None
+    if start.sharding != "deepspeed":
+        return False
+    return None if start.engine is None else _engine_of_its_own(start.engine)
+
+
+@LIVE.live(
+    "deepspeed_engine",
+    "DeepSpeed's ZenFlow, DeepCompile, managed_gradient_accumulation=false and tensor parallelism (autotp_size) sum up "
+    "and share gradients in ways of their own, which no gradient test shows: leave them out of its configuration",
+    foreseen=_engine_in,
+)
+def _deepspeed_engine(trainer: Any, request: Request) -> bool:
+    return _engine_of_its_own(_deepspeed(trainer))
+
+
+@LIVE.live(
+    "deepspeed_schedule",
+    "the spec's learning rate advances once per rollout (lr_tick), but DeepSpeed's engine advances it with every "
+    "update; leave scheduler and optimizer out of DeepSpeed's configuration, so that the trainer makes them",
+)
+def _deepspeed_schedule(trainer: Any, request: Request) -> bool:
+    own = not {"scheduler", "optimizer"}.isdisjoint(_deepspeed(trainer))
+    return own and request.spec.horizon.lr_tick == "rollout"
+
+
+def _sharded_in_vain(request: Request) -> bool:
+    fsdp = sharded(request.reading, "fsdp")
+    on_a_cpu = bool(fsdp and is_on(setting(request.reading, "use_cpu")))
+    return on_a_cpu or (fsdp is False and bool(sharded(request.reading, None, "dp_shard")))
+
+
+@LIVE.live(
+    "not_sharded",
+    "the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither, as on a CPU, where it says "
+    'nothing of it: every rank would hold the whole model; allow=("not_sharded",) trains it so',
+    allowable=True,
+    foreseen=_sharded_in_vain,
+    remedy="start it where Accelerate finds a GPU, or without FSDP and DeepSpeed",
+)
+def _not_sharded(trainer: Any, request: Request) -> bool:
+    return sharding.is_asked_for_in_vain(trainer)
+
+
+@LIVE.live("lone_head", sharding.LONE_HEAD)
+def _lone_head(trainer: Any, request: Request) -> bool:
+    return sharding.has_lone_head(trainer.model)
+
+
+@LIVE.live(
+    "expert_parallel",
+    "experts or layers on different ranks (ep_size, pp_size of a distributed_config) are not proven against the "
+    "oracle; leave them at 1",
+)
+def _expert_parallel(trainer: Any, request: Request) -> bool:
+    return sharding.has_experts_or_stages(trainer.model)
+
+
+@LIVE.live(
+    "images",
+    "before TRL 1.16 image tensors were not read, and with tools an image that a tool shows can take those of all rows "
+    "beside it away: use TRL 1.16 or later, and no tools beside images",
+    foreseen=lambda request: model_in(request.reading).images if holds("<1.16", release_of(request)) else False,
+    remedy=f"TRL 1.16 or later, or a model that reads text only{KNOW_THE_MODEL}",
+)
+def _images(trainer: Any, request: Request) -> bool:
+    followed = holds(">=1.16", release_of(request)) and not releases.value(trainer, "tools")
+    if followed or getattr(trainer, "_is_vlm", False):
+        return not followed
+    from batchbridge_trl.images import reads_images
+
+    return reads_images(trainer)
+
+
+def _router_loss_in(request: Request) -> bool | None:
+    """Source: trl 1.16.0 GRPOTrainer.__init__: in models that have one, where router_aux_loss_coef is not 0; before 1.7
+    never."""
+    if holds("<1.7", release_of(request)) or request.reading.native["router_aux_loss_coef"] == 0:
+        return False
+    return False if model_in(request.reading).router is False else None
+
+
+@LIVE.live(
+    "router_loss",
+    "the MoE router loss is a product of means over each micro-batch's tokens, so that its gradient depends on the "
+    'split; allow=("router_loss",) trains it as TRL does, as the mean over micro-batches; or set '
+    "router_aux_loss_coef=0",
+    allowable=True,
+    foreseen=_router_loss_in,
+)
+def _router_loss(trainer: Any, request: Request) -> bool:
+    return bool(releases.value(trainer, "aux_loss_enabled"))
+
+
+@LIVE.live(
+    "fp16",
+    "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
+    foreseen=lambda request: scales_gradients(request.reading),
+)
+def _fp16(trainer: Any, request: Request) -> bool:
+    return bool(trainer.accelerator.mixed_precision == "fp16")
+
+
+@LIVE.live(
+    "absolute_positions",
+    "the model has learned absolute positions, and TRL pads prompts on the left without position ids: a completion's "
+    "log-probabilities depend on the rows beside it",
+    foreseen=lambda request: model_in(request.reading).positions,
+    remedy=f"a model with rotary positions{KNOW_THE_MODEL}",
+)
+def _absolute_positions(trainer: Any, request: Request) -> bool:
+    import torch
+
+    embeddings = [name for name, module in trainer.model.named_modules() if isinstance(module, torch.nn.Embedding)]
+    of_patches = re.compile(r"visi|visual|image")
+    return any(re.search(r"wpe|position", name) and not of_patches.search(name) for name in embeddings)
+
+
+@LIVE.live(
+    "padding_free",
+    'padding="free" is asked for, and this model is not one whose completions are known to lie end to end rightly '
+    '(padding="auto" then pads)',
+    remedy='wrap with padding="padded"',
+)
+def _padding_free(trainer: Any, request: Request) -> Answer:
+    if request.padding != "free":
+        return False
+    from batchbridge_trl.padding_free import objection
+
+    return objection(trainer) or False
+
+
+def _mesh(*dimensions: str) -> Callable[[Any, Request], bool]:
+    """Whether one of these dimensions of Accelerate's device mesh has more than one device. Source: accelerate 1.15.0
+    ParallelismConfig; a size that nobody gave is None or 1."""
+
+    def test(trainer: Any, request: Request) -> bool:
+        mesh = getattr(trainer.accelerator, "parallelism_config", None)
+        return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
+
+    return test
+
+
+LIVE.live(
+    "tensor_parallel",
+    "tensor parallelism (tp_size of a parallelism_config) lets several ranks train the same completions, but TRL, and "
+    "so the plan, shares completions out to every rank",
+    foreseen=lambda request: sharded(request.reading, None, "tp"),
+    remedy="leave tp_size out",
+)(_mesh("tp"))
+LIVE.live(
+    "context_parallel",
+    "context and sequence parallelism (cp_size, sp_size of a parallelism_config) split completions over ranks; TRL "
+    "refuses them itself while GRPOConfig is constructed",
+    foreseen=lambda request: sharded(request.reading, None, "cp", "sp"),
+    remedy="leave cp_size and sp_size out",
+)(_mesh("cp", "sp"))
