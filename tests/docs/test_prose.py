@@ -31,6 +31,7 @@ OTHERWISE_MEANT = {"docs/cli.md": ("tags are not followed", "Will its run be fol
 
 def found_in(text: str) -> list[str]:
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)  # what a program prints is the program's
+    prose = re.sub(r"(?s)<!-- written by docs/make_refusals.py -->.*?<!-- end -->", "", prose)  # and so are its reasons
     joined = " ".join(prose.split())
     return [match[0] for banned in BANNED for match in re.finditer(banned, joined)]
 

@@ -100,7 +100,7 @@ def test_a_row_that_calls_enforced_what_it_refuses_breaks_the_law():
 
 
 def test_a_row_that_says_nothing_leaves_every_configuration_unknown():
-    contract = running()
+    contract = running(lambda request: None)
     contract.test_what_is_refused_is_not_called_enforced("odd")
     assert contract._enforcement(contract.valid[0]).verdict == "unknown"
     with pytest.raises(AssertionError, match="told of every configuration"):
@@ -108,7 +108,7 @@ def test_a_row_that_says_nothing_leaves_every_configuration_unknown():
 
 
 def test_a_refusal_without_a_configuration_is_found():
-    contract = running()
+    contract = running(lambda request: None)
     contract.refused = {}
     with pytest.raises(AssertionError, match="no configuration for"):
         contract.test_every_refusal_has_a_configuration()

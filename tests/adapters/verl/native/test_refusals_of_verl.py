@@ -61,10 +61,10 @@ def test_a_refusal_of_settings_says_the_same_of_a_command_and_of_a_trainer() -> 
     rows = [row for row in runtime.REFUSALS if row.live is None]
     adapter, met, compared = VerlAdapter(), set[str](), 0
     with initialize_config_dir(str(package_folder(VERSION) / "trainer" / "config"), version_base=None):
-        for seed in range(60):
+        known = compose("ppo_trainer")
+        for seed in range(24):
             draw = random.Random(seed)
             drawn = {key: draw.choice(values) for key, values in DRAWN.items() if draw.random() < 0.5}
-            known = compose("ppo_trainer")
             words = [f"{_said(key, known)}={value}" for key, value in {**BASE, **drawn}.items()]
             trainer = TRAINER(config=compose("ppo_trainer", overrides=words), train_dataset=range(PROMPTS))
             source, context = runtime.source_of(trainer)
@@ -78,7 +78,7 @@ def test_a_refusal_of_settings_says_the_same_of_a_command_and_of_a_trainer() -> 
             says = {row.name: row.foreseen(own) for row in rows}
             assert {row.name: row.foreseen(told) for row in rows} == says, words
             met |= {name for name, applies in says.items() if applies}
-    assert compared >= 30
+    assert compared >= 12
     assert met >= {"rejection", "sampler_correction", "bypass_mode", "surrogate", "critic_warmup"}, met
 
 
