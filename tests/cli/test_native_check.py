@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from batchbridge import Reading, hookimpl, read
+from batchbridge import Reading, read
 from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 from batchbridge.contract.native_check import NativeCheck
@@ -46,9 +46,9 @@ def build(settings, world_size):
 
 
 @pytest.fixture
-def asking(toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """The toy framework with a constructor, installed as 1.0 unless another version is said."""
-    installed: dict[str, str | None] = {"version": "1.0"}
+def asking(toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The toy framework with a constructor, installed in the version that is read unless another one is said."""
+    asked: dict[str, Any] = {"version": "same", "step": 1}
     home, work = tmp_path / "site", tmp_path / "work"
     home.mkdir()
     work.mkdir()
@@ -60,31 +60,19 @@ def asking(toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(work)
 
     def native_check(self: Any, reading: Reading) -> NativeCheck:
-        said = {key: reading.native[key] for key in reading.given}
-        known = installed["version"]
-        if known == "same":
-            known = reading.framework_version
-        return NativeCheck(place="tiny_framework:build", settings=said, installed=known, world_size=2)
+        known = reading.framework_version if asked["version"] == "same" else asked["version"]
+        settings = {"toy.step": asked["step"]}
+        return NativeCheck(place="tiny_framework:build", settings=settings, installed=known, world_size=2)
 
-    made = type("AskedAdapter", (toy.ToyAdapter,), {"framework": "asked", "native_check": native_check})
-    module = ModuleType("asked")
-    module.batchbridge_adapters = hookimpl(  # type: ignore[attr-defined]  # a module made by hand
-        lambda: [made], specname="batchbridge_adapters"
-    )
-    plugins.manager().register(module, "asked")
+    monkeypatch.setattr(toy.ToyAdapter, "native_check", native_check)
 
     def ask(step: int, version: str | None = "same", seconds: float = 60.0) -> list[tuple[str, str, str, bool]]:
-        installed["version"] = version
-        adapter = plugins.adapters()["asked"]
-        found = native_findings(adapter, read({"toy.step": step}, framework="asked"), seconds)
+        asked.update(step=step, version=version)
+        found = native_findings(plugins.adapters()["toy"], read({"toy.step": 8}, framework="toy"), seconds)
         assert {one.source for one in found} == {"native"}
         return [(one.code, one.severity, one.message, one.undecided) for one in found]
 
-    ask.installed = installed  # type: ignore[attr-defined]  # for the test of the command
-    try:
-        yield ask
-    finally:
-        plugins.manager().unregister(module)
+    return ask
 
 
 def test_what_it_raises_is_an_error_in_one_line(asking: Callable[..., Any]) -> None:
@@ -149,14 +137,12 @@ def test_one_of_another_version_or_none_is_not_asked(asking: Callable[..., Any],
 def test_the_command_has_exit_code_2_and_asks_only_with_the_option(
     asking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asking.installed["version"] = "same"  # type: ignore[attr-defined]  # set by the fixture
-    Path("asked.json").write_text(json.dumps({"toy.step": 2}), encoding="utf-8")
-    words = ["check", "asked.json", "--framework", "asked", "--json"]
+    Path("toy.json").write_text(json.dumps({"toy.step": 8}), encoding="utf-8")
+    words = ["check", "toy.json", "--framework", "toy", "--json"]
     main(words)
     captured = capsys.readouterr()
     assert "native" not in captured.out
     assert captured.err.count("not asked: the framework's own constructor") == 1
-    Path("asked.json").write_text(json.dumps({"toy.step": 1}), encoding="utf-8")
     assert main([*words, "--native"]) == 2
     captured = capsys.readouterr()
     (found,) = (one for one in json.loads(captured.out)["results"][0]["findings"] if one["code"] == "BB036")
