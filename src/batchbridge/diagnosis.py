@@ -19,7 +19,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
 from batchbridge.contract.reading import Reading
 from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations, setting
-from batchbridge.kit.versions import spanned
+from batchbridge.kit.versions import includes, spanned
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Fix
 from batchbridge.reading.read import read
@@ -136,18 +136,20 @@ def _held_against(diagnosis: Diagnosis, readings: Sequence[Reading], given: Numb
     numbers."""
     if not readings:
         return diagnosis
-    told = ((reading, [one for one in reading.findings if _tells_of(diagnosis, one)]) for reading in readings)
+    told = ((reading, [one for one in reading.findings if _tells_of(diagnosis, one, reading)]) for reading in readings)
     reading, findings = next((one for one in told if one[1]), (readings[0], []))
     known = {ask.name: number for ask in diagnosis.text.asks if (number := _answer(ask, reading)) is not None}
     again = _diagnosis(diagnosis.text, diagnosis.said, diagnosis.line, diagnosis.numbers, {**known, **given})
     return dataclasses.replace(again, codes=diagnosis.codes, reading=reading, findings=tuple(findings))
 
 
-def _tells_of(diagnosis: Diagnosis, finding: Finding) -> bool:
-    native = finding.native or ""
+def _tells_of(diagnosis: Diagnosis, finding: Finding, reading: Reading) -> bool:
+    native, text = finding.native or "", diagnosis.text
+    own = text.framework == reading.framework and text.versions[:1] in "<>=!~"
+    said = not own or reading.framework_version is None or includes(text.versions, reading.framework_version)
     if any(f"'{where.key}'" in diagnosis.said for where in finding.where):
         return True  # a text about a key quotes it
-    if finding.code in diagnosis.codes or _compiled(diagnosis.text.pattern).search(native):
+    if (said and finding.code in diagnosis.codes) or _compiled(diagnosis.text.pattern).search(native):
         return True
     return any(_compiled(quoted).search(diagnosis.said) for quoted in quotations(native))
 

@@ -42,7 +42,8 @@ PAGES: dict[str, RulePage] = {
     for code, framework in known_rules().items()
     if framework in make_rules.OURS and (page := rule(code)) is not None
 }
-WITH_AN_EXAMPLE = [code for code in PAGES if code not in NOT_IN_A_FILE]
+RETIRED = [code for code, page in PAGES.items() if any(getattr(row, "retired", "") for row in page.rows)]
+WITH_AN_EXAMPLE = [code for code in PAGES if code not in {*NOT_IN_A_FILE, *RETIRED}]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,24 @@ def test_the_page_shows_the_configuration_that_was_read(code: str) -> None:
         assert shlex.split(block.replace("\\\n", " ")) == list(page.example["argv"])
     else:
         assert (yaml.safe_load(block) or {}) == page.example["values"]
+
+
+@pytest.mark.parametrize("code", RETIRED)
+def test_a_retired_rule_says_so_and_where_to_look_and_doctor_still_knows_its_text(code: str) -> None:
+    page = PAGES[code]
+    assert page.example is None
+    assert "retired, and its code is not used again" in shown(page)
+    assert "check --native" in shown(page)
+    for row in page.rows:
+        for part in str(row.native).removesuffix("; TypeError where the option is not given").split("; or: "):
+            found = doctor(part if ": " in part else f"ValueError: {part}") if "You have set both" not in part else ()
+            assert "You have set both" in part or code in {code for one in found for code in one.codes}
+
+
+def test_the_retired_rules_are_these() -> None:
+    trl = ("010", "013", "015", "082", "083", "084", "085", "088", "089")
+    verl = ("016", "018", "064")
+    assert sorted(RETIRED) == ["BB-ORL-019", *(f"BB-TRL-{one}" for one in trl), *(f"BB-VERL-{one}" for one in verl)]
 
 
 FIXED = [code for code in WITH_AN_EXAMPLE if (found := PAGES[code].finding) and any(fix.changes for fix in found.fixes)]

@@ -19,6 +19,7 @@ from batchbridge.cli._tables import coloured
 from batchbridge.cli.main import FINE, INVALID
 
 if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
     from batchbridge.reports import Check
 
     _Counting = Callable[[str], tuple[Check, int, set[str]]]
@@ -113,6 +114,8 @@ def command(
         said = _shown(reports, form, verbose)
     if said and not diff:
         click.echo(said)
+    if not native and any(_has_constructor(found.reading) for found in reports):
+        click.echo(_NOT_ASKED, err=True)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return code
@@ -151,6 +154,18 @@ def _judged(
         found = _with_native(found)
     code = exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))
     return found, code, selection.dropped
+
+
+_NOT_ASKED = "not asked: the framework's own constructor; --native asks it where it is installed"
+
+
+def _has_constructor(reading: Reading) -> bool:
+    """Whether `--native` could ask the framework of a reading."""
+    from batchbridge.contract import plugins
+    from batchbridge.contract.adapter import Adapter
+
+    adapter = plugins.adapters().get(reading.framework)
+    return adapter is not None and bool(reading.native) and type(adapter).native_check is not Adapter.native_check
 
 
 def _with_native(found: Check) -> Check:

@@ -74,12 +74,9 @@ def test_seven_devices_with_micro_1_and_8_generations_have_legal_neighbours_in_a
 
 
 BROKEN = {
-    "BB-TRL-010": {"logging_steps": 0},
     "BB-TRL-011": {"fp16": True, "bf16": True},
     "BB-TRL-012": {"warmup_steps": -1},
-    "BB-TRL-013": {"dataloader_prefetch_factor": 2},
     "BB-TRL-014": {"parallelism_config": {"cp_size": 2}},
-    "BB-TRL-015": {"log_completions_hub_repo": "someone/something"},
     "BB-TRL-016": {"auto_find_batch_size": True},
     "BB-TRL-017": {"generation_batch_size": 16, "steps_per_generation": 1},
     "BB-TRL-018": {"generation_batch_size": 16, "per_device_train_batch_size": 0},
@@ -106,14 +103,8 @@ BROKEN = {
     "BB-TRL-040": {"loss_type": "dr_grpo", "max_completion_length": None},
     "BB-TRL-043": {"lr_scheduler_kwargs": "ppo"},
     "BB-TRL-051": {"num_iterations": 0},
-    "BB-TRL-082": {"torch_empty_cache_steps": 0},
-    "BB-TRL-083": {"eval_strategy": "steps", "logging_strategy": "epoch", "logging_steps": 0},
-    "BB-TRL-084": {"logging_steps": 2.5},
-    "BB-TRL-085": {"load_best_model_at_end": True, "save_strategy": "steps"},
     "BB-TRL-086": {"lr_scheduler_type": "reduce_lr_on_plateau"},
     "BB-TRL-087": {"accelerator_config": {"split_batch": True}},
-    "BB-TRL-088": {"fsdp": "full"},
-    "BB-TRL-089": {"fp16_full_eval": True, "bf16_full_eval": True},
     "BB-TRL-090": {"lr_scheduler_type": "cosine_with_min_lr"},
     "BB-TRL-091": {"use_vllm": True, "vllm_mode": "external"},
     "BB-TRL-092": {"use_vllm": True, "vllm_importance_sampling_mode": "token"},
@@ -169,7 +160,8 @@ def test_every_row_of_the_table_is_exercised_here():
         "BB-TRL-070",
         "BB-TRL-071",
     }
-    assert {rule.code for rule in RULES} == set(BROKEN) | {code for code, _ in BROKEN_EARLIER} | elsewhere
+    judged = {rule.code for rule in RULES if not rule.retired}
+    assert judged == set(BROKEN) | {code for code, _ in BROKEN_EARLIER} | elsewhere
 
 
 BROKEN_EARLIER = {

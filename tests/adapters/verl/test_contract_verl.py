@@ -317,9 +317,6 @@ class TestVerl(AdapterContract):
         invalid("fewer prompts than a step", {"data.train_batch_size": 8}, "BB-VERL-012"),
         invalid("no micro-batch", {f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "BB-VERL-013"),
         invalid(
-            "no micro-batch for log-probabilities", {f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": None}, "BB-VERL-016"
-        ),
-        invalid(
             "a step that the replicas do not share",
             {f"{ACTOR}ppo_mini_batch_size": 17, "trainer.use_v1": False},
             "BB-VERL-020",

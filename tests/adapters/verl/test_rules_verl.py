@@ -60,8 +60,6 @@ CASES = [
     ({f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-013"),
     ({f"{ACTOR}ppo_micro_batch_size": 8}, "0.9.1", "BB-VERL-014"),
     ({f"{ACTOR}ppo_micro_batch_size": 7, f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.7.1", "BB-VERL-015"),
-    ({f"{ROLLOUT}log_prob_micro_batch_size": 8}, "0.9.1", "BB-VERL-016"),
-    ({f"{ACTOR}use_kl_loss": True}, "0.9.1", "BB-VERL-018"),
     ({f"{ACTOR}ulysses_sequence_parallel_size": 3}, "0.9.1", "BB-VERL-017"),
     ({f"{ROLLOUT}tensor_model_parallel_size": 3}, "0.9.1", "BB-VERL-019"),
     ({f"{ACTOR}ppo_mini_batch_size": 33, "trainer.use_v1": False}, "0.9.1", "BB-VERL-020"),
@@ -149,7 +147,6 @@ CASES = [
     ),
     ({**CRITIC, "critic.ppo_mini_batch_size": 65}, "0.9.1", "BB-VERL-062"),
     ({f"{ROLLOUT}val_kwargs.do_sample": True, f"{ROLLOUT}temperature": 0}, "0.9.1", "BB-VERL-063"),
-    ({"reward_model.enable": True}, "0.6.1", "BB-VERL-064"),
     ({f"{ROLLOUT}multi_turn.enable": True}, "0.4.1", "BB-VERL-065"),
     (
         {
@@ -258,7 +255,8 @@ def test_a_rule_speaks_where_it_is_broken(values, version, code):
 def test_every_rule_has_a_case():
     outside = {"BB-VERL-034", "BB-VERL-049", "BB-VERL-096"}  # a key that is left out, and datasets: below
     outside |= {"BB-VERL-093", "BB-VERL-094"}  # another program: test_ahead_verl.py
-    assert {rule.code for rule in (*RULES, *history.ROWS)} - outside == {code for _, _, code in [*CASES, *STANDING]}
+    judged = {rule.code for rule in (*RULES, *history.ROWS) if not rule.retired}
+    assert judged - outside == {code for _, _, code in [*CASES, *STANDING]}
 
 
 @pytest.mark.parametrize(("values", "version", "code"), STANDING)
@@ -481,7 +479,8 @@ nox's session `verl`."""
 
 @pytest.mark.parametrize("version", sorted({row["version"] for row in VERDICTS}))
 def test_recorded_verdicts_of_verls_own_validator_and_the_first_rule_that_speaks(version):
-    rows = [row for row in VERDICTS if row["version"] == version]
+    retired = {rule.code for rule in RULES if rule.retired}  # may hide a later rule
+    rows = [row for row in VERDICTS if row["version"] == version and row["code"] not in retired]
     different = []
     for row in rows:
         context = Context(framework_version=version)

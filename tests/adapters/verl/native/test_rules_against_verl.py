@@ -38,6 +38,9 @@ def script():
     return module
 
 
+RETIRED = {rule.code for rule in RULES if rule.retired}
+
+
 @pytest.fixture(scope="module")
 def validator(script):
     made = script.Validator()
@@ -60,6 +63,8 @@ def test_thousands_of_verdicts_and_the_first_rule_that_speaks_are_verls(script, 
         theirs = theirs and script.code_of(theirs)
         ours = next(iter(refused(values, validator.version)), None)
         seen[theirs] += 1
+        if theirs in RETIRED:  # says what no rule of ours repeats, and may hide a later one
+            continue
         if ours != theirs:
             different.append((ours, theirs, values))
     assert different[:5] == []
