@@ -115,7 +115,8 @@ def _followed(
     if defaults is None or "defaults" in tried:
         return None
     tried.add("defaults")
-    return replaced(current, values_of(defaults, named(problems)))
+    changed = replaced(current, values_of(defaults, named(problems)))
+    return None if changed == current else changed
 
 
 def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
