@@ -474,7 +474,7 @@ def install_easyr1(session: nox.Session) -> bool:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def open_instruct(session: nox.Session) -> None:
-    """Open-Instruct's learner, three processor minutes of it, where BATCHBRIDGE_OPEN_INSTRUCT names a checkout
+    """Open-Instruct's learner, a few processor minutes of it, where BATCHBRIDGE_OPEN_INSTRUCT names a checkout
     (e6c3044); skipped elsewhere, as `easyr1`."""
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.skip("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
