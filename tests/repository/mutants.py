@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mutants_of_adapters import FRAMEWORKS
+
 Tier = Literal["default", "matrix"]
 Row = tuple[str, str, str, str]
 """Module, its text, what stands there instead, and the tests as words."""
@@ -137,4 +139,37 @@ _CORE = (
     ("kit/patches", "for undo, _ in reversed(changes)", "for undo, _ in changes", "tests/core/test_patching.py"),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*_rows("src/batchbridge", "core", _CORE),)
+_TORCH = "tests/adapters/trl/native"
+_OF_TORCH = (
+    ("kit/probing", "found += [0.95 * bound, 1.05 * bound]", "found += []", f"{_TORCH}/test_measuring.py"),
+    (
+        "kit/measuring",
+        "weight = (found * unit).sum(1)",
+        "weight = (1.5 * found * unit).sum(1)",
+        f"{_TORCH}/test_measuring.py",
+    ),
+    (
+        "kit/objectives",
+        "penalty = 0.5 * difference**2",
+        "penalty = 1.5 * difference**2",
+        "tests/testing/native/test_objectives.py",
+    ),
+    (
+        "kit/packing",
+        "predictors += [end - 1, *range",
+        "predictors += [end - 2, *range",
+        f"{_TORCH}/test_padding_free.py -k oracles",
+    ),
+    ("kit/sharded", "return (whole / copies)", "return (1.5 * whole / copies)", f"{_TORCH}/test_fsdp.py -k oracles"),
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_rows("src/batchbridge", "core", _CORE),
+    *_rows("src/batchbridge", "trl", _OF_TORCH),
+    *(
+        mutant
+        for framework, sessions in FRAMEWORKS.items()
+        for session, rows in sessions.items()
+        for mutant in _rows(f"adapters/batchbridge_{framework}", session, rows)
+    ),
+)

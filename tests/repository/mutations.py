@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,28 +135,37 @@ class Bench:
         return done.returncode, " / ".join(last[-2:])[:300]
 
 
-def page_of(outcomes: Sequence[Outcome], commit: str) -> str:
-    """docs/mutations.md."""
-    ran = [one for one in outcomes if one.word != NOT_RUN]
-    lines = [
-        "# What a tampered module turns red",
-        "",
-        "Every module that acts on a run is tampered with in one place (`tests/repository/mutants.py`), in a copy of the",
-        "tree, and the tests named here must find it. `default`: sessions that a plain `nox` runs; `matrix`: those that",
-        "run by name and at night. `nox -s mutations` makes this page.",
-        "",
-        f"Measured on {commit}, {datetime.date.today().isoformat()}: {sum(one.word == FOUND for one in outcomes)} of "
-        f"{len(outcomes)} found, {len(outcomes) - len(ran)} not run.",
-        "",
-        "| module | mutant | found by | tier | result |",
-        "|---|---|---|---|---|",
-    ]
+def page_of(outcomes: Sequence[Outcome], commit: str, before: str = "") -> str:
+    """docs/mutations.md. before: the page as it was: a row that was not run now keeps what it says there."""
+    known = {tuple(cells[:4]): cells for cells in map(_cells, before.splitlines()) if len(cells) == len(_COLUMNS)}
+    told = {FOUND: FOUND, NOT_RUN: NOT_RUN, SURVIVED: SURVIVED}
+    rows = []
     for one in outcomes:
         mutant = one.mutant
         change = f"{_code(mutant.text)} → {_code(mutant.instead) if mutant.instead.strip() else 'nothing'}"
         tests = " ".join(word.removeprefix("tests/") for word in mutant.tests)
-        lines.append(f"| {mutant.name} | {change} | {mutant.session}: `{tests}` | {mutant.tier} | {one.word} |")
-    return "\n".join([*lines, ""])
+        key = (mutant.name, change, f"{mutant.session}: `{tests}`", mutant.tier)
+        today = datetime.date.today().isoformat()
+        now = [*key, told.get(one.word, "not green"), *(("", "") if one.word == NOT_RUN else (commit, today))]
+        rows.append(known.get(key, now) if one.word == NOT_RUN else now)
+    found = sum(row[4] == FOUND for row in rows)
+    head = f"{found} of {len(rows)} are found; {sum(row[4] == NOT_RUN for row in rows)} were not run."
+    lines = [f"| {' | '.join(cells)} |" for cells in (_COLUMNS, ["---"] * len(_COLUMNS), *rows)]
+    return "\n".join([_HEAD, head, "", *lines, ""])
+
+
+_COLUMNS = ["module", "mutant", "found by", "tier", "result", "commit", "date"]
+_HEAD = """# What a tampered module turns red
+
+Every module that acts on a run is tampered with in one place, in a copy of the tree, and the tests named here must find
+it. `default`: sessions that a plain `nox` runs; `matrix`: those that run by name and at night. The rows stand in
+`tests/repository/mutants.py`; `nox -s mutations` runs them and writes this page.
+"""
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a table's line."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def _code(text: str) -> str:
@@ -200,7 +210,10 @@ def main(words: list[str]) -> int:
             outcomes.append(bench.judged(mutant))
             print(f"{outcomes[-1].word:10} {outcomes[-1].seconds:6.0f} s  {mutant.name}: {mutant.text!r}", flush=True)
     if asked.write:
-        PAGE.write_text(page_of(outcomes, commit_here()), encoding="utf-8")
+        before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+        ran = {id(one.mutant): one for one in outcomes}
+        every = [ran.get(id(one), Outcome(one, NOT_RUN)) for one in MUTANTS]
+        PAGE.write_text(page_of(every, commit_here(), before), encoding="utf-8")
     bad = [one for one in outcomes if one.word not in (FOUND, NOT_RUN)]
     print(f"{len(bad)} of {len(outcomes)} rows failed; {sum(one.word == NOT_RUN for one in outcomes)} not run")
     return 1 if bad else 0
