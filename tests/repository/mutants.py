@@ -98,8 +98,8 @@ _CORE = (
     ),
     (
         "kit/lifecycle",
-        "if reasons := reasons | reasons_against(fitting, subject, request):",
-        "if reasons:",
+        "            _undo(patches, patched)\n",
+        "",
         "tests/core/test_lifecycle.py",
     ),
     (
@@ -111,8 +111,8 @@ _CORE = (
     ("kit/step_cost", "* cost.slowness_of(rank) for", "for", "tests/core/test_step_cost.py"),
     (
         "kit/packed_batches",
-        "for number in sorted(range(len(groups)), key=lambda number: -costs[number]):",
-        "for number in range(len(groups)):",
+        "<= equal:",
+        "<= 1.5 * equal:",
         "tests/core/test_packing.py",
     ),
     ("kit/packable", "and said[name] > 0", "and said[name] > 1", "tests/between/test_packable_families.py"),
