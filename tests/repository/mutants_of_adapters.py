@@ -1,4 +1,7 @@
-"""Rows of `mutants` for the adapters, by the session whose tests find them."""
+"""Rows of `mutants` for the adapters, by the session whose tests find them.
+
+Those of sessions of checkouts (`easyr1`, `open_instruct`) run by name and at night.
+"""
 
 from __future__ import annotations
 
@@ -100,14 +103,14 @@ TRL: Mapping[str, Rows] = {
             "epochs",
             "return left % self.window or self.window",
             "return self.window",
-            "tests/adapters/trl/test_behaviour_trl.py",
+            "tests/adapters/trl/test_history_trl.py -k recorded",
         ),
         ("sampling", "own.seed = seed", "own.seed = seed + 1", "tests/adapters/trl/test_sampling_trl.py"),
         (
             "behaviour",
             "if place < found.windows - 1 else",
             "if place < found.windows else",
-            "tests/adapters/trl/test_behaviour_trl.py",
+            "tests/adapters/trl/test_history_trl.py -k recorded",
         ),
     ),
 }
@@ -315,6 +318,12 @@ OPENRLHF: Mapping[str, Rows] = {
         ),
         ("probe", "[1.0] * len(made)", "[0.5] * len(made)", f"{_ORL}/native/test_leftovers_openrlhf.py"),
         (
+            "ahead",
+            "self._sent.add(version)",
+            "pass",
+            f"{_ORL}/by_hand/native/test_asynchronous_runs_openrlhf.py",
+        ),
+        (
             "observe",
             "self._rollout += bool(found[0])",
             "self._rollout += 2 * bool(found[0])",
@@ -342,6 +351,26 @@ EASYR1: Mapping[str, Rows] = {
         ("images", "len(kept) != len(data)", "len(kept) > len(data)", f"{_EZR}/test_images_easyr1.py"),
         ("enforced", '"loss.policy.count_empty": also_off,', "", f"{_EZR}/test_enforced_easyr1.py"),
     ),
+    "easyr1": (
+        (
+            "engine",
+            "return share * self._normaliser.tokens / tokens if tokens",
+            "return 1.5 * share * self._normaliser.tokens / tokens if tokens",
+            f"{_EZR}/native/test_tampering_easyr1.py",
+        ),
+        (
+            "exchange",
+            "return [row for part in parts for row in part]",
+            "return parts[self.replica]",
+            f"{_EZR}/native/test_gradients_easyr1.py",
+        ),
+        (
+            "watching",
+            "self._tap.take(scale=self._replicas)",
+            "self._tap.take(scale=1.5 * self._replicas)",
+            f"{_EZR}/native/test_tampering_easyr1.py",
+        ),
+    ),
 }
 OPEN_INSTRUCT: Mapping[str, Rows] = {
     "core": (
@@ -356,6 +385,51 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             "lambda value, spec: value or 0.0",
             "lambda value, spec: 1.5 * (value or 0.0)",
             f"{_OI}/test_runtime_open_instruct.py -k own_words",
+        ),
+        (
+            "learners",
+            "int(self.trainer.num_mini_batches) - 0.5)",
+            "int(self.trainer.num_mini_batches))",
+            f"{_OI}/upstream_values",
+        ),
+        ("feed", "self._rows[rank * block + place]", "self._rows[place]", f"{_OI}/upstream_values"),
+        (
+            "enforced",
+            '"order.last_rollout": one_of("drop", "wrap")',
+            '"order.last_rollout": one_of("drop", "short", "wrap")',
+            f"{_OI}/test_enforced_open_instruct.py",
+        ),
+    ),
+    "open_instruct": (
+        (
+            "engine",
+            "self._learner.args.loss_denominator = denominator(self._normaliser)",
+            "pass",
+            f"{_OI}/native/test_tampering_open_instruct.py",
+        ),
+        (
+            "weights",
+            "safe_get_full_grad)",
+            "lambda parameter: 1.5 * safe_get_full_grad(parameter))",
+            f"{_OI}/native/test_tampering_open_instruct.py",
+        ),
+        (
+            "sequences",
+            "end = piece.shape[1] * (self.place + 1)",
+            "end = piece.shape[1] * self.place",
+            f"{_OI}/native/test_sequences_open_instruct.py",
+        ),
+        (
+            "watching",
+            "middle = piece.start + piece.prompt_tokens",
+            "middle = piece.start + piece.prompt_tokens + 1",
+            f"{_OI}/native/test_tampering_open_instruct.py",
+        ),
+        (
+            "probe",
+            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
+            "advantages=[shifted(part.mask * 1.0) for part in made]",
+            f"{_OI}/native/test_tampering_open_instruct.py",
         ),
     ),
 }
