@@ -253,12 +253,12 @@ OPENRLHF: Mapping[str, Rows] = {
             "sampling_params.seed += 2",
             f"{_ORL}/test_runtime_openrlhf.py -k next_seed",
         ),
-        ("turns", "self.all_tokens - self.prompt_tokens", "self.all_tokens", f"{_ORL}/test_runtime_openrlhf.py"),
+        ("turns", "self.all_tokens - self.prompt_tokens", "self.all_tokens", f"{_ORL}/test_rings_openrlhf.py"),
         (
             "rings",
             "return self.rank // self.size",
             "return self.rank % self.size",
-            f"{_ORL}/test_runtime_openrlhf.py -k rings",
+            f"{_ORL}/test_rings_openrlhf.py",
         ),
         (
             "critic",
@@ -280,8 +280,8 @@ OPENRLHF: Mapping[str, Rows] = {
         ),
         (
             "leftovers",
-            "if not (crosses or warms_up) or",
-            "if not crosses or",
+            '"order.last_optimizer_step": "short"',
+            '"order.last_optimizer_step": "drop"',
             f"{_ORL}/test_leftover_default_openrlhf.py",
         ),
         (
@@ -351,24 +351,38 @@ EASYR1: Mapping[str, Rows] = {
         ("images", "len(kept) != len(data)", "len(kept) > len(data)", f"{_EZR}/test_images_easyr1.py"),
         ("enforced", '"loss.policy.count_empty": also_off,', "", f"{_EZR}/test_enforced_easyr1.py"),
     ),
-    "easyr1": (
+    "trl": (
         (
             "engine",
             "return share * self._normaliser.tokens / tokens if tokens",
             "return 1.5 * share * self._normaliser.tokens / tokens if tokens",
-            f"{_EZR}/native/test_tampering_easyr1.py",
+            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
+        ),
+        (
+            "engine",
+            "if self._last is not None and step != self._last + 1:",
+            "if self._last is not None and step > self._last + 1:",
+            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
         (
             "exchange",
-            "return [row for part in parts for row in part]",
-            "return parts[self.replica]",
-            f"{_EZR}/native/test_gradients_easyr1.py",
+            "            drift = error\n",
+            "            pass\n",
+            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
         (
             "watching",
             "self._tap.take(scale=self._replicas)",
             "self._tap.take(scale=1.5 * self._replicas)",
-            f"{_EZR}/native/test_tampering_easyr1.py",
+            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
+        ),
+    ),
+    "easyr1": (
+        (
+            "exchange",
+            "return [row for part in parts for row in part]",
+            "return parts[self.replica]",
+            f"{_EZR}/native/test_gradients_easyr1.py",
         ),
     ),
 }
@@ -400,29 +414,37 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             f"{_OI}/test_enforced_open_instruct.py",
         ),
     ),
-    "open_instruct": (
+    "trl": (
         (
             "engine",
-            "self._learner.args.loss_denominator = denominator(self._normaliser)",
-            "pass",
-            f"{_OI}/native/test_tampering_open_instruct.py",
+            "end = middle + piece.completion_tokens",
+            "end = middle + piece.completion_tokens - 1",
+            f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
         (
             "weights",
-            "safe_get_full_grad)",
-            "lambda parameter: 1.5 * safe_get_full_grad(parameter))",
-            f"{_OI}/native/test_tampering_open_instruct.py",
+            "lambda parameter: parameter.grad)",
+            "lambda parameter: parameter)",
+            f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
         (
             "sequences",
             "end = piece.shape[1] * (self.place + 1)",
             "end = piece.shape[1] * self.place",
-            f"{_OI}/native/test_sequences_open_instruct.py",
+            f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
         (
             "watching",
-            "middle = piece.start + piece.prompt_tokens",
-            "middle = piece.start + piece.prompt_tokens + 1",
+            "range(max(middle - 1 - start, 0)",
+            "range(max(middle - start, 0)",
+            f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
+        ),
+    ),
+    "open_instruct": (
+        (
+            "engine",
+            "self._learner.args.loss_denominator = denominator(self._normaliser)",
+            "pass",
             f"{_OI}/native/test_tampering_open_instruct.py",
         ),
         (
