@@ -44,6 +44,7 @@ FUNCTIONS = {
         "compute_rloo_outcome_advantage",
     ),
     "protocol.py": ("DataProto.chunk", "DataProto.split"),
+    "utils/seqlen_balancing.py": ("karmarkar_karp", "prepare_dynamic_batch", "rearrange_micro_batches"),
 }
 PEAK = 2e-6
 TICKS = (1, 4, 11)
@@ -70,6 +71,8 @@ STEPS = [
     (8, 2, 3, "seq"),
 ]
 GROUPS = [[1.0, 0.0, 0.0, 1.0], [0.5, 0.25, 1.0, 0.125], [2.0, 2.0, 2.0, 2.0], [-1.0, 3.0, 0.5, 0.0]]
+BUDGETED = ((5, 3, 6, 4, 8, 7, 4, 9), 10)
+"""Tokens of each row, and the width that rows are padded to."""
 RATIOS = (-30.0, -3.0, -0.5, -0.1, 0.0, 0.1, 0.25, 0.8, 2.0, 30.0)
 LOSSES = ("default", "gspo", "gspo_token", "cispo", "sapo")
 
@@ -196,6 +199,17 @@ def cuts() -> dict[str, list[Any]]:
     return {"sent": sent, "split": split}
 
 
+def budgets() -> list[list[Any]]:
+    """[budget, rows of each micro-batch] as EasyR1 cuts `BUDGETED` by tokens."""
+    from verl.protocol import DataProto
+    from verl.utils.seqlen_balancing import prepare_dynamic_batch
+
+    lengths, width = BUDGETED
+    mask = torch.tensor([[int(place < length) for place in range(width)] for length in lengths])
+    data = DataProto.from_dict(tensors={"attention_mask": mask})
+    return [[budget, prepare_dynamic_batch(data, max_token_len=budget)[1]] for budget in (10, 20, 40)]
+
+
 def steps() -> list[dict[str, Any]]:
     """The optimizer steps of one call of EasyR1's own `update_policy` on one rank: micro-batches of [row, weight]."""
     return [
@@ -312,6 +326,7 @@ def values(checkout: Path) -> dict[str, Any]:
         "functions_of_rates": functions_of_rates(),
         "orders": orders(),
         "cuts": cuts(),
+        "budgets": {"lengths": BUDGETED[0], "cuts": budgets()},
         "steps": steps(),
         "advantages": advantages(),
         "divergences": divergences(),

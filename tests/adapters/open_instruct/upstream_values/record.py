@@ -34,6 +34,7 @@ FUNCTIONS = {
     "rl_utils.py": ("masked_mean", "pack_sequences"),
     "data_loader.py": ("HFDataLoader._reshard", "prepare_collated_data_for_workers", "process_group"),
     "vllm_utils.py": ("add_request",),
+    "utils.py": ("UlyssesSPSplitter.split_collated_batch",),
 }
 MICRO_BATCHES = (1, 2, 3, 5, 8)
 MINI_BATCHES = (1, 2, 3, 4)
@@ -235,6 +236,32 @@ def packs() -> list[dict[str, Any]]:
     return found
 
 
+def shards() -> list[dict[str, Any]]:
+    """The piece of each row that each of several ranks gets: one micro-batch of a row of 1, 2, 3 ... tokens each."""
+    from open_instruct import utils
+    from open_instruct.data_types import CollatedBatchData
+
+    from batchbridge.kit.patches import rebound
+
+    def all_gather(into: list[Any], mine: Any, group: Any) -> None:
+        for one in into:
+            one.copy_(mine)
+
+    split = rebound(utils.UlyssesSPSplitter.split_collated_batch, dist=SimpleNamespace(all_gather=all_gather))
+    found = []
+    for widths, ranks in (((7,), 2), ((12, 9), 3), ((5, 8), 4)):
+        rows = [torch.arange(1, width + 1)[None] for width in widths]
+        data = CollatedBatchData(rows, rows, rows, rows, rows, rows)
+        pieces = []
+        for rank in range(ranks):
+            splitter = SimpleNamespace(
+                sp_rank=rank, sp_group=None, sp_world_size=ranks, device=torch.device("cpu"), pad_token_id=0
+            )
+            pieces.append([piece[0].tolist() for piece in split(splitter, data).query_responses])
+        found.append({"widths": widths, "ranks": ranks, "pieces": pieces})
+    return found
+
+
 def groups() -> list[list[Any]]:
     """[rewards, pass rate, whether the prompt was excluded, whether the group was dropped]."""
     from open_instruct import data_loader
@@ -376,6 +403,7 @@ def values(checkout: Path) -> dict[str, Any]:
     made = {
         "steps": steps(),
         "packs": packs(),
+        "shards": shards(),
         "groups": groups(),
         "seeds": seeds(),
         "divergences": divergences(),

@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from batchbridge_on_cpu.upstream_values import read
 
 EPSILON = 1e-8
 
@@ -39,6 +42,15 @@ class Rows:
             Rows({name: value[start : start + size] for name, value in self.batch.items()}, {}, self.meta_info)
             for start in range(0, len(self), size)
         ]
+
+
+def prepare_dynamic_batch(data: Rows, max_token_len: int) -> tuple[list[Rows], list[list[int]]]:
+    """Micro-batches by a token budget, as EasyR1 was recorded to cut rows of these lengths."""
+    recorded = read(Path(__file__).parents[1] / "values.json")["values"]["budgets"]
+    assert data.batch["attention_mask"].sum(-1).tolist() == recorded["lengths"], "no other rows were recorded"
+    cuts = dict(recorded["cuts"])[max_token_len]
+    parts = [Rows({name: value[cut] for name, value in data.batch.items()}, {}, data.meta_info) for cut in cuts]
+    return parts, cuts
 
 
 def average_loss(values: Any, mask: Any, mode: str, eps: float = EPSILON) -> Any:
@@ -78,7 +90,12 @@ class DataParallelPPOActor:
         for _ in range(self.config.ppo_epochs):
             for mini_batch in data.split(self.config.global_batch_size_per_device):
                 total_response_tokens = mini_batch.batch["response_mask"].sum()
-                for micro_batch in mini_batch.split(self.config.micro_batch_size_per_device_for_update):
+                size = self.config.micro_batch_size_per_device_for_update
+                parts = mini_batch.split(size) if not self.config.dynamic_batching else []
+                if self.config.dynamic_batching:
+                    budget = size * mini_batch.batch["input_ids"].shape[-1]
+                    parts, _ = prepare_dynamic_batch(mini_batch, max_token_len=budget)
+                for micro_batch in parts:
                     given, config = micro_batch.batch, self.config
                     mask = given["response_mask"]
                     log_probs = self._forward_micro_batch(given, temperature=1.0)
@@ -123,6 +140,7 @@ def worker_of(rows: int, width: int, **config: Any) -> Any:
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     made: dict[str, Any] = {
         "ppo_epochs": 1,
+        "dynamic_batching": False,
         "clip_ratio_low": 0.2,
         "clip_ratio_high": 0.3,
         "clip_ratio_dual": 3.0,
@@ -161,10 +179,9 @@ def batch_of(numbers: Sequence[int], lengths: Sequence[int], width: int) -> dict
 
 def modules() -> dict[str, types.ModuleType]:
     """`verl`'s modules that our side imports, by name."""
-    protocol = types.ModuleType("verl.protocol")
+    protocol, balancing = types.ModuleType("verl.protocol"), types.ModuleType("verl.utils.seqlen_balancing")
     vars(protocol)["DataProto"] = Rows
-    return {
-        "verl": types.ModuleType("verl"),
-        "verl.protocol": protocol,
-        "verl.workers.actor.dp_actor": sys.modules[__name__],
-    }
+    vars(balancing)["prepare_dynamic_batch"] = prepare_dynamic_batch
+    plain = {name: types.ModuleType(name) for name in ("verl", "verl.utils")}
+    named = {"verl.protocol": protocol, "verl.utils.seqlen_balancing": balancing}
+    return {**plain, **named, "verl.workers.actor.dp_actor": sys.modules[__name__]}

@@ -125,10 +125,23 @@ def test_the_stand_ins_loss_is_the_recorded_one(advantage: float) -> None:
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "token_sum", "sequence_mean", "sequence_sum"])
-@pytest.mark.parametrize(("mode", "micro"), [("token", 2), ("token", 4), ("seq", 1), ("seq", 8)])
-def test_every_step_has_the_plans_weights_whatever_easyr1_averages_by(aggregation: str, mode: str, micro: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "micro", "by_tokens"),
+    [
+        ("token", 2, False),
+        ("token", 4, False),
+        ("seq", 1, False),
+        ("seq", 8, False),
+        ("token", 1, True),
+        ("seq", 2, True),
+    ],
+)
+def test_every_step_has_the_plans_weights_whatever_easyr1_averages_by(
+    aggregation: str, mode: str, micro: int, by_tokens: bool
+) -> None:
     given = orders(**{"loss.policy.aggregation": aggregation})
     worker = worker_of(given, mode, micro)
+    worker.actor.config.dynamic_batching = by_tokens
     engine.probe(worker)
     table, wanted = worker.actor.actor_module.values, torch.tensor(weights_of(given))[:, None]
     mask = stand_in.batch_of(range(len(LENGTHS)), LENGTHS, WIDTH)["response_mask"]

@@ -76,14 +76,22 @@ class Batch:
     query_responses: list[torch.Tensor]
 
 
-def test_a_piece_is_followed_by_the_next_ranks_first_token_and_the_last_by_none() -> None:
-    row = torch.arange(1, 13)[None]
-    for place in range(3):
+@pytest.mark.parametrize("one", VALUES["shards"], ids=lambda one: f"{one['widths']} on {one['ranks']}")
+def test_every_token_is_a_target_on_one_of_the_ranks_that_open_instruct_cuts_a_row_for(one: dict[str, Any]) -> None:
+    """A piece is followed by the next rank's first token, and the last by none: a rank's log-probabilities are those of
+    its piece's places, and the row's tokens but the first are targets once each."""
+    rows = [torch.arange(1, width + 1)[None] for width in one["widths"]]
+    targets: list[list[int]] = [[] for _ in rows]
+    for place, pieces in enumerate(one["pieces"]):
         shared: Any = object.__new__(sequences.Sequences)
         shared.place = place
-        made = shared.cut(lambda batch, at=place: Batch([row[:, 4 * at : 4 * at + 4]]), Batch([row]))
-        following = 0 if place == 2 else 4 * place + 5
-        assert made.query_responses[0].tolist() == [[*range(4 * place + 1, 4 * place + 5), following]]
+        made = shared.cut(lambda batch, own=pieces: Batch([torch.tensor([ids]) for ids in own]), Batch(rows))
+        for number, (longer, own) in enumerate(zip(made.query_responses, pieces, strict=True)):
+            assert longer[0, :-1].tolist() == own
+            targets[number] += longer[0, 1:].tolist()
+    assert [[token for token in each if token] for each in targets] == [
+        list(range(2, width + 1)) for width in one["widths"]
+    ]
 
 
 def test_the_watched_weight_has_the_gradient_that_the_optimizer_finds() -> None:
