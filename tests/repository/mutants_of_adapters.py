@@ -101,15 +101,15 @@ TRL: Mapping[str, Rows] = {
     "core": (
         (
             "epochs",
-            "return left % self.window or self.window",
-            "return self.window",
+            "rows = prompts * sizes.generations * repeats",
+            "rows = prompts * repeats",
             "tests/adapters/trl/test_history_trl.py -k recorded",
         ),
         ("sampling", "own.seed = seed", "own.seed = seed + 1", "tests/adapters/trl/test_sampling_trl.py"),
         (
             "behaviour",
-            "if place < found.windows - 1 else",
-            "if place < found.windows else",
+            'TorchGenerator(facts.native["seed"] + rank)',
+            'TorchGenerator(facts.native["seed"] + rank + 1)',
             "tests/adapters/trl/test_history_trl.py -k recorded",
         ),
     ),
@@ -178,7 +178,12 @@ VERL: Mapping[str, Rows] = {
             f"{_VERL}/test_trainers_verl.py",
         ),
         ("behaviour", "rank * block + cut + at", "cut + at", f"{_VERL}/test_behaviour_verl.py"),
-        ("critic", "values[_MINI] = size // group", "values[_MINI] = size", f"{_VERL} -k critic"),
+        (
+            "critic",
+            "size, replicas = run[_MINI] * run[GROUP],",
+            "size, replicas = run[_MINI],",
+            f"{_VERL}/test_runtime_verl.py -k critics_step_takes",
+        ),
     ),
     "verl": (
         (
@@ -396,8 +401,8 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
         ),
         (
             "runtime",
-            "lambda value, spec: value or 0.0",
-            "lambda value, spec: 1.5 * (value or 0.0)",
+            '("clip_higher", lambda value, spec: OFF if value is None else value)',
+            '("clip_higher", lambda value, spec: OFF if value else value)',
             f"{_OI}/test_runtime_open_instruct.py -k own_words",
         ),
         (
