@@ -117,7 +117,12 @@ _CORE = (
         "list(range(len(prompts)))",
         "tests/adapters/easyr1/test_runtime_easyr1.py tests/adapters/verl/test_runtime_verl.py",
     ),
-    ("kit/step_cost", "* cost.slowness_of(rank) for", "for", "tests/core/test_step_cost.py"),
+    (
+        "kit/step_cost",
+        "(length.prompt for length in lengths), default=0) + response",
+        "(length.prompt for length in lengths), default=0)",
+        "tests/core/test_step_cost.py",
+    ),
     (
         "kit/packed_batches",
         "<= equal:",
