@@ -96,7 +96,7 @@ TRL: Mapping[str, Rows] = {
             f"{_TRL}/test_measured.py -k passes_the_probe",
         ),
         ("metrics", "value = sum(added)", "value = max(added)", f"{_TRL}/test_whole_runs.py -k logged_numbers"),
-        ("observe", "(first + row) % group", "(first + row + 1) % group", f"{_SEEN} -k observe_identifies"),
+        ("observe", "(first + row) % group", "(first + row) // group", f"{_SEEN} -k observe_identifies"),
     ),
     "core": (
         (
