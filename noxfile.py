@@ -287,7 +287,9 @@ def trl(session: nox.Session) -> None:
     # ON_CPU and pillow: the equivalence suite runs here, with images too.
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "pillow", *LOGGERS, ON_CPU, ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    folders = (*native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
+    # EasyR1 and Open-Instruct are not here: torch is, for what their own functions were recorded to give.
+    values = native("adapters/easyr1/upstream_values", "adapters/open_instruct/upstream_values")
+    folders = (*native("adapters/trl", "docs", "testing"), *values, f"{THIRD_PARTY}/tests")
     pytest(session, *TWO_PROCESSES, *folders, "-m", "not by_hand")
 
 
@@ -570,14 +572,15 @@ def matrix(session: nox.Session) -> None:
     session.run(sys.executable, "docs/make_figures.py", external=True)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def mutations(session: nox.Session) -> None:
-    """Every module that acts on a run, tampered with once: which tests find it; by name only, hours."""
-    core = f"core-{interpreters()[0]}"
-    pythons = environments(session, core, "trl", "openrlhf", "verl", *checkouts())
-    named = [f"--python={name.partition('-')[0]}={python}" for name, python in pythons.items()]
-    words = ("tests/repository/mutations.py", *named, *session.posargs)
-    session.run(sys.executable, *words, external=True, env=ENVIRONMENT)
+    """Every acting module tampered with once, and the tests that must find it; writes docs/mutations.md. By name only:
+    hours; `-- --only TEXT` for some rows. EasyR1's and Open-Instruct's where their checkouts are named."""
+    install(session, "core", *TEST, "jsonschema", ON_CPU, ".[hydra,speed,html,parquet,remote]")
+    pythons = environments(session, "trl", "verl", "openrlhf", *checkouts())
+    named = [f"--python={name}={python}" for name, python in pythons.items()]
+    words = ("python", "tests/repository/mutations.py", "--write", *named, *session.posargs)
+    session.run(*words, env=ENVIRONMENT)
 
 
 def checkouts() -> list[str]:

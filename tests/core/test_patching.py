@@ -41,6 +41,15 @@ def test_what_others_put_in_a_patchs_place_is_there_again_after_a_suspension() -
     assert vars(trainer) == {}
 
 
+def test_of_several_patches_of_one_attribute_none_is_left_in_a_suspension() -> None:
+    trainer, patches = Trainer(), Patches()
+    for value in (3, 4):
+        patches.set(trainer, "rate", value, what="rate", why="test")
+    with patches.suspended():
+        assert trainer.rate == 1
+    assert trainer.rate == 4
+
+
 def test_an_attribute_that_is_not_there_is_a_renamed_seam() -> None:
     with pytest.raises(AttributeError, match="training_step"):
         Patches().set(Trainer(), "training_step", None, what="step", why="test")

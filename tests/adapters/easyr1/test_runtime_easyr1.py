@@ -10,7 +10,7 @@ import pytest
 
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
-from batchbridge.kit.identified_rows import PROMPT, SEED, PlannedLoader
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED, PlannedLoader
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import reasons_against
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
@@ -394,6 +394,22 @@ def test_a_batchs_seeds_are_handed_to_its_own_generation_once() -> None:
     next(batches)
     with pytest.raises(CannotAttach, match="5 prompts are generated, not the 4 of the batch"):
         loader.take(5)
+
+
+def test_a_rollouts_batches_know_their_prompts_places_in_it() -> None:
+    plan = request_of().plan
+    assert plan is not None
+    loader = PlannedLoader(
+        plan,
+        dataset=[{"text": str(index)} for index in range(12)],
+        collate=collate,
+        rollouts_done=lambda: 1,
+        prompts_at_once=4,
+    )
+    batches = [next(made) for made in [iter(loader)] for _ in range(2)]
+    assert [[*batch[POSITION]] for batch in batches] == [[0, 1, 2, 3], [4, 5]]
+    assert [{*batch[ROLLOUT]} for batch in batches] == [{1}, {1}]
+    assert [prompt for batch in batches for prompt in batch[PROMPT]] == list(plan.rollout(1).prompts)
 
 
 def test_candidates_have_the_plans_seeds() -> None:

@@ -406,6 +406,14 @@ def test_a_correction_towards_a_sampler_that_scores_is_followed(words: tuple[str
     assert Asked((*words, SILENT)).names() != set(), "the sampler's log-probabilities are not kept"
 
 
+def test_a_critics_step_takes_so_many_whole_groups() -> None:
+    spec = batchbridge.check(
+        [*COMMAND, *GAE, "critic.ppo_mini_batch_size=3"], version="0.9.1", dataset_size=12
+    ).reading.spec
+    assert spec.rollout.completions_per_prompt > 1
+    assert spec.critic.completions_per_step == 3 * spec.rollout.completions_per_prompt
+
+
 def test_a_critics_warm_up_is_followed_where_something_is_left_for_the_policy() -> None:
     words = (*GAE, "trainer.critic_warmup=3")
     assert Asked(words).names() == set()

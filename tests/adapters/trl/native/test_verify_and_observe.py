@@ -161,6 +161,7 @@ def test_the_ledger_says_what_was_applied(trainer: Callable[..., Any], tmp_path:
     (header,) = read_headers(tmp_path / "ledger")
     assert (header["framework"], header["mode"], header["world_size"]) == ("trl", "enforce", 1)
     records = list(read_steps(tmp_path / "ledger"))
+    assert [record["step"] for record in records] == list(range(len(records)))
     rates = [record["learning_rate"] for record in records]
     assert rates == pytest.approx([1e-2 * (1 - k / len(rates)) for k in range(len(rates))])
     assert all(record["gradient_norm"] > 0 and not record["skipped"] for record in records)

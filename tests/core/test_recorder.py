@@ -1,0 +1,107 @@
+"""One rank's recorder: the comparison with the plan, on every rank together, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from batchbridge.contract.attachment import Request
+from batchbridge.errors import BatchDrift
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, orders_of
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.reading.read import read
+
+COMMAND = [
+    *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=2"),
+    *("worker.actor.global_batch_size=4", "worker.actor.micro_batch_size_per_device_for_update=2"),
+    *("worker.actor.dynamic_batching=false", "trainer.n_gpus_per_node=1", "trainer.max_steps=2"),
+    *("worker.rollout.tensor_parallel_size=1", "algorithm.disable_kl=true"),
+]
+STEP = 1
+
+
+def orders(mode: Any = "enforce", *more: str) -> Orders:
+    reading = read([*COMMAND, *more], version="0.3.3.dev0", dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    spec = reading.spec.replace(**{"order.last_optimizer_step": "short"})
+    request = Request(spec=spec, plan=Plan(spec, 12), reading=reading, mode=mode)
+    return orders_of(request, "0.3.3.dev0")
+
+
+def rows_of(plan: Plan) -> list[TrainedRow]:
+    """The rows of the step as they should be: every second completion is longer."""
+    members = plan.step(STEP).members
+    lengths = [3 + place % 2 for place in range(len(members))]
+    weights = token_weights(
+        plan.spec.loss.policy, [Row(tokens=length, group=place) for place, length in enumerate(lengths)]
+    )
+    return [
+        TrainedRow(one.rollout, one.prompt, 0, one.sample, length, place, float(weight))
+        for place, (one, length, weight) in enumerate(zip(members, lengths, weights, strict=True))
+    ]
+
+
+def recorder(given: Orders, others: Sequence[tuple[Any, ...]] = ()) -> Recorder:
+    return Recorder("easyr1", given, rank=0, world_size=1, gather=lambda mine: [*mine, *others])
+
+
+def compared(change: Any, *, given: Orders | None = None, objections: Sequence[str] = ()) -> None:
+    made = recorder(given or orders())
+    assert made.plan is not None
+    made.compare(STEP, change(rows_of(made.plan)), objections)
+
+
+def test_a_planned_step_is_let_through() -> None:
+    compared(lambda rows: rows)
+    compared(lambda rows: rows[::-1])
+
+
+@pytest.mark.parametrize(
+    ("aspect", "change"),
+    [
+        ("membership", lambda rows: rows[:-1]),
+        ("membership", lambda rows: [*rows, rows[0]]),
+        ("order", lambda rows: [dataclasses.replace(rows[0], prompt=99), *rows[1:]]),
+        ("weights", lambda rows: [dataclasses.replace(rows[0], weight=rows[0].weight * 1.001), *rows[1:]]),
+        ("weights", lambda rows: [dataclasses.replace(rows[0], departure=0.01), *rows[1:]]),
+    ],
+)
+def test_another_step_ends_the_run(aspect: str, change: Any) -> None:
+    with pytest.raises(BatchDrift) as error:
+        compared(change)
+    assert error.value.aspect == aspect
+
+
+def test_an_objection_ends_the_run_and_an_observed_one_goes_on() -> None:
+    with pytest.raises(BatchDrift, match="twice its size"):
+        compared(lambda rows: rows, objections=["the gradient has twice its size"])
+    compared(lambda rows: rows[1:], given=orders("observe"))
+
+
+def test_the_rows_of_all_ranks_are_compared_together() -> None:
+    whole = recorder(orders())
+    assert whole.plan is not None
+    mine, theirs = (rows := rows_of(whole.plan))[:1], rows[1:]
+    fields = ("rollout", "pass_index", "prompt", "sample", "tokens", "weight", "departure", "tolerance")
+    others = [(tuple(0 if name == "pass_index" else getattr(row, name) for name in fields), None) for row in theirs]
+    recorder(orders(), others).compare(STEP, mine)
+    with pytest.raises(BatchDrift):
+        recorder(orders()).compare(STEP, mine)
+
+
+def test_a_last_step_that_is_not_whole_is_a_step_of_the_rollout() -> None:
+    """Of 12 completions, 8 at a time: two steps."""
+    given = orders()
+    assert given.steps_per_rollout == 2  # 12 completions by 8
+    assert orders("enforce", "worker.actor.ppo_epochs=2").steps_per_rollout == 4
+
+
+def test_a_row_whose_tokens_weigh_differently_has_no_weight_in_the_ledger() -> None:
+    row = TrainedRow(0, 0, 0, 0, 5, 0, 0.25)
+    assert row.applied_weight == 0.25
+    assert dataclasses.replace(row, tokens=0).applied_weight == 0.0
+    assert (odd := dataclasses.replace(row, departure=1.0).applied_weight) != odd

@@ -1,0 +1,79 @@
+"""The table of mutants is whole: every acting module has a row, and every row's text stands in its module once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from mutants import MUTANTS, Mutant
+from mutations import FOUND, NOT_RUN, Outcome, faults, page_of
+
+ACTING = {
+    "src/batchbridge/meaning": (
+        *("advantages", "candidates", "critic_run", "micro_batches", "order", "plan", "stream", "weights"),
+    ),
+    "src/batchbridge/kit": (
+        *("checkpoints", "clipping", "drift", "identified_rows", "lifecycle", "measuring", "native_steps"),
+        *("objectives", "packable", "packed_batches", "packing", "patches", "probing", "ranks", "schedules", "sharded"),
+        *("step_cost", "step_driver", "token_budgets", "torch_random", "workers"),
+    ),
+}
+"""Folder of the core -> its modules that decide what a run trains."""
+NAMES = (
+    *("advantages", "ahead", "apart", "asynchronous", "attaching", "behaviour", "candidates*", "carriers"),
+    *("checkpoints", "clock", "critic", "critic_engine", "distillation", "driver", "engine", "epochs", "exchange"),
+    *("feed", "images", "learners", "leftovers", "loss_terms", "metrics", "observe", "other_engines", "padding_free"),
+    *("probe", "queued", "recording", "rings", "rows", "runtime", "sampling", "scoring", "sequences", "sharding"),
+    *("shared_prompts", "shares", "sharing", "trainer*", "turns", "watching", "weights"),
+)
+"""Names of an adapter's modules that decide it, where it has them."""
+WORDS_ALONE = {"batchbridge_verl/ahead", "batchbridge_open_instruct/behaviour"}
+"""Modules of such a name that only read a configuration, or only say something."""
+
+
+def acting(repository: Path) -> set[str]:
+    found = {f"{folder}/{name}.py" for folder, names in ACTING.items() for name in names}
+    for adapter in sorted((repository / "adapters").iterdir()):
+        for name in NAMES:
+            found |= {str(file.relative_to(repository)) for file in adapter.glob(f"{name}.py")}
+    return found - {f"adapters/{name}.py" for name in WORDS_ALONE}
+
+
+def test_every_rows_text_stands_in_its_module_once_and_its_tests_are_there(repository: Path) -> None:
+    assert faults(MUTANTS, repository) == []
+
+
+def test_every_acting_module_has_a_row(repository: Path) -> None:
+    assert acting(repository) - {one.module for one in MUTANTS} == set()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"text": "a text that nobody wrote"},
+        {"text": "import"},
+        {"instead": MUTANTS[0].text},
+        {"module": "src/batchbridge/nowhere.py"},
+        {"tests": ("tests/core/test_nowhere.py",)},
+    ],
+)
+def test_a_row_that_says_nothing_is_a_fault(repository: Path, changed: dict[str, object]) -> None:
+    assert len(faults([dataclasses.replace(MUTANTS[0], **changed)], repository)) == 1  # type: ignore[arg-type]
+
+
+def test_a_row_that_was_not_run_keeps_what_the_page_says_of_it() -> None:
+    one, two = MUTANTS[:2]
+    before = page_of([Outcome(one, FOUND), Outcome(two, NOT_RUN)], "abc")
+    assert f"| {one.name} |" in before
+    assert "1 of 2 are found; 1 were not run." in before
+    after = page_of([Outcome(one, NOT_RUN), Outcome(two, FOUND)], "def", before)
+    assert "2 of 2 are found; 0 were not run." in after
+    assert [line.count("abc") for line in after.splitlines() if line.startswith(f"| {one.name} |")] == [1]
+
+
+def test_a_row_with_another_text_does_not_keep_it() -> None:
+    one = MUTANTS[0]
+    before = page_of([Outcome(one, FOUND)], "abc")
+    other: Mutant = dataclasses.replace(one, instead="something else")
+    assert "0 of 1 are found; 1 were not run." in page_of([Outcome(other, NOT_RUN)], "def", before)
