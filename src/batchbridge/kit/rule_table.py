@@ -87,9 +87,22 @@ class Make(NamedTuple):
         text: ErrorText | None = None,
     ) -> Rule[F]:
         """A row; see `Rule`. versions: by default those of the kind."""
-        kind = self._replace(versions=versions or self.versions)._asdict()
-        row = {"code": code, "test": test, "keys": keys, "native": native, "source": source, "fixes": fixes}
-        return Rule(**row, **kind, core=core, text=text)
+        return Rule(
+            code,
+            self.severity,
+            self.phase,
+            test,
+            keys,
+            native,
+            source,
+            fixes,
+            versions or self.versions,
+            self.undecided,
+            self.standing,
+            self.defect,
+            core,
+            text,
+        )
 
 
 IN_CONFIG = Make("error", "config")
@@ -163,8 +176,7 @@ def retired(
     text: ErrorText | None = None,
 ) -> Rule[Any]:
     """The row of a rule that is judged no more. Its code is never used again, and `doctor` still knows its `native`."""
-    row = {"code": code, "test": None, "keys": keys, "native": native, "source": source, "versions": versions}
-    return Rule(severity="error", phase=phase, text=text, retired=reason, **row)
+    return Rule(code, "error", phase, None, keys, native, source, versions=versions, text=text, retired=reason)
 
 
 def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Rule[Mapping[str, Any]]]:
