@@ -16,7 +16,7 @@ from batchbridge.running.launch import Launch
 
 
 def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[str]:
-    """What was read, what an optimizer step trains, and where the ledger goes: a line each."""
+    """The lines before: what was read, what an optimizer step trains, and where the ledger goes."""
     if own.spec is None:
         yield f"mode {launch.mode}; what is trained is read from the trainer, once the command has built it"
     else:
@@ -38,7 +38,7 @@ _NOT_KNOWN = "`batchbridge check -v` says what stands in the way"
 
 
 def after(launch: Launch) -> str | None:
-    """What the ledger has, and what to do with it; None: there is none here."""
+    """The line after: what the ledger has, and what to do with it; None: there is none here."""
     if launch.ledger is None or not any(Path(launch.ledger).glob("rank-*.jsonl")):
         return None
     folder = shlex.quote(launch.ledger)
