@@ -228,8 +228,8 @@ TAMPERED: Mapping[str, str] = {
 }
 
 
-CLIP_NORM = "carried.max_gradient_norm: 1000000000.0 in the checkpoint, 100000000.0 now"
-"""What a resumed run's note says of its other clip norm."""
+CLIP_NORM = "carried.max_gradient_norm: 0.0 in the checkpoint, 100000000.0 now"
+"""What a resumed run's note says of its other clip norm; a norm of 1e9 is read as none."""
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:
