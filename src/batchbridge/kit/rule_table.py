@@ -88,7 +88,14 @@ class Make(NamedTuple):
     ) -> Rule[F]:
         """A row; see `Rule`. versions: by default those of the kind."""
         kind = self._replace(versions=versions or self.versions)._asdict()
-        row = {"code": code, "test": test, "keys": keys, "native": native, "source": source, "fixes": fixes}
+        row: dict[str, Any] = {
+            "code": code,
+            "test": test,
+            "keys": keys,
+            "native": native,
+            "source": source,
+            "fixes": fixes,
+        }
         return Rule(**row, **kind, core=core, text=text)
 
 
@@ -163,7 +170,14 @@ def retired(
     text: ErrorText | None = None,
 ) -> Rule[Any]:
     """The row of a rule that is judged no more. Its code is never used again, and `doctor` still knows its `native`."""
-    row = {"code": code, "test": None, "keys": keys, "native": native, "source": source, "versions": versions}
+    row: dict[str, Any] = {
+        "code": code,
+        "test": None,
+        "keys": keys,
+        "native": native,
+        "source": source,
+        "versions": versions,
+    }
     return Rule(severity="error", phase=phase, text=text, retired=reason, **row)
 
 
