@@ -11,7 +11,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.lifecycle import Patched, Runtime
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal
+from batchbridge.kit.refusals import RefusalRow
 
 REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset(), again=False)
 ELSEWHERE = {"weight_probe": "another rank's loss averages otherwise"}
@@ -84,8 +84,8 @@ def test_a_refusal_that_fails_is_a_refusal_of_its_name() -> None:
         return bool(trainer.multi_objective)
 
     rows = (
-        Refusal("normalize_then_sum", "sums of normalised rewards", fails),
-        Refusal("critic", "it has one", lambda trainer, request: True),
+        RefusalRow("normalize_then_sum", "sums of normalised rewards", lambda request: None, fails),
+        RefusalRow("critic", "it has one", lambda request: True),
     )
     runtime = Runtime(framework="test", version=lambda trainer: "1.0", refusals=rows, patch=lambda *given: Patched())
     with pytest.raises(CannotAttach) as error:

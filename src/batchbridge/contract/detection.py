@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from batchbridge.contract.reading import Source
@@ -45,8 +46,9 @@ class Tells:
     """The facts of the framework that this one is built upon: with an own key, this one is surer by what that adds;
     without one half as sure."""
 
-    def certainty(self, source: Source) -> float:
-        """The certainty that a source is the framework's. Reads nothing else, but a file that a command names."""
+    def certainty(self, source: Source, named_file: Mapping[str, object] = MappingProxyType({})) -> float:
+        """The certainty that a source is the framework's. Reads nothing else. named_file: the settings of the file that
+        its command names with `file_option`."""
         if source.native is not None:
             mro = [(cls.__module__, cls.__name__) for cls in type(source.native).__mro__]
             found = (
@@ -66,10 +68,10 @@ class Tells:
                 return self.unknown_program
         keys = _keys(source.values)
         if self.upon is not None:
-            likely = self.upon.certainty(source)
-            more = max((self.own[key] for key in self._with_file(source, keys) & self.own.keys()), default=0.0)
+            likely = self.upon.certainty(source, named_file)
+            more = max((self.own[key] for key in self._with_file(keys, named_file) & self.own.keys()), default=0.0)
             return likely and (min(1.0, likely + more) if more else likely / 2)
-        keys = self._with_file(source, keys)
+        keys = self._with_file(keys, named_file)
         own, shared = keys & self.own.keys(), keys & self.shared.keys()
         if shared and not own and keys & self.of_other_programs:
             return 0.5
@@ -85,15 +87,9 @@ class Tells:
             for start, wanted in self.classes
         )
 
-    def _with_file(self, source: Source, keys: set[str]) -> set[str]:
+    def _with_file(self, keys: set[str], named_file: Mapping[str, object]) -> set[str]:
         """Keys with those of the file that a command names."""
-        named = source.values.get(self.file_option) if self.file_option and source.argv else None
-        if not isinstance(named, str):
-            return keys
-        from batchbridge.reading.files import load_source, near_file
-
-        path = near_file(named, source.path)
-        of_file = set() if path is None else _keys(load_source(path).values)
+        of_file = _keys(named_file)
         return keys | of_file if of_file & self.own.keys() else keys
 
 

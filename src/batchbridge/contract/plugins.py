@@ -310,7 +310,7 @@ def _framework_of(cls: Any) -> str:
     for attribute in ("framework", "versions"):
         if not isinstance(getattr(cls, attribute, None), str):
             raise TypeError(f"it has no {attribute}")
-    if cls.detect is Adapter.detect and cls.tells is None:
+    if cls.tells is None and cls.detect.__module__ in ("batchbridge.contract.adapter", "batchbridge.kit.frame"):
         raise TypeError("it has neither tells nor a method detect")
     return cls.framework
 

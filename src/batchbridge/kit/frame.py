@@ -150,6 +150,13 @@ class FramedAdapter(Adapter):
         """Whether there are tables for `version`."""
         return includes(self.versions, version)
 
+    def detect(self, source: Source) -> float:
+        """As `tells` says, which an adapter that has none replaces; the file that a command names counts."""
+        from batchbridge.reading.detect import certainty
+
+        assert self.tells is not None, "the loader takes no adapter that has neither"
+        return certainty(self.tells, source)
+
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """The settings of a specification, for `Adapter.write`; for the newest known version where none is named."""
         version = self._readable(framework_version or self.writes or self.newest_version)

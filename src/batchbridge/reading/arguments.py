@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Context, Source
@@ -95,3 +96,17 @@ def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
         elif equals and key and not key.startswith(("/", ".")):
             yield key, text, place
         place += 1
+
+
+LEVELS = 4
+"""Folders in which a file is looked for from a script or recipe: its own, and those above it."""
+
+
+def near_file(named: str, beside: Path | None) -> Path | None:
+    """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
+    folders above it: a repository's scripts are started at its root. None where it is nowhere."""
+    folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
+    try:
+        return next((folder / named for folder in folders if (folder / named).is_file()), None)
+    except (OSError, ValueError):  # a NUL character, or a name that is too long
+        return None

@@ -8,11 +8,26 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from batchbridge.contract import plugins
+from batchbridge.contract.detection import Tells
 from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding
+from batchbridge.reading.arguments import near_file
+from batchbridge.reading.yaml_json import parse_yaml
 
 DETECTED = 0.5
 """The least certainty with which a framework may claim an input on its own."""
+
+
+def certainty(tells: Tells, source: Source) -> float:
+    """The certainty of facts that a source is their framework's, with the file that its command names."""
+    named = source.values.get(tells.file_option) if tells.file_option and source.argv else None
+    path = near_file(named, source.path) if isinstance(named, str) else None
+    try:
+        text = "" if path is None else path.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # the adapter that is found says so
+        text = ""
+    values = parse_yaml(text, "").value if text else None
+    return tells.certainty(source, values if isinstance(values, dict) else {})
 
 
 def certainties(source: Source, findings: list[Finding], frameworks: Collection[str] | None = None) -> dict[str, float]:
@@ -25,7 +40,7 @@ def certainties(source: Source, findings: list[Finding], frameworks: Collection[
         if tells is None and framework not in plugins.adapters():
             continue  # it cannot be used, as the plugins' problems say
         try:
-            score = plugins.adapters()[framework].detect(source) if tells is None else tells.certainty(source)
+            score = plugins.adapters()[framework].detect(source) if tells is None else certainty(tells, source)
         except Exception as error:
             findings.append(plugins.failed(framework, "detect", error))
         else:

@@ -18,6 +18,7 @@ from typing import Any
 
 from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.reading.arguments import near_file as near_file
 from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_yaml, problem, refuse
 
 MAX_BYTES = 1 << 20
@@ -25,8 +26,6 @@ MAX_BYTES = 1 << 20
 
 PYTHON = frozenset({".py", ".ipynb"})
 """Suffixes of Python programs and notebooks; see `batchbridge.reading.python`."""
-LEVELS = 4
-"""Folders in which a file is looked for from a script or recipe: its own, and those above it."""
 
 STANDARD_INPUT = "-"
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
@@ -79,16 +78,6 @@ def _link(address: str) -> Finding:
     fix = Fix(f"download it, or pipe it: curl -L {address} | batchbridge check -")
     text = "this is a link, and no network is used"
     return Finding("BB001", "error", "config", text, (Where(file=address),), (fix,))
-
-
-def near_file(named: str, beside: Path | None) -> Path | None:
-    """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
-    folders above it: a repository's scripts are started at its root. None where it is nowhere."""
-    folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
-    try:
-        return next((folder / named for folder in folders if (folder / named).is_file()), None)
-    except (OSError, ValueError):  # a NUL character, or a name that is too long
-        return None
 
 
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
