@@ -102,7 +102,7 @@ class EasyR1Adapter(PackagedAdapter):
         return context.framework_version or installed_version(), ""
 
     def native_check(self, reading: Reading) -> NativeCheck:
-        """See `constructed`."""
+        """The construction of the framework's own object, see `constructed`."""
         from batchbridge_easyr1 import constructed
 
         return constructed.question(reading)

@@ -151,7 +151,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
 
     def native_check(self, reading: Reading) -> NativeCheck:
-        """See `constructed`."""
+        """The construction of the framework's own object, see `constructed`."""
         from batchbridge_openrlhf import constructed
 
         return constructed.question(reading)

@@ -55,7 +55,7 @@ class TrlAdapter(PackagedAdapter):
     """Every key that the framework's own parser takes."""
 
     def native_check(self, reading: Reading) -> NativeCheck:
-        """See `constructed`."""
+        """The construction of the framework's own object, see `constructed`."""
         from batchbridge_trl import constructed
 
         return constructed.question(reading)

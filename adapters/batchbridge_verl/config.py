@@ -139,7 +139,7 @@ class VerlAdapter(PackagedAdapter):
         return tables.is_known(version)
 
     def native_check(self, reading: Reading) -> NativeCheck | None:
-        """See `constructed`."""
+        """The construction of the framework's own object, see `constructed`."""
         from batchbridge_verl import constructed
 
         return constructed.question(reading)

@@ -125,7 +125,8 @@ def _critic_settings(request: Request) -> bool:
     remedy="critic.strategy=fsdp or fsdp2, with critic.fsdp.ulysses_sequence_parallel_size=1",
 )
 def _critic_engine(request: Request) -> bool:
-    """Of the keys of a critic's sequence parallelism its engine reads that of fsdp alone. Source: verl 0.8.0 to 0.9.1
+    """Whether the critic runs where no run was measured. Its engine reads the sequence parallelism of fsdp alone.
+    Source: verl 0.8.0 to 0.9.1
     FSDPCriticConfig, FSDPEngine.__init__."""
     run = run_of(request)
     shares = run[f"{CRITIC}fsdp.ulysses_sequence_parallel_size"] > 1

@@ -60,8 +60,8 @@ def _target(spec: Spec, version: str) -> Target:
 
 
 def _lacks(engine: str, spec: Spec) -> tuple[bool, bool, bool, bool]:
-    """What of `spec` an engine does not have, of what tells the engines apart, the worst first: the devices, the
-    schedule, the optimizer, the decay."""
+    """The parts of `spec` that an engine does not have, of those that tell the engines apart, the worst first: devices,
+    schedule, optimizer, decay."""
     tensor, pipeline, _ = PARALLEL[engine]
     topology, carried = spec.topology, spec.carried
     devices = (tensor is None and topology.tensor_parallel > 1) or (pipeline is None and topology.pipeline_parallel > 1)
@@ -207,7 +207,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
 
 
 def _advantages_near(advantage: Advantage) -> Iterator[dict[str, Any]]:
-    """What an estimator has, the same baseline first, then the same scale."""
+    """The parts that an estimator has, the same baseline first, then the same scale."""
     rows = [row for row in terms.ESTIMATORS.values() if not row.open_term]
     rows.sort(key=lambda row: (row.baseline != advantage.baseline, row.scale not in (None, advantage.scale)))
     for row in rows:

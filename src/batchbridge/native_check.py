@@ -1,4 +1,4 @@
-"""What a framework's own constructor says of a configuration, for `batchbridge check --native`.
+"""The words of a framework's own constructor of a configuration, for `batchbridge check --native`.
 
 The framework's configuration object is built in a child process: in an empty temporary folder, without devices and
 network, and for a limited time. Nothing of the user's runs there, see `NativeCheck`.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.pyread import Call, NotPython, Program, Unknown, read_python, unknown_in
+from pyread import Call, NotPython, Program, Unknown, read_python, unknown_in
 
 CALL = "from trl import GRPOConfig\n"
 DATACLASS = "from dataclasses import dataclass, field\n@dataclass\n"

@@ -201,10 +201,11 @@ def test_a_path_that_no_system_has_is_a_finding(path: str) -> None:
     assert codes(files.load_source(path)) == ["BB001"]
 
 
-def test_python_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_no_python_is_not_read(tmp_path: Path) -> None:
     source = load_text(tmp_path, "trl grpo --config x.yaml", "train.py")
-    assert codes(source) == ["BB004"]
-    assert "this is Python code" in source.problems[0].message
+    assert codes(source) == ["BB010"]
+    assert source.problems[0].undecided
+    assert "this file is not read" in source.problems[0].message
 
 
 def test_a_tag_runs_nothing(tmp_path: Path) -> None:

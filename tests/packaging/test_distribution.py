@@ -21,12 +21,12 @@ def distribution() -> importlib.metadata.Distribution:
     return importlib.metadata.distribution("batchbridge")
 
 
-@pytest.mark.parametrize("package", ["bashread", "batchbridge", *FIRST_PARTY.values()])
+@pytest.mark.parametrize("package", ["bashread", "pyread", "batchbridge", *FIRST_PARTY.values()])
 def test_each_source_root_is_installed(package: str) -> None:
     assert find_spec(package) is not None
 
 
-@pytest.mark.parametrize("package", ["bashread", "batchbridge", *FIRST_PARTY.values()])
+@pytest.mark.parametrize("package", ["bashread", "pyread", "batchbridge", *FIRST_PARTY.values()])
 def test_each_package_says_that_it_is_typed(package: str) -> None:
     spec = find_spec(package)
     assert spec is not None

@@ -111,7 +111,7 @@ TOOLS = ("batchbridge.lazily", "batchbridge.frozen", "batchbridge.distributions"
 """Modules of the standard library alone, which know nothing of our field and stand in no picture."""
 ROOMS = (
     "bashread",
-    "batchbridge.pyread",
+    "pyread",
     *TOOLS,
     "batchbridge.errors",
     "batchbridge.meaning",

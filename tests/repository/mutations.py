@@ -159,7 +159,7 @@ _HEAD = """# What a tampered module turns red
 
 Every module that acts on a run is tampered with in one place, in a copy of the tree, and the tests named here must find
 it. `default`: sessions that a plain `nox` runs; `matrix`: those that run by name and at night. The rows stand in
-`tests/repository/mutants.py`; `nox -s mutations` runs them and writes this page.
+`tests/repository/mutants.py`. Written by `tests/repository/mutations.py`, which `nox -s mutations` runs.
 """
 
 

@@ -1,4 +1,4 @@
-"""What `doctor` says of a text that verl prints and a rule is about, beyond the rule's row; see `Rule.text`."""
+"""The words of `doctor` about a text that verl prints and a rule is about, beyond the rule's row; see `Rule.text`."""
 
 from __future__ import annotations
 

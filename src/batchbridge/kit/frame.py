@@ -151,7 +151,7 @@ class FramedAdapter(Adapter):
         return includes(self.versions, version)
 
     def detect(self, source: Source) -> float:
-        """As `tells` says, which an adapter that has none replaces; the file that a command names counts."""
+        """The certainty that `tells` comes to; an adapter without one replaces it. A file that a command names counts."""
         from batchbridge.reading.detect import certainty
 
         assert self.tells is not None, "the loader takes no adapter that has neither"

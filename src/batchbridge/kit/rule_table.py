@@ -162,7 +162,7 @@ class Rules(list[Rule[F]]):
 
 
 CHECK_NATIVE = "the framework's own constructor says it: batchbridge check --native"
-"""Where to look instead, of a rule that only repeated what a constructor says of a setting that trains nothing."""
+"""The way out of a retired rule, which only repeated what a constructor says of a setting that trains nothing."""
 
 
 def retired(

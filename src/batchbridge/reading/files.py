@@ -19,7 +19,8 @@ from typing import Any
 from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file as near_file
-from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_yaml, problem, refuse
+from batchbridge.reading.toml import parse_document
+from batchbridge.reading.yaml_json import Refused, problem, refuse
 
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
@@ -99,7 +100,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
         if first.startswith("#!"):
             what = "YAML, JSON, TOML, Python, notebooks and shell scripts"
             refuse("BB004", f"this is a script; {what} are read (or --set KEY=VALUE)", file, 1)
-        document = _parse(text, suffix, file)
+        document = parse_document(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
                 refuse("BB005", "the file is empty; a mapping of settings was expected", file)
@@ -117,14 +118,6 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 def _runs(text: str) -> bool:
     """Whether a text without a name is a shell's: one of its lines starts Python, or a launcher of it."""
     return re.search(r"^\s*(\S*/)?(python[\d.]*|accelerate|torchrun|ray|uv|srun) +\S", text, re.MULTILINE) is not None
-
-
-def _parse(text: str, suffix: str, file: str) -> Document:
-    if suffix == ".toml":
-        from batchbridge.reading.toml import parse_toml
-
-        return parse_toml(text, file)
-    return (parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
 def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:

@@ -1,6 +1,6 @@
 """The way from a Python program or notebook to the `Source` of a configuration that it builds.
 
-A program is read and never run (see `batchbridge.pyread`). Which classes are configurations, the adapters say
+A program is read and never run (see `pyread`). Which classes are configurations, the adapters say
 (`Tells.classes`). Several calls are several runs; what a call leaves open is undecided, by its expression.
 """
 
@@ -14,7 +14,10 @@ from typing import Any
 
 from batchbridge.contract.reading import Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.pyread import (
+from batchbridge.reading.arguments import near_file
+from batchbridge.reading.toml import parse_document
+from batchbridge.reading.yaml_json import Refused
+from pyread import (
     OPEN,
     Call,
     Instance,
@@ -108,8 +111,6 @@ def started(
         place = list(words).index(("-m", ())) + 1
     if place is None or place >= len(words) or words[place][1]:
         return []
-    from batchbridge.reading.files import near_file
-
     named = words[place][0]
     file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
     text = None if file is None else _text(file)
@@ -175,13 +176,16 @@ def _text(file: Path) -> str | None:
 
 def _settings(named: str, path: Path) -> Any:
     """The settings in a file that the program opens, as seen from where it is started, or from its own folder."""
-    from batchbridge.reading.files import load_source, near_file
-
     found = near_file(named, path)
-    if found is None or found.suffix.lower() not in _SETTINGS:
+    suffix = "" if found is None else found.suffix.lower()
+    text = _text(found) if found is not None and suffix in _SETTINGS else None
+    if text is None:
         return None
-    source = load_source(found)
-    return None if any(one.severity == "error" for one in source.problems) else _as_read(source.values)
+    try:
+        document = parse_document(text, suffix, str(found))
+    except Refused:
+        return None
+    return None if any(one.severity == "error" for one in document.problems) else _as_read(document.value)
 
 
 def _as_read(value: Any) -> Any:
@@ -282,7 +286,7 @@ def _unread_cells(program: Program, file: str) -> Finding:
 
 
 def _nothing(program: Program, file: str, framework: str | None) -> Finding:
-    """What the program has in the place of a configuration that is read."""
+    """The finding that a program builds no configuration that is read, with what it builds instead."""
     trainers = dict.fromkeys(call.name.rpartition(".")[2] for call in program.calls if call.name.endswith("Trainer"))
     parsed = [call for call in program.calls if call.parsed and call.name.endswith("Config")]
     who = f"of {framework}" if framework else "of a known framework"

@@ -9,7 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from batchbridge.reading.yaml_json import MAX_DEPTH, MAX_NODES, Document, Refused, problem, refuse
+from batchbridge.reading.yaml_json import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Document,
+    Refused,
+    parse_json,
+    parse_yaml,
+    problem,
+    refuse,
+)
 
 _TOKENS = re.compile(
     r'"""(?:[^\\]|\\.)*?"""'
@@ -22,6 +31,11 @@ _TOKENS = re.compile(
     r"|[\"']",
     re.DOTALL,
 )
+
+
+def parse_document(text: str, suffix: str, file: str) -> Document:
+    """The document of a TOML, JSON or YAML file, by its suffix."""
+    return (parse_toml if suffix == ".toml" else parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
 def parse_toml(text: str, file: str) -> Document:

@@ -7,16 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from batchbridge.pyread.machine import FindModule, LoadFile, Machine
-from batchbridge.pyread.notebook import Code, code_of_notebook
-from batchbridge.pyread.values import Call, Place, Scope
+from pyread.machine import FindModule, LoadFile, Machine
+from pyread.notebook import Code, code_of_notebook
+from pyread.values import Call, Place, Scope
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
 
 
 class Program(NamedTuple):
-    """What a Python program builds. calls: of classes, in the order in which they run. imported: full names of modules
-    that are not the program's own. pins: distribution to the version that a cell installs, and its place's text.
+    """The objects that a Python program builds. calls: of classes, in the order in which they run. imported: full names of
+    modules that are not the program's own. pins: distribution to the version that a cell installs, and its place's text.
     unread: numbers of a notebook's cells that are no Python. assumed: questions to the machine that were answered as a
     machine that trains would. whole: whether it was read to its end, within the bounds of `machine`."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchbridge.pyread.values import Option, Parser, Symbol, Unknown
+from pyread.values import Option, Parser, Symbol, Unknown
 
 OF_DATACLASSES = frozenset({"HfArgumentParser", "TrlParser", "H4ArgumentParser", "ArgumentParserPlus"})
 """Parsers that make dataclasses of a command line."""
@@ -90,7 +90,7 @@ def parsed(parser: Parser, words: Sequence[str] | None) -> dict[str, Any]:
 
 
 def fields_of(fields: Sequence[str], defaults: Mapping[str, Any], words: Sequence[str] | None) -> dict[str, Any]:
-    """What words set of a dataclass's fields. Kinds come from the defaults."""
+    """The fields of a dataclass that words set, with their values. Kinds come from the defaults."""
     parser = Parser()
     for name in fields:
         default = defaults.get(name)

@@ -1,9 +1,9 @@
 """A reader of Python programs and notebooks that executes nothing: the objects that they build, and their arguments."""
 
-from batchbridge.pyread.arguments import OPEN
-from batchbridge.pyread.notebook import code_of_notebook
-from batchbridge.pyread.program import NotPython, Program, read_python
-from batchbridge.pyread.values import Call, Instance, Place, Unknown, unknown_in
+from pyread.arguments import OPEN
+from pyread.notebook import code_of_notebook
+from pyread.program import NotPython, Program, read_python
+from pyread.values import Call, Instance, Place, Unknown, unknown_in
 
 __all__ = [
     "OPEN",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from batchbridge.pyread import arguments
-from batchbridge.pyread.expressions import FUNCTIONS, OF_A_TRAINING_MACHINE, Expressions, named, same, text_of
-from batchbridge.pyread.values import (
+from pyread import arguments
+from pyread.expressions import FUNCTIONS, OF_A_TRAINING_MACHINE, Expressions, named, same, text_of
+from pyread.values import (
     Call,
     Class,
     Function,
@@ -80,7 +80,7 @@ class Machine(Expressions):
         self._undecided_return: list[bool] = [False]
 
     def conditions(self) -> tuple[Unknown, ...]:
-        """See `Expressions.conditions`."""
+        """The open conditions, the outermost first."""
         return tuple(self._conditions)
 
     @contextmanager
@@ -391,7 +391,7 @@ class Machine(Expressions):
     # ---- calls
 
     def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """See `Expressions.call_function`."""
+        """The value that a function returns; an unknown one where a branch that is open returns."""
         function.entered = True
         if self._depth >= DEEPEST:
             raise Undecided(named(f"{function.node.name}(...)"))
@@ -466,7 +466,7 @@ class Machine(Expressions):
         return composed
 
     def make(self, made_of: Symbol | Class, call: Call) -> Any:
-        """See `Expressions.make`."""
+        """An object; the call is kept."""
         name = call.name.rpartition(".")[2]
         if name == "ArgumentParser":
             return Parser()
@@ -511,7 +511,7 @@ class Machine(Expressions):
         return parser
 
     def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """See `Expressions.call_parser`."""
+        """The value of a parser's method; options are kept in the parser."""
         if "\0classes" in parser.defaults:
             if method.startswith("parse_"):
                 return tuple(self._parsed(one, place) for one, place in parser.defaults["\0classes"])
@@ -544,7 +544,7 @@ class Machine(Expressions):
         return made
 
     def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
-        """See `Expressions.call_symbol`."""
+        """The value of a call of something that is known by its full name alone."""
         if name in _ENDS:
             raise _Ended
         if name in FUNCTIONS:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from batchbridge.pyread.values import (
+from pyread.values import (
     LONGEST_TEXT,
     MOST_ITEMS,
     Call,
