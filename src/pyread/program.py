@@ -15,10 +15,13 @@ _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][
 
 
 class Program(NamedTuple):
-    """The objects that a Python program builds. calls: of classes, in the order in which they run. imported: full names of
-    modules that are not the program's own. pins: distribution to the version that a cell installs, and its place's text.
-    unread: numbers of a notebook's cells that are no Python. assumed: questions to the machine that were answered as a
-    machine that trains would. whole: whether it was read to its end, within the bounds of `machine`."""
+    """The objects that a Python program builds.
+
+    calls: of classes, in the order in which they run. imported: full names of modules that are not the program's own.
+    pins: distribution to the version that a cell installs. unread: numbers of a notebook's cells that are not Python.
+    assumed: questions to the machine that were answered as a machine that trains would. whole: whether it was read to
+    its end, within the bounds of `machine`.
+    """
 
     calls: tuple[Call, ...]
     imported: frozenset[str]

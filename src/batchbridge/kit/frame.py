@@ -151,7 +151,8 @@ class FramedAdapter(Adapter):
         return includes(self.versions, version)
 
     def detect(self, source: Source) -> float:
-        """The certainty that `tells` comes to; an adapter without one replaces it. A file that a command names counts."""
+        """The certainty that `tells` comes to; an adapter without one replaces it. A file that a command names
+        counts."""
         from batchbridge.reading.detect import certainty
 
         assert self.tells is not None, "the loader takes no adapter that has neither"
