@@ -98,6 +98,8 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             problems.fits(False, "optimizer_step.completions_per_step", groups)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
+        if to.engine == "megatron":
+            values[MICRO] = 1  # read by the trainer's check alone: BB-VERL-013
     elif (size := micro.completions_per_device) is not None:
         forward = micro.forward_completions_per_device or size
         values |= {f"{group}log_prob_micro_batch_size_per_gpu": forward for group in (ROLLOUT, REFERENCE)}
@@ -229,6 +231,7 @@ def _estimators_for(spec: Spec) -> Iterator[str]:
             yield row.name
 
 
+_CORRECTIONS = "algorithm.rollout_correction."
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
 
 
@@ -254,8 +257,13 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
         if dual is not None:
             problems.fits(dual > 1, "objective.dual_clip", "must be above 1", (None,))
             values[f"{ACTOR}clip_ratio_c"] = dual
-    if objective.old_logprobs == "sampler":
-        values["algorithm.rollout_correction.bypass_mode"] = True
+    known = tables.defaults_of(to.version, to.engine)
+    corrects = tables.reads(f"{_CORRECTIONS}rollout_is", to.version, to.engine, known)
+    none = f"verl {to.version} has no {_CORRECTIONS.removesuffix('.')}"
+    if objective.old_logprobs == "sampler" and problems.fits(
+        corrects, "objective.old_logprobs", none, ("rollout_start",)
+    ):
+        values[f"{_CORRECTIONS}bypass_mode"] = True
         problems.need(
             objective.sampler_correction is None,
             f"objective.sampler_correction = {objective.sampler_correction} with old_logprobs = sampler: verl reads no "
@@ -263,7 +271,9 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
             "objective.sampler_correction",
             nearest=({"objective.sampler_correction": None},),
         )
-    if objective.sampler_correction is not None:
+    if objective.sampler_correction is not None and problems.fits(
+        corrects, "objective.sampler_correction", none, (None,)
+    ):
         match = _CORRECTION.fullmatch(objective.sampler_correction)
         problems.fits(
             match is not None and bool(match[0]) and match[2] != "-",
@@ -275,7 +285,7 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
         names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
         for name, text in zip(names, match.groups() if match else (), strict=bool(match)):
             if text is not None:
-                values[f"algorithm.rollout_correction.{name}"] = _number_or_text(text)
+                values[f"{_CORRECTIONS}{name}"] = _number_or_text(text)
     _write_kl(objective, values, problems)
 
 

@@ -145,6 +145,12 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("open_instruct", "2026.3.1", {"objective.sampler_correction": "sequence_mask [-, 3.0]"}),
     ("verl", "0.8.0", {"objective.sampler_correction": "token_truncate [-, -]"}),
     ("verl", "0.4.0", CRITICAL),
+    (
+        "verl",
+        "0.4.0",
+        {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": 1}
+        | {"objective.sampler_correction": "token_truncate [-, 2.0]"},
+    ),
     ("verl", "0.9.1", CRITICAL),
     ("openrlhf", "0.8.0", CRITICAL | {"critic.": Critic(completions_per_step=8, aggregation="sequence_mean")}),
     ("openrlhf", "0.11.2", {"critic.": Critic(completions_per_step=None, aggregation="token_mean")}),

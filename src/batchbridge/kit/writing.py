@@ -77,8 +77,8 @@ class Problems(list[Problem]):
         return "the framework" if self._adapter is None else self._adapter.framework
 
     def no_setting(self, reason: str, key: str, newest: Mapping[str, Any], version: str) -> None:
-        """Adds the problem that a version has no setting `key`: of the canonical fields that come from it, where the
-        settings leave a spec, else where they are at their defaults.
+        """Adds the problem that a version has no setting `key`: of the canonical fields that come from it; where the
+        settings leave the run open, those that come from it at its default.
 
         newest: all settings, as `version`, which has it, says them.
         """
