@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import divisors
+from batchbridge.kit import MicroBatch, divisors
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems, nodes_and_gpus
@@ -22,12 +22,19 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     if holds(STARTS_AT_ZERO, version):
         none = f"carried.warmup_steps = 0: without a warm-up easyr1 {version} trains its first rollout with a learning "
         warms_up = 0.0 not in (spec.carried.warmup_steps, spec.carried.warmup_ratio)
-        problems.need(warms_up, f"{none}rate of 0, as 1 says", "carried.warmup_steps")
+        one = {"carried.warmup_steps": 1.0, "carried.warmup_ratio": None}
+        problems.need(warms_up, f"{none}rate of 0, as 1 says", "carried.warmup_steps", nearest=(one,))
         if spec.carried.warmup_steps == 1.0:
             values.pop(f"{names.ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
     if holds(ENDS_WITH_EPOCHS, version) and spec.horizon.epochs is None:
         values["trainer.total_epochs"] = spec.horizon.rollouts
     rows, written = settings_of(version), dict(values)
+    budget = spec.micro_batch.tokens_per_device
+    if budget is not None and names.DYNAMIC not in rows:
+        values.pop(names.DYNAMIC)
+        has = f"micro_batch.tokens_per_device = {budget}: EasyR1 {version} cuts by numbers of completions alone"
+        fixed = {"micro_batch.": MicroBatch(completions_per_device=_near_sequences(budget, _longest(spec), spec))}
+        problems.add(has, "micro_batch.tokens_per_device", nearest=(fixed,))
     for newest, older in RENAMED.items():
         if newest in values and newest not in rows:
             values[older] = values.pop(newest)
@@ -74,7 +81,8 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     if problems.need(bool(estimators), none_such, "advantage.baseline", nearest=ways):
         values[names.ESTIMATOR] = estimators[0]
     _write_objective(spec, values, problems)
-    problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed")
+    seed = ({"order.seed": settings_of(NEWEST)["data.seed"].default},)
+    problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed", nearest=seed)
     counts = "horizon.optimizer_steps: easyr1 counts rollouts or epochs"
     problems.need(horizon.optimizer_steps is None, counts, "horizon.optimizer_steps")
     if horizon.epochs is not None:
@@ -88,7 +96,8 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
     name, arguments = parts
     known = name in ("constant", "cosine", "cosine_with_min_lr") and set(arguments) <= {"min_lr_rate"}
     has = "easyr1 has constant, and cosine with min_lr_rate or none"
-    if problems.fits(known, "carried.lr_schedule", has):
+    near = ("cosine", "constant") if name.startswith("cosine") else ("constant", "cosine")
+    if problems.fits(known, "carried.lr_schedule", has, near):
         values[f"{names.ACTOR}optim.lr_scheduler_type"] = "constant" if name == "constant" else "cosine"
         if arguments:
             values[f"{names.ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
@@ -97,10 +106,10 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
 def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     """Settings that cut micro-batches as `spec` says. A budget is a number of sequences of the greatest length; devices
     that share sequences have a part of it each, rounded up."""
-    micro, carried, shared = spec.micro_batch, spec.carried, spec.topology.context_parallel
+    micro, shared = spec.micro_batch, spec.topology.context_parallel
     values: dict[str, Any] = {names.DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
-    longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
+    longest = _longest(spec)
     if longest > settings_of(NEWEST)[names.ENGINE_TOKENS].default:  # vLLM has to take the longest sequence at a time
         values[names.ENGINE_TOKENS] = longest
     if micro.tokens_per_device is not None:
@@ -121,11 +130,19 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
 
 def _near_budget(tokens: int, longest: int, spec: Spec) -> int:
     """The nearest budget that is a number of the longest sequences, which divides what each device trains on."""
+    return -(-_near_sequences(tokens, longest, spec) * longest // spec.topology.context_parallel)
+
+
+def _near_sequences(tokens: int, longest: int, spec: Spec) -> int:
+    """The number of the longest sequences, nearest to a budget, that divides what each device trains on."""
     shared, devices = spec.topology.context_parallel, spec.topology.data_parallel_size
     step, rollout = spec.optimizer_step.completions_per_step or 0, spec.completions_per_rollout or 0
     share = math.gcd(step, rollout) // devices
-    sequences = min(divisors(share) if share >= 1 else [1], key=lambda size: abs(size * longest - tokens * shared))
-    return -(-sequences * longest // shared)
+    return min(divisors(share) if share >= 1 else [1], key=lambda size: abs(size * longest - tokens * shared))
+
+
+def _longest(spec: Spec) -> int:
+    return (spec.carried.max_prompt_tokens or 512) + (spec.carried.max_completion_tokens or 512)
 
 
 def _budgets(spec: Spec) -> dict[str, int]:

@@ -21,6 +21,10 @@ CORRECTION = "objective.sampler_correction"
 def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any]:
     """The native settings of `checkout` that come nearest to `spec`; whoever calls reads them back and compares."""
     critic = spec.advantage.baseline == "value"
+    if not critic and checkout not in tables.SCRIPTS[GRPO]:
+        counts = f"open-instruct {checkout} has {GRPO_FAST} alone, which counts optimizer steps"
+        ticks = ("optimizer_step",)
+        problems.fits(spec.horizon.lr_tick != "rollout", "horizon.lr_tick", counts, ticks)
     values = _ppo_settings(spec, problems) if critic else _grpo_settings(spec, problems)
     scripts = [script for script, checkouts in tables.SCRIPTS.items() if checkout in checkouts]
     if not any((script == PPO) == critic for script in scripts):
@@ -28,7 +32,8 @@ def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any
             f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
             f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}"
         )
-        problems.insert(0, Problem(("advantage.baseline",), reason))
+        groups = {"advantage.baseline": "group_mean", "critic.": None}
+        problems.insert(0, Problem(("advantage.baseline",), reason, (groups,) if critic else ()))
     elif not critic:
         _as_in(checkout, values, spec, problems)
     order = (SCRIPT, *dict.fromkeys(row.key for row in (*tables.GRPO_ROWS, *tables.PPO_ROWS)))
@@ -44,7 +49,9 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
         values.pop("use_rho_correction", None)
         cap = said.pop("rho_clamp_upper_bound")
         if correction is not None:
-            problems.fits(cap > 0 and not any(said.values()), CORRECTION, f"open-instruct {checkout} has a cap only")
+            problems.fits(
+                cap > 0 and not any(said.values()), CORRECTION, f"open-instruct {checkout} has a cap only", (None,)
+            )
             values[CAP] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
         values["warm_up_steps"] = int(spec.carried.warmup_steps)
@@ -166,7 +173,7 @@ def _schedule_name(spec: Spec, script: str, problems: Problems) -> str | None:
     name, arguments = parts
     if script == GRPO and name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
         return "cosine"
-    if not problems.fits(not arguments, "carried.lr_schedule", "open-instruct takes no such arguments"):
+    if not problems.fits(not arguments, "carried.lr_schedule", "open-instruct takes no such arguments", (name,)):
         return None
     # OLMo-core's constant schedule warms up as well.
     return transformers_name(name, warms_up=script != GRPO and bool(carried.warmup_steps or carried.warmup_ratio))
@@ -179,7 +186,7 @@ def _rho_settings(text: str | None, problems: Problems) -> dict[str, Any]:
     values: dict[str, Any] = {**dict.fromkeys(RHO_KEYS, 0.0), "use_rho_correction": True}
     for part in text.split("; "):
         if (match := RHO_WORDS.fullmatch(part)) is None:
-            problems.fits(False, CORRECTION, "not one that can be said")
+            problems.fits(False, CORRECTION, "not one that can be said", (None,))
             return {}
         lower, upper = RHO[match["word"]]
         values[lower], values[upper] = (0.0 if match[key] == "-" else float(match[key]) for key in ("lower", "upper"))

@@ -13,7 +13,7 @@ from batchbridge import Spec
 from batchbridge.kit.values import Told
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.settings import holds
+from batchbridge_openrlhf.settings import defaults_of, holds
 from batchbridge_openrlhf.sizes import Sizes
 
 KEPT = "critic: the policy trains on rollouts of the warm-up later"
@@ -70,18 +70,21 @@ def write_critic(spec: Spec, version: str, values: dict[str, Any], problems: Pro
         "critic.tokens_per_device": (None, spec.micro_batch.tokens_per_device),
     }
     for path, allowed in policys.items():
-        problems.fits(spec.values[path] in allowed, path, f"openrlhf's critic has the policy's, {allowed[-1]}")
+        same = f"openrlhf's critic has the policy's, {allowed[-1]}"
+        problems.fits(spec.values[path] in allowed, path, same, allowed[::-1])
     by_token = critic.aggregation == "token_mean"
-    problems.fits(by_token, "critic.aggregation", "openrlhf averages the value loss over tokens")
+    problems.fits(by_token, "critic.aggregation", "openrlhf averages the value loss over tokens", ("token_mean",))
     problems.need(
         spec.advantage.baseline == "value",
         f"critic: openrlhf trains one for gae alone, and advantage.baseline is {spec.advantage.baseline}",
         "advantage.baseline",
+        nearest=({"critic.": None},),
     )
     kept = "openrlhf keeps these rollouts, and trains the policy on them later"
-    problems.fits(not critic.warmup_rollouts, "critic.warmup_rollouts", kept)
+    problems.fits(not critic.warmup_rollouts, "critic.warmup_rollouts", kept, (0,))
     always = "critic.value_clip is off: openrlhf always clips values"
-    if problems.need(critic.value_clip is not None, always, "critic.value_clip"):
+    clips = {"critic.value_clip": defaults_of(version)["critic.value_clip"]}
+    if problems.need(critic.value_clip is not None, always, "critic.value_clip", nearest=(clips,)):
         values["critic.value_clip"] = critic.value_clip
     values |= {"algo.advantage.gamma": critic.gamma, "algo.advantage.lambd": critic.gae_lambda}
     if critic.learning_rate is not None:
@@ -89,7 +92,7 @@ def write_critic(spec: Spec, version: str, values: dict[str, Any], problems: Pro
     if critic.max_gradient_norm is not None:
         own = norm == "critic.max_norm" or critic.max_gradient_norm == spec.carried.max_gradient_norm
         one = "openrlhf before 0.10.2 clips both models' gradients at one bound"
-        if problems.fits(own, "critic.max_gradient_norm", one):
+        if problems.fits(own, "critic.max_gradient_norm", one, (spec.carried.max_gradient_norm,)):
             values[norm] = critic.max_gradient_norm
 
 

@@ -130,7 +130,8 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         maximum = staleness.maximum
         queue = f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more"
         fits = staleness.unit == "rollouts" and maximum is not None and maximum > 0
-        problems.need(fits, queue, "staleness.maximum")
+        one = {"staleness.unit": "rollouts", "staleness.maximum": max(maximum or 1, 1)}
+        problems.need(fits, queue, "staleness.maximum", nearest=(one,))
         values["train.async_queue_size"] = maximum - 1 if maximum and holds("<0.8.2", version) else maximum
 
 
@@ -194,7 +195,9 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
     problems.fits(objective.surrogate in ("ppo", None), "objective.surrogate", only, ("ppo",))
     low, high = objective.clip_low, objective.clip_high
     both = "objective.clip_low and clip_high: openrlhf needs both or none"
-    if problems.need((low is None) == (high is None), both, "objective.clip_low"):
+    one = low if high is None else high
+    ways = ({"objective.clip_low": one, "objective.clip_high": one},)
+    if problems.need((low is None) == (high is None), both, "objective.clip_low", nearest=ways):
         if low is not None and low == high:
             values["actor.eps_clip"] = low
         elif low is not None:
@@ -234,7 +237,7 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
         parts = None
     if parts is None:
         known = ", ".join(meaning.CORRECTION_WORDS.values())
-        problems.fits(False, path, f"openrlhf's are {known} with bounds, as in `token_truncate [0.5, 5.0]`")
+        problems.fits(False, path, f"openrlhf's are {known} with bounds, as in `token_truncate [0.5, 5.0]`", (None,))
         return
     values[names.THRESHOLD] = bounds
     if holds(">=0.11.2", version):
@@ -245,7 +248,7 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
     ]
     if holds("<0.9.1", version):
         values[names.THRESHOLD] = bounds[-1]
-    if problems.fits(bool(kinds), path, f"not in openrlhf {version}"):
+    if problems.fits(bool(kinds), path, f"not in openrlhf {version}", (None,)):
         values["algo.advantage.is_correction_enable"] = True
         early = kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version)
         values |= {"use_icepop": True} if early else {"algo.advantage.is_correction_type": kinds[0]}
@@ -285,5 +288,6 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
     values[names.SCHEDULE] = transformers_name(name, warms_up=warms_up)
     wanted = {"min_lr_rate"} if name in meaning.MIN_LR_SCHEDULES else set()
     takes = f"openrlhf takes min_lr_rate with {' and '.join(meaning.MIN_LR_SCHEDULES)}, and no arguments otherwise"
-    if problems.fits(set(arguments) == wanted, "carried.lr_schedule", takes) and arguments:
+    near = ("cosine",) if wanted else (name,)
+    if problems.fits(set(arguments) == wanted, "carried.lr_schedule", takes, near) and arguments:
         values["actor.min_lr_ratio"] = arguments["min_lr_rate"]

@@ -126,7 +126,8 @@ def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> No
     elif horizon.epochs is not None:
         values["max_steps"] = -1
         values["num_train_epochs"] = horizon.epochs
-    problems.need(spec.order.seed is not None, "order.seed is open: trl always has one", "order.seed")
+    seed = ({"order.seed": 42},)  # TrainingArguments.seed
+    problems.need(spec.order.seed is not None, "order.seed is open: trl always has one", "order.seed", nearest=seed)
 
 
 def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
@@ -154,6 +155,7 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
             f"loss.policy.constant = {constant}: trl divides by carried.max_completion_tokens = {limit}",
             "loss.policy.constant",
             "carried.max_completion_tokens",
+            nearest=({"loss.policy.constant": limit},) if limit else (),
         )
         if constant is not None:
             values["max_completion_length"] = constant
@@ -207,7 +209,7 @@ def _write_correction(correction: str, values: dict[str, Any], problems: Problem
         low, high = (None if bound == "-" else float(bound) for bound in bounds)
     except ValueError:
         words = "trl's are token_truncate, token_mask, sequence_truncate and sequence_mask with bounds, as in "
-        problems.fits(False, "objective.sampler_correction", f"{words}`sequence_mask [-, 3.0]`")
+        problems.fits(False, "objective.sampler_correction", f"{words}`sequence_mask [-, 3.0]`", (None,))
         return
     values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
     values |= {MODE: mode, CLIP_MIN: low, CLIP_MAX: high}
@@ -232,11 +234,13 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
             f"carried.warmup_ratio = {carried.warmup_ratio} with warmup_steps = {carried.warmup_steps}: trl takes one, "
             "and a share below 1",
             "carried.warmup_ratio",
+            nearest=({"carried.warmup_ratio": None}, {"carried.warmup_steps": None}),
         )
         values[share_key] = carried.warmup_ratio
     elif carried.warmup_steps is not None:
         whole = carried.warmup_steps >= 0 and carried.warmup_steps % 1 == 0
-        problems.fits(whole, "carried.warmup_steps", "trl takes whole steps")
+        near = (float(max(round(carried.warmup_steps), 0)),)
+        problems.fits(whole, "carried.warmup_steps", "trl takes whole steps", near)
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
     precision = carried.precision

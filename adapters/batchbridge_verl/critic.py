@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from batchbridge import Spec
+from batchbridge.kit import Critic
 from batchbridge.kit.clipping import UNREACHED, canonical_bound, native_bound
 from batchbridge.kit.values import Told
 from batchbridge.kit.writing import Problems
 from batchbridge_verl.run import CRITIC_WARMUP, GROUP, Run
 from batchbridge_verl.settings import CRITIC, holds
-from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS
+from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, aggregations
 from batchbridge_verl.writing_carried import Target
 
 _MINI, _MICRO, _GLOBAL = (
@@ -94,18 +95,23 @@ def write_critic(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     critic, group = spec.critic, spec.rollout.completions_per_prompt
     gae = values.get("algorithm.adv_estimator") == "gae"
     if critic is None:
-        problems.need(not gae, "advantage.baseline = value: verl's gae trains a critic", "critic.completions_per_step")
+        trains = "advantage.baseline = value: verl's gae trains a critic"
+        ways = ({"critic.": _as_policy(spec, to)}, {"advantage.baseline": "group_mean", "advantage.scale": "group"})
+        problems.need(not gae, trains, "critic.completions_per_step", nearest=ways)
         return
     if not gae:
         values[f"{CRITIC}enable"] = True  # beside another estimator, whose returns it learns
-    size, own = critic.completions_per_step, problems.given(critic.completions_per_step, "critic.completions_per_step")
+    size = critic.completions_per_step
+    own = {"critic.completions_per_step": spec.optimizer_step.completions_per_step}
+    is_open = "critic.completions_per_step is open: verl needs it"
     if (
-        own
+        problems.need(size is not None, is_open, "critic.completions_per_step", nearest=(own,))
         and size is not None
         and problems.need(
             group > 0 and size % group == 0,
             f"critic.completions_per_step = {size}: verl counts whole groups of {group}",
             "critic.completions_per_step",
+            nearest=({"critic.completions_per_step": max(size // max(group, 1), 1) * max(group, 1)},),
         )
     ):
         values[_MINI] = size // group
@@ -119,7 +125,8 @@ def write_critic(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     }
     needed = AGGREGATION_VERSIONS.get(values[_AGGREGATION] or "", "")
     has = f"critic.aggregation = {critic.aggregation}: verl has it {needed}"
-    problems.need(holds(needed, to.version), has, "critic.aggregation")
+    everywhere = ({"critic.aggregation": AGGREGATIONS[name]} for name in aggregations(to.version))
+    problems.need(holds(needed, to.version), has, "critic.aggregation", nearest=everywhere)
     values[_CLIP] = UNREACHED if critic.value_clip is None else critic.value_clip
     if critic.constant is not None:
         values[_FACTOR] = critic.constant
@@ -134,8 +141,33 @@ def write_critic(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             critic.tokens_per_device is None and critic.completions_per_device is None,
             f"{' and '.join(_SPLIT)}: verl's engine workers cut the critic's steps by a budget of their own",
             *_SPLIT,
+            nearest=(dict.fromkeys(_SPLIT),),
         )
     elif critic.tokens_per_device is not None:
         values |= {_DYNAMIC: True, _BUDGET: critic.tokens_per_device}
-    elif problems.given(critic.completions_per_device, "critic.completions_per_device"):
+    elif problems.need(
+        critic.completions_per_device is not None,
+        "critic.completions_per_device is open: verl needs it",
+        "critic.completions_per_device",
+        nearest=(_split_as_policy(spec),),
+    ):
         values |= {_DYNAMIC: False, _MICRO: critic.completions_per_device}
+
+
+def _split_as_policy(spec: Spec) -> dict[str, int | None]:
+    micro = spec.micro_batch
+    return dict(zip(_SPLIT, (micro.completions_per_device, micro.tokens_per_device), strict=True))
+
+
+def _as_policy(spec: Spec, to: Target) -> Critic:
+    """A critic that is trained in the policy's steps; on legacy workers with its micro-batches, too."""
+    aggregation = spec.loss.policy.aggregation
+    known = aggregation in {AGGREGATIONS[name] for name in aggregations(to.version)}
+    return Critic(
+        completions_per_step=spec.optimizer_step.completions_per_step,
+        aggregation=aggregation if known else "token_mean",
+        constant=spec.loss.policy.constant if known else None,
+        passes_per_rollout=spec.optimizer_step.passes_per_rollout,
+        completions_per_device=spec.micro_batch.completions_per_device if to.legacy else None,
+        tokens_per_device=spec.micro_batch.tokens_per_device if to.legacy else None,
+    )

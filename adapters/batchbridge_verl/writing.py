@@ -98,6 +98,8 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             problems.fits(False, "optimizer_step.completions_per_step", groups)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
+        if to.engine == "megatron":
+            values[MICRO] = 1  # read by the trainer's check alone: BB-VERL-013
     elif (size := micro.completions_per_device) is not None:
         forward = micro.forward_completions_per_device or size
         values |= {f"{group}log_prob_micro_batch_size_per_gpu": forward for group in (ROLLOUT, REFERENCE)}
@@ -123,7 +125,8 @@ def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
     values["data.seed"] = None if order.seed == terms.TORCH_SEED else order.seed
-    problems.need(order.seed is not None, "order.seed is open: verl always has one", "order.seed")
+    seed = ({"order.seed": terms.TORCH_SEED},)
+    problems.need(order.seed is not None, "order.seed is open: verl always has one", "order.seed", nearest=seed)
     if order.last_optimizer_step == "error" and not filtered and holds(">=0.9.0", to.version):
         values["trainer.use_v1"] = False  # which alone ends at a part of a step, and reads no filter
     if not to.legacy and holds("<0.8.0", to.version):
@@ -166,14 +169,19 @@ def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: P
         "verl.experimental.one_step_off_policy.main_ppo",
     ):
         return
-    problems.fits(staleness.unit == "rollouts", "staleness.unit", "verl counts the rollouts that a group spans")
+    problems.fits(
+        staleness.unit == "rollouts", "staleness.unit", "verl counts the rollouts that a group spans", ("rollouts",)
+    )
     bounded = staleness.mode == "bounded" and problems.need(
-        staleness.maximum is not None, "staleness.maximum is open: bounded by nothing", "staleness.maximum"
+        staleness.maximum is not None,
+        "staleness.maximum is open: bounded by nothing",
+        "staleness.maximum",
+        nearest=({"staleness.maximum": 1},),
     )
     values[TRAINER_MODE] = "colocate_async"
     values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
     pads = "the V1 trainer, which alone generates ahead, pads"
-    problems.fits(spec.order.last_optimizer_step != "error", "order.last_optimizer_step", pads)
+    problems.fits(spec.order.last_optimizer_step != "error", "order.last_optimizer_step", pads, ("pad",))
 
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
@@ -223,6 +231,7 @@ def _estimators_for(spec: Spec) -> Iterator[str]:
             yield row.name
 
 
+_CORRECTIONS = "algorithm.rollout_correction."
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
 
 
@@ -246,10 +255,15 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
                 problems.fits(modes[0].clips, f"objective.{path}", f"verl's {surrogate} does not clip", (None,))
                 values[f"{ACTOR}clip_ratio_{path.removeprefix('clip_')}"] = bound
         if dual is not None:
-            problems.fits(dual > 1, "objective.dual_clip", "must be above 1")
+            problems.fits(dual > 1, "objective.dual_clip", "must be above 1", (None,))
             values[f"{ACTOR}clip_ratio_c"] = dual
-    if objective.old_logprobs == "sampler":
-        values["algorithm.rollout_correction.bypass_mode"] = True
+    known = tables.defaults_of(to.version, to.engine)
+    corrects = tables.reads(f"{_CORRECTIONS}rollout_is", to.version, to.engine, known)
+    none = f"verl {to.version} has no {_CORRECTIONS.removesuffix('.')}"
+    if objective.old_logprobs == "sampler" and problems.fits(
+        corrects, "objective.old_logprobs", none, ("rollout_start",)
+    ):
+        values[f"{_CORRECTIONS}bypass_mode"] = True
         problems.need(
             objective.sampler_correction is None,
             f"objective.sampler_correction = {objective.sampler_correction} with old_logprobs = sampler: verl reads no "
@@ -257,18 +271,21 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
             "objective.sampler_correction",
             nearest=({"objective.sampler_correction": None},),
         )
-    if objective.sampler_correction is not None:
+    if objective.sampler_correction is not None and problems.fits(
+        corrects, "objective.sampler_correction", none, (None,)
+    ):
         match = _CORRECTION.fullmatch(objective.sampler_correction)
         problems.fits(
-            match is not None and bool(match[0]),
+            match is not None and bool(match[0]) and match[2] != "-",
             "objective.sampler_correction",
             "verl's are token_truncate and sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES "
             "BOUNDS`",
+            (None,),
         )
         names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
         for name, text in zip(names, match.groups() if match else (), strict=bool(match)):
             if text is not None:
-                values[f"algorithm.rollout_correction.{name}"] = _number_or_text(text)
+                values[f"{_CORRECTIONS}{name}"] = _number_or_text(text)
     _write_kl(objective, values, problems)
 
 
@@ -285,7 +302,8 @@ def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) 
     values |= {switch: place == own for own, (switch, _, _) in KL_KEYS.items()}
     if place == "none":
         without = "objective.kl_coefficient without a kl_placement"
-        problems.need(not objective.kl_coefficient, without, "objective.kl_coefficient")
+        ways = ({"objective.kl_placement": "loss"}, {"objective.kl_coefficient": 0.0})
+        problems.need(not objective.kl_coefficient, without, "objective.kl_coefficient", nearest=ways)
         return
     _, factor, name = KL_KEYS[place]
     if objective.kl_coefficient is not None:

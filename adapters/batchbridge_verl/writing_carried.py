@@ -39,7 +39,8 @@ def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Prob
     if carried.warmup_ratio:
         values[f"{_OPTIM}lr_warmup_steps_ratio"] = carried.warmup_ratio
         both = "carried.warmup_ratio and warmup_steps are both given"
-        problems.need(not carried.warmup_steps, both, "carried.warmup_ratio")
+        ways = ({"carried.warmup_ratio": None}, {"carried.warmup_steps": None})
+        problems.need(not carried.warmup_steps, both, "carried.warmup_ratio", nearest=ways)
     elif carried.warmup_steps:
         steps = problems.whole(carried.warmup_steps, "carried.warmup_steps", "rollouts")
         values[f"{_OPTIM}lr_warmup_steps"] = steps

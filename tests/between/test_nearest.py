@@ -18,6 +18,7 @@ from batchbridge.comparing.convert import convert_to
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 
@@ -132,3 +133,39 @@ def test_ways_out_of_several_problems_are_followed_together(counted: Counted) ->
     found, count = projected(Both(), counted)
     assert found.written is not None
     assert count == 2
+
+
+CRITICAL = {"advantage.baseline": "value", "advantage.scale": "none", "rollout.completions_per_prompt": 1}
+REFUSED: list[tuple[str, str, dict[str, Any]]] = [
+    ("easyr1", "0.3.1", {"carried.warmup_steps": 0.0}),
+    ("easyr1", "0.3.1", {"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 4096}),
+    ("easyr1", "0.3.0", {"order.seed": None}),
+    ("easyr1", "0.3.0", {"carried.lr_schedule": "linear"}),
+    ("open_instruct", "2026.3.1", {"horizon.lr_tick": "rollout"}),
+    ("open_instruct", "2026.3.1", {"objective.sampler_correction": "sequence_mask [-, 3.0]"}),
+    ("verl", "0.8.0", {"objective.sampler_correction": "token_truncate [-, -]"}),
+    ("verl", "0.4.0", CRITICAL),
+    (
+        "verl",
+        "0.4.0",
+        {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": 1}
+        | {"objective.sampler_correction": "token_truncate [-, 2.0]"},
+    ),
+    ("verl", "0.9.1", CRITICAL),
+    ("openrlhf", "0.8.0", CRITICAL | {"critic.": Critic(completions_per_step=8, aggregation="sequence_mean")}),
+    ("openrlhf", "0.11.2", {"critic.": Critic(completions_per_step=None, aggregation="token_mean")}),
+    ("trl", "1.13.0", {"objective.sampler_correction": "sequence_mask [low, high]"}),
+]
+
+
+@pytest.mark.parametrize(("framework", "version", "values"), REFUSED)
+def test_what_a_framework_refuses_carries_its_way_out_and_is_converted(
+    framework: str, version: str, values: dict[str, Any]
+) -> None:
+    adapter, spec = adapters()[framework], plain_spec(**values)
+    problems = nearest_spec.write(adapter, spec, version)
+    assert not isinstance(problems, Written)
+    named = {path.partition(".")[0] for path in values}
+    of_these = [problem for problem in problems if any(path.partition(".")[0] in named for path in problem.fields)]
+    assert any(problem.nearest for problem in of_these), problems
+    assert nearest_spec.project(adapter, spec, version, None).written is not None, problems

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.meaning.advantages import RULED as RULED
     from batchbridge.meaning.advantages import group_advantages as group_advantages
     from batchbridge.meaning.candidates import CandidatePlan as CandidatePlan
+    from batchbridge.meaning.critic import Critic as Critic
     from batchbridge.meaning.critic_run import run_of_critic as run_of_critic
     from batchbridge.meaning.findings import Phase as Phase
     from batchbridge.meaning.findings import Severity as Severity

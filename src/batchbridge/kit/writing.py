@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ class Problems(list[Problem]):
         try:
             return schedule_parts(text)
         except ValueError as error:
-            self.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule")
+            ways = ({"carried.lr_schedule": name} for name in ("constant", "linear"))
+            self.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule", nearest=ways)
             return None
 
     def given(self, value: object, path: str) -> bool:
@@ -57,7 +59,8 @@ class Problems(list[Problem]):
 
     def whole(self, value: float, path: str, what: str) -> int:
         """A number as a whole number of `what`; adds a problem where it is none."""
-        self.need(value == int(value), f"{path} = {value}: {self._name} takes whole {what}", path)
+        ways = ({path: near} for near in sorted({max(1, round(value)), math.floor(value), math.ceil(value)} - {0}))
+        self.need(value == int(value), f"{path} = {value}: {self._name} takes whole {what}", path, nearest=ways)
         return int(value)
 
     def word(self, value: object, path: str, words: Mapping[str, Any]) -> str | None:
@@ -74,13 +77,16 @@ class Problems(list[Problem]):
         return "the framework" if self._adapter is None else self._adapter.framework
 
     def no_setting(self, reason: str, key: str, newest: Mapping[str, Any], version: str) -> None:
-        """Adds the problem that a version has no setting `key`: of the canonical fields that come from it.
+        """Adds the problem that a version has no setting `key`: of the canonical fields that come from it; where the
+        settings leave the run open, those that come from it at its default.
 
         newest: all settings, as `version`, which has it, says them.
         """
         assert self._adapter is not None, "Problems(adapter)"
-        reading = _read_back(self._adapter, newest, Context(framework_version=version))[0]
-        self.add(reason, *_from({key}, reading))
+        context = Context(framework_version=version)
+        fields = _from({key}, _read_back(self._adapter, newest, context)[0])
+        fields = fields or _from({key}, _read_back(self._adapter, {}, dataclasses.replace(context, world_size=1))[0])
+        self.add(reason, *fields)
 
 
 def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[Problem]:

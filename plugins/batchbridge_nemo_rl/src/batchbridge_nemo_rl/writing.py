@@ -114,7 +114,7 @@ def _rollouts(spec: Spec) -> dict[str, Any]:
 def _objective(spec: Spec) -> dict[str, Any]:
     ours, path = spec.objective, "objective.surrogate"
     if ours.surrogate not in (None, "ppo", "cispo", "reinforce"):
-        raise Unsayable(f"{path} = {ours.surrogate}: NeMo-RL has ppo, cispo, reinforce", path)
+        raise Unsayable(f"{path} = {ours.surrogate}: NeMo-RL has ppo, cispo, reinforce", path, nearest=({path: "ppo"},))
     switches = (ours.surrogate == "cispo", ours.surrogate == "reinforce", ours.old_logprobs == "detached")
     return {
         **dict(zip(keys.SURROGATE, switches, strict=True)),
@@ -131,7 +131,8 @@ def _correction(spec: Spec) -> dict[str, Any]:
         return {keys.CORRECTION[0]: False}
     found = CORRECTED.fullmatch(text)
     if found is None:
-        raise Unsayable(f"NeMo-RL has no {text}", "objective.sampler_correction")
+        field = "objective.sampler_correction"
+        raise Unsayable(f"NeMo-RL has no {text}", field, nearest=({field: None},))
     low, high, mask, least, most = found.groups()
     kind = None if (low, high) == ("-", "-") else "tis"
     if mask:
@@ -147,7 +148,11 @@ def _kl(spec: Spec) -> dict[str, Any]:
     rewarded = ours.kl_placement == "reward"
     kinds = {word: native for native, word in (keys.NO_SCORE if rewarded else keys.WITH_SCORE).items()}
     if ours.kl_estimator is not None and ours.kl_estimator not in kinds:
-        raise Unsayable(f"{path} = {ours.kl_estimator}: NeMo-RL has {', '.join(kinds)}", path)
+        raise Unsayable(
+            f"{path} = {ours.kl_estimator}: NeMo-RL has {', '.join(kinds)}",
+            path,
+            nearest=({path: kind} for kind in kinds),
+        )
     said = {reward: rewarded, penalty: ours.kl_coefficient or 0.0, kind: kinds.get(ours.kl_estimator or "", "k3")}
     for side, (field, _) in keys.CLAMPS.items() if not rewarded else ():
         bound = getattr(ours, field)
@@ -163,7 +168,8 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
         raise Unsayable(f"{path}: {error}", path) from None
     warm, start = ours.warmup_steps or 0.0, float(arguments.get(WARMUP_START, 0.0))
     if warm % 1:
-        raise Unsayable(f"carried.warmup_steps = {warm}: NeMo-RL counts it whole", "carried.warmup_steps")
+        field = "carried.warmup_steps"
+        raise Unsayable(f"{field} = {warm}: NeMo-RL counts it whole", field, nearest=({field: float(round(warm))},))
     if megatron(spec):
         own, plan, router = f"{keys.MEGATRON}optimizer.", f"{keys.MEGATRON}scheduler.", ours.router_loss_coefficient
         peak = 5e-6 if ours.learning_rate is None else ours.learning_rate
@@ -179,7 +185,7 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
             f"{keys.MEGATRON}moe_aux_loss_coeff": router,
         }
     if name != "constant" or set(arguments) - {WARMUP_START}:
-        raise Unsayable(f"{path} = {ours.lr_schedule}: only constant is written", path)
+        raise Unsayable(f"{path} = {ours.lr_schedule}: only constant is written", path, nearest=({path: "constant"},))
     rise = {"start_factor": start or 1e-8, "end_factor": 1.0, "total_iters": int(warm)}
     schedule = [
         *([{"name": f"{keys.SCHEDULER}LinearLR", "kwargs": rise}] if warm else []),
@@ -198,7 +204,8 @@ def _run(spec: Spec) -> dict[str, Any]:
     stale, total = spec.staleness, spec.carried.longest_tokens
     if stale.mode != "sync" and not stale.maximum:
         path = "staleness.maximum"
-        raise Unsayable(f"{path}: samples may be one version old at least", path, "staleness.mode")
+        one = {"staleness.maximum": 1}
+        raise Unsayable(f"{path}: samples may be one version old at least", path, "staleness.mode", nearest=(one,))
     return {
         "grpo.async_grpo.enabled": stale.mode != "sync",
         "grpo.async_grpo.max_trajectory_age_steps": stale.maximum or None,

@@ -73,7 +73,8 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
     said[f"{keys.SCHEDULER}.type"] = kind
     if kind != "constant":
         if warmup % 1:
-            raise Unsayable(f"carried.warmup_steps = {warmup}: steps are whole", "carried.warmup_steps")
+            field = "carried.warmup_steps"
+            raise Unsayable(f"{field} = {warmup}: steps are whole", field, nearest=({field: float(round(warmup))},))
         least = floor * (1e-6 if carried.learning_rate is None else carried.learning_rate)
         said |= {
             f"{keys.SCHEDULER}.warmup_steps": int(warmup),

@@ -56,7 +56,8 @@ def _sizes(spec: Spec) -> dict[str, Any]:
     size, group, micro = spec.optimizer_step.completions_per_step, spec.rollout.completions_per_prompt, spec.micro_batch
     if not size or size % group:
         path = "optimizer_step.completions_per_step"
-        raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path)
+        whole = {path: max(size // group, 1) * group}
+        raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path, nearest=(whole,))
     critics = (spec.critic and spec.critic.completions_per_step) or size
     said = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": critics // group}
     said["trainer.epochs"] = int(spec.horizon.epochs or ENDLESS)
@@ -113,7 +114,8 @@ def _correction(spec: Spec) -> dict[str, Any]:
     for part in filter(None, (spec.objective.sampler_correction or "").split("; ")):
         found = re.fullmatch(r"(\w+) \[(-|[\d.e+-]+), (-|[\d.e+-]+)\]", part)
         if found is None or found[1] not in WORDS:
-            raise Unsayable(f"SkyRL has no {part}", "objective.sampler_correction")
+            field = "objective.sampler_correction"
+            raise Unsayable(f"SkyRL has no {part}", field, nearest=({field: None},))
         level, _, kind = found[1].partition("_")
         for side, bound in (("low", found[2]), ("high", found[3])):
             said |= {} if bound == "-" else {f"{CORRECTION}.{WORDS[found[1]]}_{side}": number(bound)}
