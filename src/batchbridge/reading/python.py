@@ -26,6 +26,9 @@ from batchbridge.pyread import (
     read_python,
     unknown_in,
 )
+from batchbridge.reading.arguments import near_file
+from batchbridge.reading.documents import parse_document, read_text
+from batchbridge.reading.yaml_json import Refused
 
 MAX_BYTES = 32 << 20
 """Largest notebook or program (bytes): outputs of a notebook hold pictures."""
@@ -108,8 +111,6 @@ def started(
         place = list(words).index(("-m", ())) + 1
     if place is None or place >= len(words) or words[place][1]:
         return []
-    from batchbridge.reading.files import near_file
-
     named = words[place][0]
     file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
     text = None if file is None else _text(file)
@@ -175,13 +176,16 @@ def _text(file: Path) -> str | None:
 
 def _settings(named: str, path: Path) -> Any:
     """The settings in a file that the program opens, as seen from where it is started, or from its own folder."""
-    from batchbridge.reading.files import load_source, near_file
-
     found = near_file(named, path)
-    if found is None or found.suffix.lower() not in _SETTINGS:
+    if found is None or (suffix := found.suffix.lower()) not in _SETTINGS:
         return None
-    source = load_source(found)
-    return None if any(one.severity == "error" for one in source.problems) else _as_read(source.values)
+    try:
+        document = parse_document(read_text(found, str(found)), suffix, str(found))
+    except Refused:
+        return None
+    if not isinstance(document.value, dict) or any(one.severity == "error" for one in document.problems):
+        return None
+    return _as_read(document.value)
 
 
 def _as_read(value: Any) -> Any:
