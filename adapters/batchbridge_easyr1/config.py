@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Where
-from batchbridge.contract.native_check import NativeCheck
-from batchbridge.kit import Context, load_source, near_file, parse_scalar
+from batchbridge.kit import Context, NativeCheck, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes

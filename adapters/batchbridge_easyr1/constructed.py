@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Reading
-from batchbridge.contract.native_check import NativeCheck
+from batchbridge.kit import NativeCheck
 from batchbridge_easyr1.installed import installed_version
 
 _LEFT_OUT = ("trust_remote_code", "config")

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.contract.native_check import NativeCheck
-from batchbridge.kit import Context, Phase, Request
+from batchbridge.kit import Context, NativeCheck, Phase, Request
 from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes

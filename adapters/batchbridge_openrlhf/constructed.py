@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Reading
-from batchbridge.contract.native_check import NativeCheck
+from batchbridge.kit import NativeCheck
 from batchbridge.kit.versions import installed
 from batchbridge_openrlhf.writing import argv
 

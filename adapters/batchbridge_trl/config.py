@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
-from batchbridge.contract.native_check import NativeCheck
-from batchbridge.kit import Context, SharedSetting
+from batchbridge.kit import Context, NativeCheck, SharedSetting
 from batchbridge.kit.command_line import NOT_USED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted

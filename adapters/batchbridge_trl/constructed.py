@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Reading
-from batchbridge.contract.native_check import NativeCheck
+from batchbridge.kit import NativeCheck
 from batchbridge.kit.versions import installed
 
 _ELSEWHERE = ("deepspeed", "output_dir", "logging_dir", "tf32", "use_cpu", "no_cuda", "hub_token", "push_to_hub_token")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Where
-from batchbridge.contract.native_check import NativeCheck
-from batchbridge.kit import Context
+from batchbridge.kit import Context, NativeCheck
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.omegaconf_said import as_given

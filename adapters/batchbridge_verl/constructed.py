@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from batchbridge import Reading
-from batchbridge.contract.native_check import NativeCheck
+from batchbridge.kit import NativeCheck
 from batchbridge_verl.installed import installed
 from batchbridge_verl.run import Run
 

@@ -138,14 +138,22 @@ def test_the_command_has_exit_code_2_and_asks_only_with_the_option(
     asking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("toy.json").write_text(json.dumps({"toy.step": 8}), encoding="utf-8")
-    words = ["check", "toy.json", "--framework", "toy", "--json"]
+    words = ["check", "toy.json", "--framework", "toy"]
     main(words)
     captured = capsys.readouterr()
-    assert "native" not in captured.out
-    assert captured.err.count("not asked: the framework's own constructor") == 1
-    assert main([*words, "--native"]) == 2
+    assert (
+        captured.out.splitlines()[-1]
+        == "not asked: the framework's own constructor; --native asks it where it is installed"
+    )
+    assert captured.out.count("not asked") == 1
+    assert captured.err == ""
+    for silent in (["--json"], ["--output-format", "github"], ["--output-format", "sarif"], ["--diff"]):
+        main([*words, *silent])
+        captured = capsys.readouterr()
+        assert "not asked" not in captured.out + captured.err
+    assert main([*words, "--json", "--native"]) == 2
     captured = capsys.readouterr()
     (found,) = (one for one in json.loads(captured.out)["results"][0]["findings"] if one["code"] == "BB036")
     assert found["source"] == "native"
-    assert "not asked" not in captured.err
+    assert "not asked" not in captured.out + captured.err
     assert "tiny_framework" not in sys.modules

@@ -128,6 +128,7 @@ ROOMS = (
     "batchbridge.render",
     "batchbridge.reports",
     "batchbridge",
+    "batchbridge.native_check",
     "batchbridge.cli",
     "batchbridge.__main__",
 )

@@ -19,13 +19,13 @@ RETIRED = (
     retired(
         "BB-TRL-083",
         *("eval_steps", "logging_steps", "eval_strategy"),
-        native="ValueError: evaluation strategy steps requires either non-zero --eval_steps or --logging_steps",
+        native="ValueError: evaluation strategy ... requires either non-zero --eval_steps or --logging_steps",
         source=_ARGUMENTS,
     ),
     retired(
         "BB-TRL-010",
         "logging_steps",
-        native="ValueError: logging strategy steps requires non-zero --logging_steps",
+        native="ValueError: logging strategy ... requires non-zero --logging_steps",
         source=_ARGUMENTS,
     ),
     retired(
@@ -49,13 +49,13 @@ RETIRED = (
     retired(
         "BB-TRL-013",
         *("dataloader_prefetch_factor", "dataloader_num_workers"),
-        native="ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0",
+        native="ValueError: --dataloader_prefetch_factor can only be set when data is loaded in a different process",
         source=_ARGUMENTS,
     ),
     retired(
         "BB-TRL-088",
         *("fsdp", "fsdp_config"),
-        native="ValueError: not a valid FSDPOption",
+        native="ValueError: ... is not a valid FSDPOption",
         source=f"{_OLDER} FSDPOption",
         versions="<0.29",
     ),

@@ -112,10 +112,10 @@ def command(
         said = "\n".join(_folder.told(lines))
     else:
         said = _shown(reports, form, verbose)
+        if form == "text" and not native and any(_has_constructor(found.reading) for found in reports):
+            said = f"{said}\n{_NOT_ASKED}"
     if said and not diff:
         click.echo(said)
-    if not native and any(_has_constructor(found.reading) for found in reports):
-        click.echo(_NOT_ASKED, err=True)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return code

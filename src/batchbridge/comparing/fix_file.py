@@ -16,7 +16,8 @@ from batchbridge.comparing.edit_yaml import REMOVED, edit, rename
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.errors import CannotEdit
 from batchbridge.meaning.findings import Finding, Fix
-from batchbridge.reading.files import SCRIPTS, read_text
+from batchbridge.reading.documents import read_text
+from batchbridge.reading.files import SCRIPTS
 from batchbridge.reading.yaml_json import Refused, parse_yaml
 
 YAML = frozenset({".yaml", ".yml"})

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.error_text import Numbers as Numbers
     from batchbridge.contract.evidence import Code as Code
     from batchbridge.contract.evidence import Package as Package
+    from batchbridge.contract.native_check import NativeCheck as NativeCheck
     from batchbridge.contract.outside import SharedSetting as SharedSetting
     from batchbridge.contract.reading import Context as Context
     from batchbridge.contract.reading import Defect as Defect

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,18 +18,14 @@ from typing import Any
 from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file as near_file
-from batchbridge.reading.toml import parse_document
+from batchbridge.reading.documents import MAX_BYTES as MAX_BYTES
+from batchbridge.reading.documents import decoded, parse_document, read_text
 from batchbridge.reading.yaml_json import Refused, problem, refuse
-
-MAX_BYTES = 1 << 20
-"""Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
 
 PYTHON = frozenset({".py", ".ipynb"})
 """Suffixes of Python programs and notebooks; see `batchbridge.reading.python`."""
 
 STANDARD_INPUT = "-"
-_OPENED = ("/dev/fd/", "/proc/self/fd/")
-"""Folders where a shell puts what it has opened, `<(cat run.sh)`; any other pipe may wait for ever for its writer."""
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
@@ -90,7 +85,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 
             text = read_text(path, file, python.MAX_BYTES)
             return python.load_python(text, path, env=env, framework=framework, chosen=command)
-        text = read_text(path, file) if file != STANDARD_INPUT else _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
+        text = read_text(path, file) if file != STANDARD_INPUT else decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
         first = text.partition("\n")[0]
         script = suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first)
         if script or (not suffix and _runs(text)):
@@ -118,43 +113,6 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 def _runs(text: str) -> bool:
     """Whether a text without a name is a shell's: one of its lines starts Python, or a launcher of it."""
     return re.search(r"^\s*(\S*/)?(python[\d.]*|accelerate|torchrun|ray|uv|srun) +\S", text, re.MULTILINE) is not None
-
-
-def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:
-    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or above `most` bytes."""
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            refuse("BB001", "this is a directory; a file was expected (batchbridge check takes folders, too)", file)
-        piped = stat.S_ISFIFO(status.st_mode) and file.startswith(_OPENED)
-        if not (stat.S_ISREG(status.st_mode) or piped):
-            refuse("BB001", "this is no regular file (a pipe or a device)", file)
-        if status.st_size > most:
-            refuse("BB002", f"the file has {status.st_size:,} bytes; at most {most:,} are read", file)
-        with path.open("rb") as stream:
-            data = stream.read(most + 1)
-    except FileNotFoundError:
-        refuse("BB001", "there is no such file", file)
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        refuse("BB001", f"the file cannot be read: {reason}", file)
-    return _decoded(data, file, most)
-
-
-def _decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:
-    """`data` as text. Raises `Refused`."""
-    if len(data) > most:
-        refuse("BB002", f"the file has more than the {most:,} bytes that are read", file)
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        name = encoding.removesuffix("-sig").upper()
-        refuse("BB003", f"this is no text: byte {error.start} is not {name}", file, line)
-    if (nul := text.find("\0")) >= 0:
-        refuse("BB003", "this is no text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
-    return text
 
 
 def _load_mapping(source: Mapping[Any, Any]) -> Source:

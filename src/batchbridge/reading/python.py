@@ -15,7 +15,7 @@ from typing import Any
 from batchbridge.contract.reading import Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
-from batchbridge.reading.toml import parse_document
+from batchbridge.reading.documents import parse_document, read_text
 from batchbridge.reading.yaml_json import Refused
 from pyread import (
     OPEN,
@@ -177,15 +177,15 @@ def _text(file: Path) -> str | None:
 def _settings(named: str, path: Path) -> Any:
     """The settings in a file that the program opens, as seen from where it is started, or from its own folder."""
     found = near_file(named, path)
-    suffix = "" if found is None else found.suffix.lower()
-    text = _text(found) if found is not None and suffix in _SETTINGS else None
-    if text is None:
+    if found is None or (suffix := found.suffix.lower()) not in _SETTINGS:
         return None
     try:
-        document = parse_document(text, suffix, str(found))
+        document = parse_document(read_text(found, str(found)), suffix, str(found))
     except Refused:
         return None
-    return None if any(one.severity == "error" for one in document.problems) else _as_read(document.value)
+    if not isinstance(document.value, dict) or any(one.severity == "error" for one in document.problems):
+        return None
+    return _as_read(document.value)
 
 
 def _as_read(value: Any) -> Any:

@@ -14,8 +14,6 @@ from batchbridge.reading.yaml_json import (
     MAX_NODES,
     Document,
     Refused,
-    parse_json,
-    parse_yaml,
     problem,
     refuse,
 )
@@ -31,11 +29,6 @@ _TOKENS = re.compile(
     r"|[\"']",
     re.DOTALL,
 )
-
-
-def parse_document(text: str, suffix: str, file: str) -> Document:
-    """The document of a TOML, JSON or YAML file, by its suffix."""
-    return (parse_toml if suffix == ".toml" else parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
 def parse_toml(text: str, file: str) -> Document:

@@ -369,7 +369,8 @@ def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fire
 
 def test_every_row_of_the_table_is_exercised_here():
     elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-055", "BB-ORL-063", "BB-ORL-069"}
-    assert {rule.code for rule in (*RULES, *history.ROWS)} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
+    judged = {rule.code for rule in (*RULES, *history.ROWS) if not rule.retired}
+    assert judged == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 
 # ---- versions

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from trl_verdicts import our_rule, rule_of_text
+from trl_verdicts import our_rule, retired_rule_of_text, rule_of_text
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge_trl.config import TrlAdapter
@@ -55,9 +55,22 @@ def test_verdict_and_rule_are_those_of_the_releases_own_construction(version):
         (record["settings"], record["world"], record["error"])
         for record in VERDICTS
         if record["trl"] == version
+        and retired_rule_of_text(record["error"]) is None
         and our_rule(record["settings"], record["world"], version) != rule_of_text(record["error"], record["settings"])
     ]
     assert wrong == []
+
+
+def test_only_what_the_retired_rows_quote_is_not_judged():
+    quoted = [(code, record["error"]) for record in VERDICTS if (code := retired_rule_of_text(record["error"]))]
+    said = {
+        "BB-TRL-010": "ValueError: logging strategy IntervalStrategy.STEPS requires non-zero --logging_steps",
+        "BB-TRL-013": "ValueError: --dataloader_prefetch_factor can only be set when data is loaded in a different",
+        "BB-TRL-015": "ValueError: log_completions_hub_repo is set, but log_completions is False.",
+    }
+    assert {code for code, _ in quoted} == set(said)
+    assert [(code, error) for code, error in quoted if not error.startswith(said[code])] == []
+    assert len(quoted) == sum(str(record["error"]).startswith(tuple(said.values())) for record in VERDICTS)
 
 
 def test_every_record_was_made_beside_the_transformers_release_that_is_assumed():

@@ -15,7 +15,7 @@ from pathlib import Path
 import transformers
 from near_legal import sizes
 from tiny_trainer import FIELDS, VERSION, config, processes, trainer
-from trl_verdicts import our_rule, rule_of_text
+from trl_verdicts import our_rule, retired_rule_of_text, rule_of_text
 
 KEPT_PER_OUTCOME = 6
 BUILDS_TRAINERS = "steps_per_generation" not in FIELDS
@@ -61,8 +61,8 @@ def main(path: str, draws: int) -> None:
     for _ in range(draws):
         settings, world = draw(rng)
         error = first_error(settings, world)
-        rule = rule_of_text(error, settings)
-        if our_rule(settings, world, VERSION) != rule:
+        rule = retired_rule_of_text(error) or rule_of_text(error, settings)
+        if retired_rule_of_text(error) is None and our_rule(settings, world, VERSION) != rule:
             wrong.append((settings, world, error, our_rule(settings, world, VERSION)))
         outcome = kept.setdefault(rule, [])
         if len(outcome) < KEPT_PER_OUTCOME * (3 if rule is None else 1):

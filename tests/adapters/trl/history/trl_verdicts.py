@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.error_texts import quotations
 from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.rules import RULES as ROWS
 from batchbridge_trl.settings import holds
 
 RULES = {
@@ -27,9 +30,6 @@ RULES = {
     "At most one of fp16 and bf16": "BB-TRL-011",
     "Expected value warmup_steps": "BB-TRL-012",
     "warmup_steps must be": "BB-TRL-012",
-    "log_completions_hub_repo is set": "BB-TRL-015",
-    "dataloader_prefetch_factor can only": "BB-TRL-013",
-    "requires non-zero --logging_steps": "BB-TRL-010",
 }
 """A piece of TRL's or transformers' own message -> our code."""
 
@@ -41,6 +41,13 @@ def rule_of_text(error: str | None, settings: Mapping[str, Any]) -> str | None:
     if error.startswith("ZeroDivisionError"):
         return "BB-TRL-024" if settings["per_device_train_batch_size"] else "BB-TRL-018"
     return next((code for text, code in RULES.items() if text in error), error)
+
+
+def retired_rule_of_text(error: str | None) -> str | None:
+    """The code of the retired row whose native text a native error is: nothing of ours repeats it, and it may hide a
+    later error that we name. None for any other."""
+    quoted = ((row.code, text) for row in ROWS if row.retired for text in quotations(row.native))
+    return next((code for code, text in quoted if re.search(text, error or "")), None)
 
 
 def our_rule(settings: Mapping[str, Any], world: int, version: str) -> str | None:
