@@ -201,10 +201,10 @@ def test_a_path_that_no_system_has_is_a_finding(path: str) -> None:
     assert codes(files.load_source(path)) == ["BB001"]
 
 
-def test_python_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_python_file_that_is_none_is_a_finding(tmp_path: Path) -> None:
     source = load_text(tmp_path, "trl grpo --config x.yaml", "train.py")
-    assert codes(source) == ["BB004"]
-    assert "this is Python code" in source.problems[0].message
+    assert codes(source) == ["BB010"]
+    assert source.problems[0].message == "this file is not read: invalid syntax"
 
 
 def test_a_tag_runs_nothing(tmp_path: Path) -> None:
