@@ -201,11 +201,10 @@ def test_a_path_that_no_system_has_is_a_finding(path: str) -> None:
     assert codes(files.load_source(path)) == ["BB001"]
 
 
-def test_a_file_that_is_no_python_is_not_read(tmp_path: Path) -> None:
+def test_a_python_file_that_is_none_is_a_finding(tmp_path: Path) -> None:
     source = load_text(tmp_path, "trl grpo --config x.yaml", "train.py")
     assert codes(source) == ["BB010"]
-    assert source.problems[0].undecided
-    assert "this file is not read" in source.problems[0].message
+    assert source.problems[0].message == "this file is not read: invalid syntax"
 
 
 def test_a_tag_runs_nothing(tmp_path: Path) -> None:
