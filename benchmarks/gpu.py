@@ -209,7 +209,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if (options.device == "cpu" or options.tiny) and (options.out is None or options.out.resolve() == HERE):
-        parser.error("--device cpu and --tiny: their figures are no GPU's; --out FOLDER, another than this script's")
+        parser.error("--device cpu and --tiny: their figures are not a GPU's; --out FOLDER, another than this script's")
     if options.device == "cpu" and not options.tiny:
         parser.error("--device cpu goes with --tiny: the rows' own sizes are a GPU's")
     known = {name for row in ROWS for name in (row.name, row.group)}

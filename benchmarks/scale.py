@@ -52,9 +52,9 @@ from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.meaning.weights import Row, token_weights
-from batchbridge_trl.exchange import Places
-from batchbridge_trl.rows import COLUMNS, RolloutRows, made_alike
-from batchbridge_trl.shares import Shares
+from batchbridge_trl.exchange import CompletionPlaces
+from batchbridge_trl.rows import COLUMNS, TrlRolloutRows, made_alike
+from batchbridge_trl.shares import StepShares
 
 RESULTS = Path(__file__).with_suffix(".md")
 PAGE = Path(__file__).parents[1] / "docs" / "trl.md"
@@ -192,8 +192,8 @@ class Rank:
             is_deepspeed_enabled=False,
             is_fsdp_enabled=False,
         )
-        self.rollouts: dict[int, RolloutRows] = {}
-        self.shares = Shares(self.trainer, self.plan, self.rollouts)
+        self.rollouts: dict[int, TrlRolloutRows] = {}
+        self.shares = StepShares(self.trainer, self.plan, self.rollouts)
 
     def _tiled(self, own: torch.Tensor) -> torch.Tensor:
         """Every rank's vector: the lengths of its rows, and the kinds of its columns, which are this rank's."""
@@ -204,7 +204,7 @@ class Rank:
         ]
         return torch.tensor(vectors, dtype=own.dtype).view(-1)
 
-    def generate(self) -> RolloutRows:
+    def generate(self) -> TrlRolloutRows:
         """This rank's rows as `Enforcer._generate` leaves them."""
         own = [self.lengths[position] for position in self.mine]
         columns = made_up_columns(own, self.mine.start)
@@ -213,7 +213,7 @@ class Rank:
         self.seconds["lengths"] = time.process_time() - started
         self.lengths_bytes = 4 * (3 * len(own) + len(COLUMNS)) * (self.ranks - 1)
         response, prompt, completion = (list(each) for each in zip(*known, strict=True))
-        rows = RolloutRows(
+        rows = TrlRolloutRows(
             0,
             columns,
             {place: row for row, place in enumerate(self.mine)},
@@ -222,12 +222,12 @@ class Rank:
             completion,
             {place: made_up_facts(place) for place in self.mine},
             None,
-            Places.generated(len(known), self.ranks),
+            CompletionPlaces.generated(len(known), self.ranks),
         )
         self.rollouts[0] = rows
         return rows
 
-    def share_out(self, native: Callable[..., Any] | None = None) -> RolloutRows:
+    def share_out(self, native: Callable[..., Any] | None = None) -> TrlRolloutRows:
         """The rows that this rank trains, after the exchange."""
         rows, spent = self.generate(), {"plan": 0.0, "shares": 0.0}
         self.generated_bytes = held_bytes(rows)
@@ -261,7 +261,7 @@ def played(one: Rank) -> Rank:
     return one
 
 
-def held_bytes(rows: RolloutRows) -> int:
+def held_bytes(rows: TrlRolloutRows) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in rows.tensors.values())
 
 

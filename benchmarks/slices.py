@@ -55,7 +55,7 @@ class Results:
         return found
 
     def put(self, name: str, record: Mapping[str, Any]) -> None:
-        """Keeps a row's record in the place of an earlier one."""
+        """Keeps a row's record in place of an earlier one."""
         self.change(lambda results: results["rows"].__setitem__(name, dict(record)))
 
     def refuse(self, where: Mapping[str, Any]) -> str | None:

@@ -34,7 +34,7 @@ from batchbridge import wrap
 from batchbridge.kit import Length, partition_by_tokens, with_attention
 from batchbridge.kit.versions import installed
 from batchbridge_trl.compute_time import Clock
-from batchbridge_trl.shares import Shares
+from batchbridge_trl.shares import StepShares
 
 NAMES = {
     "native": "unwrapped",
@@ -94,9 +94,9 @@ def wrapped(cut: str, folder: Path, options: argparse.Namespace) -> tuple[list[l
     trainer = wrap(build(folder, setting_of(options)), tokens_per_device=setting_of(options).native_tokens)
     found: list[list[float]] = []
     said: dict[str, Any] = {}
-    forget = Shares.forget
+    forget = StepShares.forget
 
-    def forgotten(shares: Shares, step: Any) -> None:
+    def forgotten(shares: StepShares, step: Any) -> None:
         found.append([clock.seconds() for clock in shares.time._clocks])
         lengths = [rows.length(place) for rows, place in shares.completions(step)]
         own = ([lengths[item] for item in batch if item is not None] for batch in shares.own(step))
@@ -104,14 +104,14 @@ def wrapped(cut: str, folder: Path, options: argparse.Namespace) -> tuple[list[l
         said["tokens"] = sum(length.tokens for length in lengths)
         forget(shares, step)
 
-    Shares.forget = forgotten  # type: ignore[method-assign]  # in a process of its own
+    StepShares.forget = forgotten  # type: ignore[method-assign]  # in a process of its own
     trainer.train()
     return found, said
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One way to cut, on every rank; what rank 0 makes of it."""
-    # Waiting costs a thread no CPU time, and other processes' work is none of its own.
+    # Waiting costs a thread no CPU time, and other processes' work is not one of its own.
     Clock.moment = staticmethod(time.thread_time)
     with tempfile.TemporaryDirectory() as name:
         if options.only == "native":
@@ -175,7 +175,9 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {said}" for name, said in results["versions"].items())
     yield "# Balance of an optimizer step over ranks in TRL\n"
     yield f"Written by `python benchmarks/trl_balance.py {results['command']}`: {results['machine']}; {versions}."
-    yield "CPU seconds of the training threads in one optimizer step, which waiting and other processes are no part of."
+    yield (
+        "CPU seconds of the training threads in one optimizer step, which waiting and other processes are not part of."
+    )
     yield "Turn by turn: of each turn its slowest rank, added up, as ranks wait for each other in every turn. Padded:"
     yield "tokens that are computed for each one that there is.\n"
     yield "| cut | micro-batches | padded | ranks' mean | the rank with most | turn by turn | of unwrapped |"

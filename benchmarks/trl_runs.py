@@ -40,7 +40,7 @@ import batchbridge_trl
 from batchbridge import wrap
 from batchbridge.contract import plugins
 from batchbridge.kit.versions import installed
-from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, Script
+from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, ScriptedRollouts
 from batchbridge_trl.testing import Captured, scripted_trainer
 
 # What shards on a CPU is the tests' own.
@@ -139,7 +139,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Lengths(Script):
+class Lengths(ScriptedRollouts):
     """Completions of lognormal lengths, or all of the mean length."""
 
     equal: bool = False

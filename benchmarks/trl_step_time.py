@@ -79,7 +79,7 @@ def setting_of(options: argparse.Namespace) -> runs.Setting:
 
 
 def argument(text: str) -> tuple[str, Any]:
-    """NAME=VALUE; a value that is no JSON is text."""
+    """NAME=VALUE; a value that is not JSON is text."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)

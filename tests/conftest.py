@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline: pauses of a shared machine are no defects. In CI the same examples every time: a red run is a change.
+# No deadline: pauses of a shared machine are not defects. In CI the same examples every time: a red run is a change.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={r"^verl\.trainer\.main$": 1.0},
     own=dict.fromkeys(("worker", "worker.actor", "worker.rollout", "data.rollout_batch_size"), 0.6),
 )

@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import NativeStep
-from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
+from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_easyr1.rules import defects
-from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import DATA, DYNAMIC, GROUP, MICRO, MINI_ROLLOUT, MODE, PASSES, PROMPTS
 
 FORMULAS = {
@@ -25,7 +25,7 @@ FORMULAS = {
 dp_actor.py:287 (0.3.2 on); 0.3.1 dp_actor.py."""
 
 
-def behaviour(run: Run) -> Behaviour:
+def behaviour(run: EasyR1Run) -> Behaviour:
     """The behaviour of EasyR1 in this run."""
     undecided = []
     if run.world > 1:
@@ -62,7 +62,7 @@ def native_steps(
     Raises `ValueError` naming what the settings leave open.
     """
     run = getattr(reading, "run", None)
-    if not isinstance(run, Run) or reading.spec is None:
+    if not isinstance(run, EasyR1Run) or reading.spec is None:
         raise ValueError("the settings give no run: see the findings")
     for open_, why in (
         (run.world > 1, "completions are balanced over the devices by prompt and response length"),
@@ -77,7 +77,7 @@ def native_steps(
     return _steps(run, dataset_size, response_tokens)
 
 
-def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
+def _prompt_orders(run: EasyR1Run, dataset_size: int) -> Iterator[list[int]]:
     """Each epoch's order: of the generator's draws the first, the third, ... (measured)."""
     generator = TorchGenerator(run[f"{DATA}seed"])
     while True:
@@ -88,10 +88,10 @@ def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
         generator.permutation(dataset_size)
 
 
-def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+def _steps(run: EasyR1Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
     micro, size, limit = run[MICRO], run.completions_per_step, run["trainer.max_steps"]
 
-    def deal(rows: Sequence[Completion]) -> Iterator[list[tuple[int, Sequence[Completion]]]]:
+    def deal(rows: Sequence[PromptAndSample]) -> Iterator[list[tuple[int, Sequence[PromptAndSample]]]]:
         for cut in range(0, len(rows), size):
             yield [(0, rows[cut + at : cut + at + micro]) for at in range(0, size, micro)]
 
@@ -101,7 +101,7 @@ def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -
     return dealt_steps(planned, tokens, group=run[GROUP], passes=run[PASSES], deal=deal, weight=weight)
 
 
-def _weight(run: Run, length: int, total: int, local: list[int]) -> Fraction:
+def _weight(run: EasyR1Run, length: int, total: int, local: list[int]) -> Fraction:
     """`FORMULAS` in numbers."""
     if not length:
         return Fraction(0)

@@ -1,4 +1,7 @@
-"""The learning-rate schedule of an enforced run: when it moves, and over how many ticks."""
+"""The learning-rate schedule of an enforced run: when it moves, and over how many ticks.
+
+Its own file: the only code that moves a learning rate; tests change it alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Ticks:
+class TickedSchedule:
     """A learning-rate schedule that moves when `due` says so."""
 
     def __init__(self, native: Any, due: Callable[[], bool]) -> None:

@@ -15,13 +15,13 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.omegaconf_said import Natively, Said, place_of
+from batchbridge.kit.omegaconf_settings import OmegaConfSettings, ValueFindings, place_of
 from batchbridge.kit.values import shown, spec_of
 from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
-from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import (
     EXAMPLE,
     EXAMPLE_NAME,
@@ -34,7 +34,7 @@ from batchbridge_easyr1.settings import (
 )
 
 CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
-NATIVELY = Natively(
+NATIVELY = ValueFindings(
     CODES,
     "omegaconf.errors.ValidationError",
     "EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
@@ -79,7 +79,7 @@ class EasyR1Adapter(PackagedAdapter):
         )
         if blocked:
             return reading
-        run = Run(native, version, world, frozenset(said.places), context.dataset_size)
+        run = EasyR1Run(native, version, world, frozenset(said.places), context.dataset_size)
         told = meaning(run)
         if told is None:
             return dataclasses.replace(reading, run=run)
@@ -132,8 +132,8 @@ def _word(value: Any) -> str:
     return str(value) if plain else json.dumps(value)
 
 
-def _said(source: Source, version: str) -> Said:
-    said = Said(unknown=source.unknown)
+def _said(source: Source, version: str) -> OmegaConfSettings:
+    said = OmegaConfSettings(unknown=source.unknown)
     if not source.argv:
         values = {key: value for key, value in source.values.items() if key != "config"}
         _base(source.values.get("config"), source.path, version, said)
@@ -156,7 +156,7 @@ def _said(source: Source, version: str) -> Said:
     return said
 
 
-def _base(name: Any, beside: Path | None, version: str, said: Said) -> None:
+def _base(name: Any, beside: Path | None, version: str, said: OmegaConfSettings) -> None:
     """The file that `config=` names; the published example's own values where only its name is known."""
     if not isinstance(name, str):
         return
@@ -178,7 +178,7 @@ def _base(name: Any, beside: Path | None, version: str, said: Said) -> None:
     said.findings.append(Finding("BB-EZR1-007", "error", "config", text, where, fixes, undecided=True))
 
 
-def _unknown_keys(said: Said, version: str) -> list[Finding]:
+def _unknown_keys(said: OmegaConfSettings, version: str) -> list[Finding]:
     known, groups = kinds_of(version), groups_of(version)
     found = [
         NATIVELY.wrong(place, said.values[key], "a group of settings")
@@ -202,7 +202,7 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
     return found
 
 
-def _wrong_types(said: Said, version: str) -> Iterator[Finding]:
+def _wrong_types(said: OmegaConfSettings, version: str) -> Iterator[Finding]:
     """Values that the fields of settings without a row do not take."""
     kinds = {key: kind for key, kind in kinds_of(version).items() if key not in settings_of(version)}
     for key in [key for key in said.values if key in kinds and key not in said.unknown]:

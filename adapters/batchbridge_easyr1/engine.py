@@ -25,12 +25,12 @@ from batchbridge.kit.measuring import Measured
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
-from batchbridge_easyr1.clock import Ticks, schedule_of
+from batchbridge_easyr1.clock import TickedSchedule, schedule_of
 from batchbridge_easyr1.exchange import Exchange
 from batchbridge_easyr1.images import processed
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
-from batchbridge_easyr1.watching import Given, Watch
+from batchbridge_easyr1.watching import EasyR1StepInputs, EasyR1StepProbe
 
 _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
@@ -51,7 +51,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
 
 
 def probe(worker: Any) -> None:
-    """Holds the loss of a worker that `install` has patched against the plan's weights, where it shall be enforced.
+    """Holds the loss of a worker that `install` has patched against the plan's weights, where it should be enforced.
 
     Raises `CannotAttach`. Collective.
     """
@@ -110,7 +110,7 @@ class ActorLayer:
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
             self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
         ranks = dist.get_world_size()
-        self._watch = Watch(
+        self._watch = EasyR1StepProbe(
             self._actor, orders.trained.objective, ranks=ranks, replicas=replicas, patches=self._patches
         )
 
@@ -165,7 +165,7 @@ class ActorLayer:
         if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
         if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
-            raise CannotAttach({"actor": "the worker's actor is no FSDP1 module"})
+            raise CannotAttach({"actor": "the worker's actor is not an FSDP1 module"})
         self._orders = self._orders.here(proven.require(CODE, self._orders.allow, self._worker, self._actor))
         if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
@@ -189,7 +189,7 @@ class ActorLayer:
             manager = worker.checkpoint_manager
             why = "horizon of the spec"
             self._patches.set(manager, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
-        due = Ticks(schedule, lambda: self._tick)
+        due = TickedSchedule(schedule, lambda: self._tick)
         self._patches.set(worker, "lr_scheduler", due, what="moves when the plan says so", why="clock of the spec")
 
     # ---- one call of update_policy: one optimizer step where the plan is enforced, else a rollout's
@@ -201,7 +201,7 @@ class ActorLayer:
         self._data, self._rows, self._done = data, identified(data), 0
         detached = self._orders.detached and self._orders.mode == "enforce"
         penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-        self._watch.expect(Given.of(data.batch, detached=detached, penalised=penalised), self._places)
+        self._watch.expect(EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised), self._places)
         try:
             if self._orders.mode != "enforce":
                 rollouts = self.exchange.gather([(row.rollout,) for row in self._rows if row is not None])

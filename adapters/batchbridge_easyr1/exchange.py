@@ -5,6 +5,8 @@ part of their tokens, and each has the log-probabilities of all of them. Among t
 their replicas every row is found once.
 
 Source: EasyR1 0.3.2 to 0.3.3.dev0 FSDPWorker._init_dist_mesh, sharding_manager/fsdp_ulysses.py.
+
+Its own file: the only code of the engine that runs collectives.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.kit.file_schema import LEAF, Words, nested, refused, setting
+from batchbridge.kit.file_schema import LEAF, ChoiceWords, nested, refused, setting
 from batchbridge.kit.key_table import Key
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import LOSS_TYPES, estimators_of
@@ -44,16 +44,16 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
 workers/*/config.py at the versions of `settings`; what they come to is in `run` and `meaning`."""
 
 
-def words_of(version: str) -> Mapping[str, Words]:
+def words_of(version: str) -> Mapping[str, ChoiceWords]:
     """The words of settings that EasyR1 takes as text and refuses later, and of those that it goes on with."""
     return {
-        names.MODE: Words(tuple(names.AGGREGATIONS)),
-        names.ESTIMATOR: Words(estimators_of(version)),
-        f"{names.ACTOR}optim.strategy": Words(names.OPTIMIZERS),
-        f"{names.ACTOR}optim.lr_scheduler_type": Words(names.SCHEDULES),
-        names.LOSS_TYPE: Words(tuple(LOSS_TYPES), only=False),
-        "algorithm.kl_penalty": Words((*names.KL_ESTIMATORS, "full"), only=False),
-        "algorithm.kl_type": Words(names.KL_TYPES, only=False),
+        names.MODE: ChoiceWords(tuple(names.AGGREGATIONS)),
+        names.ESTIMATOR: ChoiceWords(estimators_of(version)),
+        f"{names.ACTOR}optim.strategy": ChoiceWords(names.OPTIMIZERS),
+        f"{names.ACTOR}optim.lr_scheduler_type": ChoiceWords(names.SCHEDULES),
+        names.LOSS_TYPE: ChoiceWords(tuple(LOSS_TYPES), only=False),
+        "algorithm.kl_penalty": ChoiceWords((*names.KL_ESTIMATORS, "full"), only=False),
+        "algorithm.kl_type": ChoiceWords(names.KL_TYPES, only=False),
     }
 
 

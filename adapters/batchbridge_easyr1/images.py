@@ -4,6 +4,8 @@ EasyR1 sends a row's images with it, and every training worker makes their tenso
 prompts in the same order. Natively a rollout's calls are that; here each has the rows of one step.
 
 Source: EasyR1 0.3.2 to 0.3.3.dev0 FSDPWorker._process_multi_modal_inputs; models/monkey_patch.py.
+
+Its own file: the engine and the trainer both use it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 EasyR1 is a fork whose distribution is also called `verl` and whose 0.3.x versions verl had too, so the version alone
 says nothing.
+
+Its own file: it reads files only, so `detect` can import it without EasyR1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Hook of `batchbridge run`: the trainer that EasyR1 builds in a Ray actor is wrapped before its workers start."""
+"""Hook of `batchbridge run`: the trainer that EasyR1 builds in a Ray actor is wrapped before its workers start.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge.kit.key_table import told_by
+from batchbridge.kit.key_table import field_values
 from batchbridge.kit.schedules import schedule_text
 from batchbridge.kit.score_ranges import group_filter
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 from batchbridge_easyr1 import settings as names
-from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import AGGREGATIONS, holds, settings_of
 from batchbridge_easyr1.settings import KL_ESTIMATORS as KL_ESTIMATORS
 
@@ -56,105 +56,109 @@ KL_CLAMP = 10.0
 """Bound of k3. Source: EasyR1 core_algos.compute_kl."""
 
 
-def meaning(run: Run) -> dict[str, Told] | None:
+def meaning(run: EasyR1Run) -> dict[str, FieldValue] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
     # An unknown loss is the default one: BB-EZR1-028.
     surrogate, level, clips = LOSS_TYPES.get(run[names.LOSS_TYPE], LOSS_TYPES["default"])
     estimator = ESTIMATORS.get(run[names.ESTIMATOR])
     if run[names.MODE] not in AGGREGATIONS or estimator is None or not run.plain or run.completions_per_step < 1:
         return None
-    told = told_by((row for row in settings_of(run.version).values() if run[row.key] is not None), run.native)
+    values = field_values((row for row in settings_of(run.version).values() if run[row.key] is not None), run.native)
     for name, value in zip(("baseline", "scale", "epsilon", "ddof"), estimator, strict=True):
-        told[f"advantage.{name}"] = Told(value, None, "fixed in core_algos")
+        values[f"advantage.{name}"] = FieldValue(value, None, "fixed in core_algos")
     devices, sizes = (names.NODES, names.GPUS), (names.BATCH, names.GROUP)
     asked = " x ".join(f"{key} {run[key]}" for key in sizes)
     share = f"{asked} / {run.replicas} replicas, floored, = {run.share} on each"
-    told |= {
-        "topology.world_size": Told(run.world, None, f"{' x '.join(devices)} = {run.world}", devices),
-        "optimizer_step.completions_per_step": Told(run.completions_per_step, None, share, sizes),
-        "advantage.baseline": Told(estimator[0], names.ESTIMATOR),
-        "advantage.scale": Told(estimator[1], None, f"{run[names.ESTIMATOR]} scales so", (names.ESTIMATOR,)),
+    values |= {
+        "topology.world_size": FieldValue(run.world, None, f"{' x '.join(devices)} = {run.world}", devices),
+        "optimizer_step.completions_per_step": FieldValue(run.completions_per_step, None, share, sizes),
+        "advantage.baseline": FieldValue(estimator[0], names.ESTIMATOR),
+        "advantage.scale": FieldValue(estimator[1], None, f"{run[names.ESTIMATOR]} scales so", (names.ESTIMATOR,)),
     }
-    told |= CONSTANTS
-    told.setdefault("loss.policy.aggregation", Told(AGGREGATIONS[run[names.MODE]], None, "token mean"))
+    values |= CONSTANTS
+    values.setdefault("loss.policy.aggregation", FieldValue(AGGREGATIONS[run[names.MODE]], None, "token mean"))
     if run[names.FILTER]:
         low, high = run[names.FILTER_LOW], run[names.FILTER_HIGH]
         formula = f"filter_low {low:g} to filter_high {high:g} of the mean of {run[names.GROUP]} scores, each 0 or 1"
         keys = (names.FILTER, names.FILTER_LOW, names.FILTER_HIGH, names.GROUP)
-        told["rollout.group_filter"] = Told(group_filter(low, high, run[names.GROUP]), None, formula, keys)
+        values["rollout.group_filter"] = FieldValue(group_filter(low, high, run[names.GROUP]), None, formula, keys)
     steps = run["trainer.max_steps"]
     if steps is None or (holds(ENDS_WITH_EPOCHS, run.version) and run[run.epochs_key] < steps):
-        told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
-    told["objective.surrogate"] = (
-        Told(surrogate, names.LOSS_TYPE) if names.LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")
+        values["horizon.epochs"] = FieldValue(float(run[run.epochs_key]), run.epochs_key)
+    values["objective.surrogate"] = (
+        FieldValue(surrogate, names.LOSS_TYPE)
+        if names.LOSS_TYPE in run.native
+        else FieldValue(surrogate, None, "the only loss")
     )
-    told["objective.ratio_level"] = Told(level, None, f"loss_type {run[names.LOSS_TYPE]}", (names.LOSS_TYPE,))
+    values["objective.ratio_level"] = FieldValue(level, None, f"loss_type {run[names.LOSS_TYPE]}", (names.LOSS_TYPE,))
     read = {"objective.clip_low": clips, "objective.clip_high": clips, "objective.dual_clip": surrogate in DUAL_CLIPPED}
-    told = {path: entry for path, entry in told.items() if read.get(path, True)}
-    return told | _micro_batch(run) | _kl(run) | _optimizer(run)
+    values = {path: entry for path, entry in values.items() if read.get(path, True)}
+    return values | _micro_batch(run) | _kl(run) | _optimizer(run)
 
 
-CONSTANTS: Mapping[str, Told] = {
-    "order.last_rollout": Told("drop", None, "the data loader drops an epoch's incomplete batch"),
-    "order.last_optimizer_step": Told("error", None, "DataProto.split asserts whole mini-batches"),
-    "horizon.lr_tick": Told("rollout", None, "the scheduler steps once per update of the actor"),
-    "objective.old_logprobs": Told("rollout_start", None, "computed once, before the first update"),
-    "objective.entropy_coefficient": Told(0.0, None, "entropy is a metric only"),
-    "objective.nonfinite_step": Told("skip", None, "the optimizer step is left out when the norm is not finite"),
-    "carried.optimizer_epsilon": Told(1e-8, None, "torch's default"),
-    "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
-    "carried.dropout": Told("on", None, "as the model's configuration says"),
+CONSTANTS: Mapping[str, FieldValue] = {
+    "order.last_rollout": FieldValue("drop", None, "the data loader drops an epoch's incomplete batch"),
+    "order.last_optimizer_step": FieldValue("error", None, "DataProto.split asserts whole mini-batches"),
+    "horizon.lr_tick": FieldValue("rollout", None, "the scheduler steps once per update of the actor"),
+    "objective.old_logprobs": FieldValue("rollout_start", None, "computed once, before the first update"),
+    "objective.entropy_coefficient": FieldValue(0.0, None, "entropy is a metric only"),
+    "objective.nonfinite_step": FieldValue("skip", None, "the optimizer step is left out when the norm is not finite"),
+    "carried.optimizer_epsilon": FieldValue(1e-8, None, "torch's default"),
+    "carried.weight_decay_excludes": FieldValue("nothing", None, "one group of parameters"),
+    "carried.dropout": FieldValue("on", None, "as the model's configuration says"),
 }
 """Canonical values that EasyR1's code fixes."""
 
 
-def _micro_batch(run: Run) -> dict[str, Told]:
+def _micro_batch(run: EasyR1Run) -> dict[str, FieldValue]:
     """Sizes of a device's micro-batches: of a budget, what is left of it where devices share a sequence, rounded up."""
-    told, shared = {}, run[run.ulysses_key]
+    values, shared = {}, run[run.ulysses_key]
     by, shares = (f" / {run.ulysses_key} {shared}", (run.ulysses_key,)) if shared > 1 else ("", ())
     for name, key in (("", names.MICRO), ("forward_", names.FORWARD)):
         if key == names.FORWARD and run[names.FORWARD] == run[names.MICRO]:
             continue
         if not run[names.DYNAMIC]:
-            told[f"micro_batch.{name}completions_per_device"] = Told(run[key], key)
+            values[f"micro_batch.{name}completions_per_device"] = FieldValue(run[key], key)
             continue
         formula = f"{key} {run[key]} x ({names.PROMPT_TOKENS} + {names.RESPONSE_TOKENS} = {run.longest}){by}"
         keys = (key, names.PROMPT_TOKENS, names.RESPONSE_TOKENS, *shares)
-        told[f"micro_batch.{name}tokens_per_device"] = Told(-(-run[key] * run.longest // shared), None, formula, keys)
-    return told
+        values[f"micro_batch.{name}tokens_per_device"] = FieldValue(
+            -(-run[key] * run.longest // shared), None, formula, keys
+        )
+    return values
 
 
-def _kl(run: Run) -> dict[str, Told]:
+def _kl(run: EasyR1Run) -> dict[str, FieldValue]:
     off = "algorithm.disable_kl"
     if run[off]:
-        told = {"kl_placement": Told("none", off), "kl_coefficient": Told(0.0, None, off, (off,))}
+        values = {"kl_placement": FieldValue("none", off), "kl_coefficient": FieldValue(0.0, None, off, (off,))}
     else:
         estimator = KL_ESTIMATORS.get(run["algorithm.kl_penalty"], run["algorithm.kl_penalty"])
-        told = {
-            "kl_placement": Told("loss" if run["algorithm.use_kl_loss"] else "reward", "algorithm.use_kl_loss"),
-            "kl_coefficient": Told(run["algorithm.kl_coef"], "algorithm.kl_coef"),
-            "kl_estimator": Told(estimator, "algorithm.kl_penalty"),
+        values = {
+            "kl_placement": FieldValue("loss" if run["algorithm.use_kl_loss"] else "reward", "algorithm.use_kl_loss"),
+            "kl_coefficient": FieldValue(run["algorithm.kl_coef"], "algorithm.kl_coef"),
+            "kl_estimator": FieldValue(estimator, "algorithm.kl_penalty"),
         }
         if estimator == "k3":
-            told["kl_clamp"] = Told(KL_CLAMP, None, "fixed in core_algos.compute_kl")
-    return {f"objective.{name}": entry for name, entry in told.items()}
+            values["kl_clamp"] = FieldValue(KL_CLAMP, None, "fixed in core_algos.compute_kl")
+    return {f"objective.{name}": entry for name, entry in values.items()}
 
 
-def _optimizer(run: Run) -> dict[str, Told]:
+def _optimizer(run: EasyR1Run) -> dict[str, FieldValue]:
     scheduler, floor, key = (f"{names.ACTOR}optim.{name}" for name in ("lr_scheduler_type", "min_lr_ratio", "betas"))
     betas, schedule = run[key], str(run[scheduler])
     two = len(betas) == 2 and all(isinstance(beta, (int, float)) for beta in betas)
     if schedule == "cosine":
         schedule = schedule_text("cosine_with_min_lr", {"min_lr_rate": run[floor] or 0.0})
-    told = {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, key, (key,)) for at in range(2)}
-    told["lr_schedule"] = Told(schedule, None, f"{scheduler}, {floor}", (scheduler, floor))
+    values = {f"beta{at + 1}": FieldValue(float(betas[at]) if two else None, None, key, (key,)) for at in range(2)}
+    values["lr_schedule"] = FieldValue(schedule, None, f"{scheduler}, {floor}", (scheduler, floor))
     steps, share, both = run[names.WARMUP_STEPS], run[names.WARMUP_SHARE], (names.WARMUP_STEPS, names.WARMUP_SHARE)
     if steps:
-        told["warmup_steps"] = Told(float(steps), None, names.WARMUP_STEPS, (names.WARMUP_STEPS,))
+        values["warmup_steps"] = FieldValue(float(steps), None, names.WARMUP_STEPS, (names.WARMUP_STEPS,))
     elif steps is None and share:
-        told["warmup_ratio"] = Told(share, names.WARMUP_SHARE)
+        values["warmup_ratio"] = FieldValue(share, names.WARMUP_SHARE)
     elif holds(STARTS_AT_ZERO, run.version):
-        told["warmup_steps"] = Told(1.0, None, "without a warm-up the first rollout's learning rate is 0", both)
+        values["warmup_steps"] = FieldValue(1.0, None, "without a warm-up the first rollout's learning rate is 0", both)
     else:
-        told["warmup_steps"] = Told(0.0, None, f"{names.WARMUP_SHARE} is 0", both)
-    return {f"carried.{name}": entry for name, entry in told.items()}
+        values["warmup_steps"] = FieldValue(0.0, None, f"{names.WARMUP_SHARE} is 0", both)
+    return {f"carried.{name}": entry for name, entry in values.items()}

@@ -15,7 +15,7 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
-from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, LOSS_TYPE, holds
 from batchbridge_easyr1.writing import micro_batch_settings
 
@@ -41,9 +41,9 @@ def loss_type(spec: Spec) -> str | None:
     return next((name for name in fitting if level in (None, LOSS_TYPES[name][1])), None)
 
 
-def run_of(reading: Reading) -> Run:
+def run_of(reading: Reading) -> EasyR1Run:
     """The run that a configuration is."""
-    run: Run = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    run: EasyR1Run = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
     return run
 
 
@@ -179,7 +179,7 @@ def _sequence_parallel(trainer: Any, request: Request) -> bool | None:
 
 
 def _other_images(request: Request) -> bool | None:
-    """Whether a model reads images and is none that is proven; None: its name does not say."""
+    """Whether a model reads images and is not one that is proven; None: its name does not say."""
     model = setting(request.reading, MODEL)
     images = images_of(model)
     if not images:

@@ -14,20 +14,20 @@ ABSENT = {row.key: row.default for row in SETTINGS} | {names.DYNAMIC: False, nam
 
 
 @dataclass(frozen=True)
-class Run:
+class EasyR1Run:
     """Settings by native key, with the version and the devices. Symbols as in docs/easyr1.md."""
 
     native: Mapping[str, Any]
     version: str
     world: int
-    given: frozenset[str] = frozenset()
+    given_keys: frozenset[str] = frozenset()
     prompts_in_dataset: int | None = None
 
     def __getitem__(self, key: str) -> Any:
         """The setting, or what holds in versions that do not have it."""
         return self.native[key] if key in self.native else ABSENT[key]
 
-    def said(self, key: str) -> str:
+    def key_and_value(self, key: str) -> str:
         """`key = value`."""
         return f"{key} = {self[key]}"
 

@@ -11,7 +11,7 @@ from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Settable, own_spec, split
+from batchbridge.kit.refusals import SettableFields, own_spec, split
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS
 from batchbridge_easyr1.proven import CODE
@@ -19,7 +19,7 @@ from batchbridge_easyr1.refusals import REFUSALS, SAID, actor, assumed, budget, 
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 
 OFF = 1e30
-"""A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
+"""A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is not a number."""
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:
@@ -38,7 +38,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
 
 UNOBSERVED = ("critic",)
 """Features that are refused in every mode: EasyR1 cannot run them."""
-SETTABLE: Settable = {
+SETTABLE: SettableFields = {
     # Source: EasyR1 0.3.2 to 0.3.3.dev0 dp_actor.update_policy.
     "objective.surrogate": ("loss_type", lambda value, spec: loss_type(spec)),
     "objective.clip_low": ("clip_ratio_low", lambda value, spec: 1.0 if value is None else value),
@@ -55,10 +55,10 @@ SETTABLE: Settable = {
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
     from batchbridge.kit.workers import orders_of
-    from batchbridge_easyr1.trainer import Observer
+    from batchbridge_easyr1.trainer import EasyR1Observer
 
     if request.mode != "enforce":
-        observer = Observer(trainer, orders_of(request, version), patches)
+        observer = EasyR1Observer(trainer, orders_of(request, version), patches)
         return Patched(detach=observer.detach)
     settings, left = settings_for(trainer, request)
     _follow_plan(trainer, request, version, patches, settings)
@@ -70,7 +70,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> None:
     from batchbridge.kit.workers import orders_of
-    from batchbridge_easyr1.trainer import Driver, Planned
+    from batchbridge_easyr1.trainer import EasyR1Driver, EasyR1PlanPatches
 
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     objective, plan = request.spec.objective, request.plan
@@ -90,7 +90,7 @@ def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches,
         patches.set(trainer.config.algorithm, "kl_penalty", wanted, what=wanted, why=why)
     if settings.get("use_kl_loss"):  # else EasyR1 takes it from the rewards
         patches.set(trainer.config.algorithm, "use_kl_loss", True, what="KL in the loss", why="the spec")
-    Planned(trainer, Driver(trainer, request, orders), patches)
+    EasyR1PlanPatches(trainer, EasyR1Driver(trainer, request, orders), patches)
 
 
 def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> None:

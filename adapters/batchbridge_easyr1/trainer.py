@@ -32,7 +32,7 @@ CANDIDATE = "batchbridge_candidate"
 """Column: a row's candidate, by its number."""
 
 
-class Driver(StepDriver):
+class EasyR1Driver(StepDriver):
     """The plan, the workers, and the cut of a rollout into steps."""
 
     other_ranks = FSDP_SHARDS
@@ -72,10 +72,10 @@ class Driver(StepDriver):
         return math.lcm(1 if self._actor.dynamic_batching else int(fixed), int(self._actor.ulysses_size))
 
 
-class Planned:
+class EasyR1PlanPatches:
     """The patches of one trainer; the rollout that is being trained on."""
 
-    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+    def __init__(self, trainer: Any, driver: EasyR1Driver, patches: Patches) -> None:
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
         self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
@@ -274,7 +274,7 @@ class CandidateLoader:
         """The reading of an empty state, which does nothing: see `state_dict`."""
 
 
-class Observer:
+class EasyR1Observer:
     """The native run as it is, with every completion identified; order, membership, loss and clock stay EasyR1's."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
@@ -290,7 +290,7 @@ class Observer:
             self._arrive()
 
     def detach(self) -> None:
-        """Undoes what is no attribute."""
+        """Undoes what is not an attribute."""
         vars(self._loader)["dataset"] = self._dataset
 
     def _init_workers(self) -> None:

@@ -25,7 +25,7 @@ from batchbridge.kit.workers import TrainedRow
 
 
 @dataclass(frozen=True)
-class Given:
+class EasyR1StepInputs:
     """The rows of a rank's batch as they arrived: copies, since the loss may change what it is given.
 
     All of shape (rows, tokens). old, reference: log-probabilities; None where the loss uses none.
@@ -37,7 +37,7 @@ class Given:
     reference: torch.Tensor | None
 
     @classmethod
-    def of(cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool) -> Given:
+    def of(cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool) -> EasyR1StepInputs:
         """The values that a batch gives. detached: ratios are over the current policy. penalised: a KL term is in the
         loss."""
         return cls(
@@ -58,14 +58,14 @@ class Given:
         )
 
 
-class Watch:
+class EasyR1StepProbe:
     """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over.
     replicas: the ranks of each have the same rows, and the same gradient at their log-probabilities."""
 
     def __init__(self, actor: Any, objective: Objective, *, ranks: int, replicas: int, patches: Patches) -> None:
         self._actor, self._ranks, self._replicas, self.objective = actor, ranks, replicas, objective
         self._tap = self.tap()
-        self._given: Given | None = None
+        self._given: EasyR1StepInputs | None = None
         self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
         self._parts: list[Sequence[int]] = []
         self._moved = False
@@ -86,7 +86,7 @@ class Watch:
 
     # ---- log-probabilities
 
-    def expect(self, given: Given | None, places: Callable[[int, int], Sequence[int]]) -> None:
+    def expect(self, given: EasyR1StepInputs | None, places: Callable[[int, int], Sequence[int]]) -> None:
         """The announcement of the rows that micro-batches are of from now on; None: nothing is expected. places: the
         rows of a micro-batch, by its number in the optimizer step and its number of rows."""
         self._given, self._places = given, places

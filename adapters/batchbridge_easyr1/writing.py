@@ -114,10 +114,10 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values[names.ENGINE_TOKENS] = longest
     if micro.tokens_per_device is not None:
         budgets = _budgets(spec)
-        said = ", ".join(f"{path} = {value}" for path, value in budgets.items())
+        settings = ", ".join(f"{path} = {value}" for path, value in budgets.items())
         by = f", over {shared} devices" if shared > 1 else ""
         whole = all(value * shared % longest < shared for value in budgets.values())
-        multiples = f"{said}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}"
+        multiples = f"{settings}: easyr1's budgets are multiples of the longest sequence, {longest} tokens{by}"
         near = {path: _near_budget(value, longest, spec) for path, value in budgets.items()}
         problems.need(whole, multiples, *budgets, nearest=(near,))
         size, forward = micro.tokens_per_device * shared // longest, micro.forward_tokens_per_device

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={
         # grpo.py is a common name.
         r"\A((?!.*\.py$).*\n){0,3}((.*/)?(grpo_fast|(ppo|grpo)_vllm_thread_ray_gtrl|(.*/)?open_instruct/grpo)\.py"

@@ -7,16 +7,16 @@ from typing import Any
 
 from batchbridge import Behaviour
 from batchbridge_open_instruct.rules import defects
-from batchbridge_open_instruct.rules.row import Facts
+from batchbridge_open_instruct.rules.row import OpenInstructFacts
 from batchbridge_open_instruct.settings import GRPO, NEWEST, PPO, SCRIPT
 
 
-def behaviour(facts: Facts) -> Behaviour:
+def behaviour(facts: OpenInstructFacts) -> Behaviour:
     """The behaviour of the script with these settings in that checkout."""
     return _ppo(facts) if facts.native[SCRIPT] == PPO else _grpo(facts)
 
 
-def _grpo(facts: Facts) -> Behaviour:
+def _grpo(facts: OpenInstructFacts) -> Behaviour:
     native = facts.native
     if facts.first:
         return _first(facts)
@@ -64,7 +64,7 @@ def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
     return (f"which weights generate rollout k: {fewer}; {sent}",)
 
 
-def _first(facts: Facts) -> Behaviour:
+def _first(facts: OpenInstructFacts) -> Behaviour:
     return Behaviour(
         order=(
             "numpy's default_rng(seed) shuffles each epoch, whose remainder is dropped; prompts join a rollout in the "
@@ -84,7 +84,7 @@ def _first(facts: Facts) -> Behaviour:
     )
 
 
-def _ppo(facts: Facts) -> Behaviour:
+def _ppo(facts: OpenInstructFacts) -> Behaviour:
     return Behaviour(
         order="numpy's default_rng(seed) shuffles each epoch; an epoch's remainder of prompts is dropped",
         membership=(

@@ -11,19 +11,17 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from batchbridge import BatchDrift, Plan
 from batchbridge.kit import CandidatePlan, StepPlan
 
-if TYPE_CHECKING:
-    from batchbridge_open_instruct.pieces import Piece
-
 
 @dataclass(frozen=True)
-class Taken:
+class TakenPrompt:
     """A prompt that a rollout took. number: in the order in which prompts are asked for, from 0. position: in the
-    rollout; None: dropped for its rewards, or left out, which needs no answer. weights_of: see `feed.Piece`."""
+    rollout; None: dropped for its rewards, or left out, which needs no answer. weights_of: see
+    `feed.PackedCompletion`."""
 
     number: int
     prompt: int
@@ -58,7 +56,7 @@ class PassRate:
 NEVER = PassRate(None, 1.0)
 
 
-class Candidates:
+class CandidateQueue:
     """The prompts that rollouts take, numbered from 0 in the plan's order: asked for ahead, answered in any order.
 
     begun: the last training step that a learner began, whose weights the engines get. The candidates of a rollout are
@@ -98,18 +96,18 @@ class Candidates:
         """The first candidate of a rollout that has begun, or whose predecessor was prepared."""
         return self._next[rollout]
 
-    def rollout(self, index: int) -> Rollout:
+    def rollout(self, index: int) -> CandidateRollout:
         """Rollout `index`, of which nothing is taken yet."""
-        return Rollout(index, self.next_of(index), self._size, self._filter)
+        return CandidateRollout(index, self.next_of(index), self._size, self._filter)
 
-    def end(self, rollout: Rollout) -> None:
+    def end(self, rollout: CandidateRollout) -> None:
         """The next rollout's candidates begin where this one's end."""
         self._next[rollout.index + 1] = rollout.next
         for number in range(rollout.first, rollout.next):
             self._asked.pop(number, None)  # what is left out may never have been asked for
 
-    def due(self, rollout: Rollout) -> list[tuple[int, int, int]]:
-        """Candidates (number, prompt, sampling seed) that shall be asked for now, while `rollout` is prepared."""
+    def due(self, rollout: CandidateRollout) -> list[tuple[int, int, int]]:
+        """Candidates (number, prompt, sampling seed) that should be asked for now, while `rollout` is prepared."""
         flat = [number for number, result in self._here.items() if all_equal(result.reward_scores)]
         dropped = sum(not self._left_out(number) for number in flat) if rollout.replaces else 0
         wanted = dropped + self._size * (self.begun + self.bound + 1 - rollout.index) - rollout.filled
@@ -127,7 +125,7 @@ class Candidates:
             self._asked[number] = prompt, self._asked[number][1] + 1 if number in self._asked else 0
         return found
 
-    def leave_out(self, rollout: Rollout) -> None:
+    def leave_out(self, rollout: CandidateRollout) -> None:
         """`rollout` leaves out the candidates at its place whose prompts were solved. Raises `BatchDrift` where there
         are no others."""
         if len(self._solved) == self._plan.dataset_size:
@@ -139,7 +137,7 @@ class Candidates:
                 self._unwanted.add(self.name(number))
             rollout.leave_out(self._prompt(number))
 
-    def take(self, result: Any, rollout: Rollout) -> bool:
+    def take(self, result: Any, rollout: CandidateRollout) -> bool:
         """`rollout` takes the next candidate's answer; returns whether it is trained."""
         number = rollout.next
         trained = rollout.take(result)
@@ -154,12 +152,12 @@ class Candidates:
         return offered(self._plan, [number])[0][0]
 
     def name(self, number: int) -> str:
-        """The name of the request for a candidate: its rollout and place where no rollout takes more or fewer than
-        planned, and which repetition it is."""
+        """The name of a candidate's request: "ROLLOUT.PLACE", as if every rollout took
+        the planned number of prompts, with ".TRY" behind it for a repeated request."""
         tries = self._asked[number][1]
         return f"{number // self._size}.{number % self._size}" + (f".{tries}" if tries else "")
 
-    def put(self, result: Any, rollout: Rollout) -> None:
+    def put(self, result: Any, rollout: CandidateRollout) -> None:
         """An answer came while `rollout` is prepared. One that will be older than the staleness allows when it is
         trained on is asked for again. Raises `BatchDrift` where nobody asked for it."""
         name = str(result.prompt_id).partition("_")[0]
@@ -181,7 +179,7 @@ class Candidates:
         else:
             self._here[number] = result
 
-    def arrived(self, rollout: Rollout) -> Any:
+    def arrived(self, rollout: CandidateRollout) -> Any:
         """The answer that `rollout` takes next, or None. Raises `BatchDrift` where other weights made it than may."""
         result = self._here.pop(rollout.next, None)
         if result is None:
@@ -197,20 +195,20 @@ class Candidates:
             )
         return result
 
-    def _drift(self, rollout: Rollout, aspect: str, detail: str) -> BatchDrift:
+    def _drift(self, rollout: CandidateRollout, aspect: str, detail: str) -> BatchDrift:
         return BatchDrift(self._plan.rollout(rollout.index).generated_at_step, aspect, detail)
 
 
-class Rollout:
+class CandidateRollout:
     """The candidates from `first` on that a rollout takes; taken: so far.
 
     Dropped are groups whose rewards are all equal, where the spec says so: then it trains what is left of its prompts,
-    the next ones where nothing is; or others replace them. What is left out is none of its prompts.
+    the next ones where nothing is; or others replace them. What is left out is not one of its prompts.
     """
 
     def __init__(self, index: int, first: int, size: int, group_filter: str) -> None:
         self.index, self.first, self._size, self._filter = index, first, size, group_filter
-        self.taken: list[Taken] = []
+        self.taken: list[TakenPrompt] = []
         self._kept = self._left_out = 0
 
     @property
@@ -237,7 +235,7 @@ class Rollout:
 
     def leave_out(self, prompt: int) -> None:
         """Passes over the next candidate, which is `prompt`."""
-        self.taken.append(Taken(self.next, prompt, (), None, -1, left_out=True))
+        self.taken.append(TakenPrompt(self.next, prompt, (), None, -1, left_out=True))
         self._left_out += 1
 
     def take(self, result: Any) -> bool:
@@ -245,7 +243,7 @@ class Rollout:
         rewards = tuple(float(reward) for reward in result.reward_scores)
         dropped = self._filter != "none" and all_equal(rewards)
         position = None if dropped else self._kept
-        self.taken.append(Taken(self.next, int(result.index), rewards, position, int(result.model_step)))
+        self.taken.append(TakenPrompt(self.next, int(result.index), rewards, position, int(result.model_step)))
         self._kept += not dropped
         return not dropped
 
@@ -268,7 +266,7 @@ def offered(plan: Plan, numbers: Sequence[int]) -> list[tuple[int, int]]:
     return [known[number // size][number % size] for number in numbers]
 
 
-class Filled(CandidatePlan):
+class FilledPlan(CandidatePlan):
     """The plan of a run whose filter may leave places of a rollout empty; places: those of each that were filled."""
 
     def __init__(self, plan: CandidatePlan) -> None:
@@ -292,8 +290,8 @@ class Filled(CandidatePlan):
 
 def objection(
     plan: Plan,
-    taken: Sequence[Taken],
-    pieces: Iterable[Piece],
+    taken: Sequence[TakenPrompt],
+    pieces: Iterable[ScoredPiece],
     first: int | None,
     rate: PassRate = NEVER,
     solved: AbstractSet[int] = frozenset(),
@@ -308,12 +306,12 @@ def objection(
     )
 
 
-def solved_of(taken: Sequence[Taken], rate: PassRate) -> set[int]:
+def solved_of(taken: Sequence[TakenPrompt], rate: PassRate) -> set[int]:
     """The prompts that a rollout solved."""
     return {one.prompt for one in taken if not one.left_out and rate.solves(one.rewards)}
 
 
-def _of_solved(taken: Sequence[Taken], rate: PassRate, solved: AbstractSet[int]) -> tuple[str, str] | None:
+def _of_solved(taken: Sequence[TakenPrompt], rate: PassRate, solved: AbstractSet[int]) -> tuple[str, str] | None:
     known = set(solved)
     for one in taken:
         if one.left_out != (one.prompt in known):
@@ -323,7 +321,7 @@ def _of_solved(taken: Sequence[Taken], rate: PassRate, solved: AbstractSet[int])
     return None
 
 
-def _of_prompts(plan: Plan, taken: Sequence[Taken], first: int | None) -> tuple[str, str] | None:
+def _of_prompts(plan: Plan, taken: Sequence[TakenPrompt], first: int | None) -> tuple[str, str] | None:
     size, filters = plan.prompts_per_rollout, plan.asked.rollout.group_filter
     start = taken[0].number if first is None and taken else first or 0
     numbers = range(start, start + len(taken))
@@ -346,7 +344,7 @@ def _of_prompts(plan: Plan, taken: Sequence[Taken], first: int | None) -> tuple[
     return None
 
 
-def _of_pieces(plan: Plan, taken: Sequence[Taken], pieces: Iterable[Piece]) -> tuple[str, str] | None:
+def _of_pieces(plan: Plan, taken: Sequence[TakenPrompt], pieces: Iterable[ScoredPiece]) -> tuple[str, str] | None:
     places = {one.position: one for one in taken}
     most = bound(plan)
     for piece in pieces:
@@ -366,3 +364,20 @@ def bound(plan: Plan) -> int:
     """Rollouts that the weights of a completion may lie behind."""
     staleness = plan.asked.staleness
     return 0 if staleness.mode == "sync" else staleness.maximum or 0
+
+
+class ScoredPiece(Protocol):
+    """The attributes of a `feed.PackedCompletion` that `candidates` asks for."""
+
+    @property
+    def rollout(self) -> int: ...
+    @property
+    def prompt(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def weights_of(self) -> int | None: ...

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, set_on_top, walk
-from batchbridge.kit.command_line import NOT_USED, CommandLine, Takes, options_of, parse, refusals, strays
+from batchbridge.kit.command_line import NOT_USED, CommandLine, OptionArity, options_of, parse, refusals, strays
 from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
@@ -67,7 +67,7 @@ class OpenInstructAdapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading, see `PackagedAdapter.read`. Strings convert as HfArgumentParser converts them."""
         script = _script(source)
-        assert script is not None, "readable_version says what is no script"
+        assert script is not None, "readable_version says what is not a script"
         rows, others = tables.rows_of(version), tables.other_rows(version)
         line = _given(source, options_of(rows, others))
         said, places = line.values, line.places
@@ -100,9 +100,9 @@ class OpenInstructAdapter(PackagedAdapter):
         if wrong_values:
             return reading
         from batchbridge_open_instruct.behaviour import behaviour
-        from batchbridge_open_instruct.rules.row import Facts
+        from batchbridge_open_instruct.rules.row import OpenInstructFacts
 
-        facts = Facts(native, places, context.dataset_size, version, beside.native)
+        facts = OpenInstructFacts(native, places, context.dataset_size, version, beside.native)
         reading = dataclasses.replace(reading, run=facts)
         try:
             told = meaning(native, version)
@@ -221,7 +221,7 @@ def _checkout_at(source: Source) -> str | None:
     return checkout_of(program.absolute().parent) if program is not None and there else None
 
 
-def _given(source: Source, options: Mapping[str, Takes]) -> CommandLine:
+def _given(source: Source, options: Mapping[str, OptionArity]) -> CommandLine:
     """The settings of a source: the words behind the script, and what was set on top of them."""
     place = _place(source.argv[:4])
     words = source.argv[0 if place is None else place + 1 :]

@@ -1,11 +1,14 @@
-"""The canonical fields that a wrapped run of Open-Instruct brings about, whatever its settings say."""
+"""The canonical fields that a wrapped run of Open-Instruct brings about, whatever its settings say.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import Promises, also_off, given, one_of
+from batchbridge.kit.enforced_fields import EnforceableValues, also_off, given, one_of
 from batchbridge_open_instruct.engine import AGGREGATIONS
 
-ENFORCED: Promises = {
+ENFORCED: EnforceableValues = {
     **dict.fromkeys(("staleness.maximum", "optimizer_step.rollout_shuffle", "order.seed"), given),
     **dict.fromkeys(("advantage.epsilon", "advantage.ddof"), given),
     **dict.fromkeys(("loss.policy.constant", "loss.policy.count_empty"), also_off),

@@ -22,7 +22,7 @@ from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
-from batchbridge_open_instruct.candidates import Filled, PassRate, objection, solved_of
+from batchbridge_open_instruct.candidates import FilledPlan, PassRate, objection, solved_of
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.writing import denominator
 
@@ -59,16 +59,16 @@ class LearnerLayer:
     """The patches of one learner."""
 
     def __init__(self, learner: Learner, orders: Orders) -> None:
-        from batchbridge_open_instruct.sequences import Sequences
-        from batchbridge_open_instruct.watching import Watch
+        from batchbridge_open_instruct.sequences import SequenceGroup
+        from batchbridge_open_instruct.watching import OpenInstructStepProbe
 
         self._learner, self._orders = learner, orders
-        self._sequences = shared = Sequences(learner)
+        self._sequences = shared = SequenceGroup(learner)
         self._recorder = Recorder(
             "open_instruct", orders, rank=shared.replica, world_size=shared.replicas, gather=shared.gather
         )
         if isinstance(self._recorder.plan, CandidatePlan):
-            self._recorder.plan = Filled(self._recorder.plan)
+            self._recorder.plan = FilledPlan(self._recorder.plan)
         self._plan = self._recorder.plan
         self._next_candidate: int | None = None
         self._solved: set[int] | None = None
@@ -81,7 +81,7 @@ class LearnerLayer:
         self._last: int | None = None
         try:
             self._patch()
-            self._watch = Watch(learner, orders.trained.objective, shared=shared, patches=self._patches)
+            self._watch = OpenInstructStepProbe(learner, orders.trained.objective, shared=shared, patches=self._patches)
         except BaseException:
             self.remove()
             raise
@@ -93,7 +93,9 @@ class LearnerLayer:
             args = copy.copy(self.native_args)  # shared with others
             for name, value in orders.settings.items():
                 setattr(args, name, value)
-            args.sequence_parallel_size = 1  # the loss is multiplied with what DeepSpeed divides by: see `Sequences`
+            args.sequence_parallel_size = (
+                1  # the loss is multiplied with what DeepSpeed divides by: see `SequenceGroup`
+            )
             what = "what the loss reads"
             self._patches.set(*learner.holder, args, what=what, why="weights and objective of the spec")
         if self._sequences.size > 1:
@@ -121,7 +123,7 @@ class LearnerLayer:
             self._recorder.close()
 
     def probe(self) -> None:
-        """Holds this learner's own loss against the plan's weights, where it shall be enforced. Collective.
+        """Holds this learner's own loss against the plan's weights, where it should be enforced. Collective.
 
         Raises `CannotAttach`.
         """
@@ -195,7 +197,7 @@ class LearnerLayer:
         for aspect, detail in (why for _, why in said if why is not None):
             raise BatchDrift(self._first_step, aspect, detail)
         self._next_candidate = table.taken[-1].number + 1
-        if isinstance(self._plan, Filled):
+        if isinstance(self._plan, FilledPlan):
             self._plan.places[rollout] = sum(one.position is not None for one in table.taken)
         term = self._orders.spec.loss.policy
         self._normaliser = Normaliser.of(term, [Row(tokens=tokens, group=prompt) for _, prompt, tokens in everyone])
@@ -257,7 +259,7 @@ class LearnerLayer:
         return (self._backwards - len(self._open)) // self._kept
 
 
-def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:
+def trained(batch: Any, micro_batch: int, row: int, piece: feed.PackedCompletion) -> tuple[TrainedRow, dict[str, Any]]:
     """A completion of a collated batch, and what the ledger says of it."""
     middle = piece.start + piece.prompt_tokens
     end = middle + piece.completion_tokens

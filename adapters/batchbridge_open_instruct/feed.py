@@ -25,17 +25,17 @@ from batchbridge.kit import checkpoints, group_advantages
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.ranks import deal
 from batchbridge.kit.workers import Orders
-from batchbridge_open_instruct.candidates import Candidates, PassRate, Taken, solved_of
+from batchbridge_open_instruct.candidates import CandidateQueue, PassRate, TakenPrompt, solved_of
 
 ATTRIBUTE = "batchbridge"
-"""The name of the attribute of an actor that was given orders, and of a batch: its `Table`."""
+"""The name of the attribute of an actor that was given orders, and of a batch: its `PackedBatch`."""
 _POLL_SECONDS = 0.2
 _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class PackedCompletion:
     """One completion in a packed row. start: of its prompt in the row (tokens). weights_of: training steps before the
     weights that generated it; None: Open-Instruct does not say."""
 
@@ -51,13 +51,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Table:
+class PackedBatch:
     """The pieces of one rank's batch, by micro-batch and row. A filler row has none. taken: by its rollout, where the
     plan is enforced."""
 
     spec_digest: str
-    micro_batches: tuple[tuple[tuple[Piece, ...], ...], ...]
-    taken: tuple[Taken, ...]
+    micro_batches: tuple[tuple[tuple[PackedCompletion, ...], ...], ...]
+    taken: tuple[TakenPrompt, ...]
 
 
 def install(actor: Any, orders: Orders, other_ranks: str) -> None:
@@ -70,7 +70,7 @@ def install(actor: Any, orders: Orders, other_ranks: str) -> None:
     if actor._prep_future is not None:
         raise CannotAttach({"in_training": "data preparation has started; wrap the learners before it starts"})
     remove(actor)
-    setattr(actor, ATTRIBUTE, Feed(actor, orders, other_ranks))
+    setattr(actor, ATTRIBUTE, ActorFeed(actor, orders, other_ranks))
 
 
 def remove(actor: Any) -> None:
@@ -85,7 +85,7 @@ def remove(actor: Any) -> None:
 
 
 def begin(actor: Any, rollout: int) -> tuple[str, ...]:
-    """A learner is about to train on `rollout`: the engines have the weights that shall generate it. Returns the notes
+    """A learner is about to train on `rollout`: the engines have the weights that should generate it. Returns the notes
     of the checkpoint that the run goes on from."""
     feed = vars(actor).get(ATTRIBUTE)
     if feed is None:
@@ -95,7 +95,7 @@ def begin(actor: Any, rollout: int) -> tuple[str, ...]:
 
 
 def notes_of(actor: Any) -> tuple[str, ...]:
-    """Differences from the run that wrote the checkpoint that were let through; see `checkpoints.Resumed`."""
+    """Differences from the run that wrote the checkpoint that were let through; see `checkpoints.ResumePoint`."""
     feed = vars(actor).get(ATTRIBUTE)
     return () if feed is None else tuple(feed.notes)
 
@@ -111,7 +111,7 @@ def prompts_of(actor: Any) -> int:
     return len(actor.dataset)
 
 
-class Feed:
+class ActorFeed:
     """The patches of one actor, and the rollout that is being prepared."""
 
     def __init__(self, actor: Any, orders: Orders, other_ranks: str) -> None:
@@ -119,10 +119,10 @@ class Feed:
         self.notes: tuple[str, ...] = ()
         self._actor, self._orders, self._patches = actor, orders, Patches()
         self._plan = orders.plan() if orders.mode == "enforce" else None
-        self._candidates = None if self._plan is None else Candidates(self._plan, PassRate.of(actor.config))
-        self._pieces: list[Piece] = []
-        self._taken: tuple[Taken, ...] = ()
-        self._rows: list[tuple[Piece, ...]] = []
+        self._candidates = None if self._plan is None else CandidateQueue(self._plan, PassRate.of(actor.config))
+        self._pieces: list[PackedCompletion] = []
+        self._taken: tuple[TakenPrompt, ...] = ()
+        self._rows: list[tuple[PackedCompletion, ...]] = []
         self._numbers: list[Any] = []
         loop = inspect.unwrap(type(actor)._data_preparation_loop)  # Ray's tracing wraps it
         scope = loop.__globals__
@@ -140,7 +140,7 @@ class Feed:
         else:
             names["add_prompt_to_generator"] = self._nothing
             assert self._candidates is not None, "made with the plan"
-            place = Place(actor, self._plan, self._candidates, self._resumed, other_ranks)
+            place = PlanPositionLoader(actor, self._plan, self._candidates, self._resumed, other_ranks)
             self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
         patched = types.MethodType(rebound(loop, **names), actor)
         self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
@@ -247,7 +247,7 @@ class Feed:
         """The pieces of a rollout. groups: prompt, rewards and the training steps before its weights of each that is
         trained."""
         self._pieces = [
-            Piece(rollout, int(prompt), position, sample, 0, 0, 0, float(reward), weights_of)
+            PackedCompletion(rollout, int(prompt), position, sample, 0, 0, 0, float(reward), weights_of)
             for position, (prompt, rewards, weights_of) in enumerate(groups)
             for sample, reward in enumerate(rewards)
         ]
@@ -262,7 +262,7 @@ class Feed:
             return packed
         ranks = self._actor.dp_world_size
         costs = [len(query) + len(answer) for query, answer in zip(given["queries"], given["responses"], strict=True)]
-        blocks: list[tuple[Any, list[tuple[Piece, ...]]]] = []
+        blocks: list[tuple[Any, list[tuple[PackedCompletion, ...]]]] = []
         for hand in deal(costs, ranks):
             if not hand:  # fewer completions than ranks
                 blocks.append((None, []))
@@ -285,7 +285,7 @@ class Feed:
         self._numbers = list(packed.response_masks)  # the loop makes flags of them
         return packed
 
-    def _located(self, packed: Any, places: Sequence[int]) -> list[tuple[Piece, ...]]:
+    def _located(self, packed: Any, places: Sequence[int]) -> list[tuple[PackedCompletion, ...]]:
         """The pieces of each row; `places` are the completions that were packed, in order."""
         rows, coming = [], iter(places)
         for lengths, answers in zip(packed.packed_seq_lens, packed.num_actions, strict=True):
@@ -318,7 +318,7 @@ class Feed:
         for rank, (batch, order) in enumerate(zip(made, orders, strict=True)):
             rows = [self._rows[rank * block + place] for place in order]
             cut = tuple(tuple(rows[start : start + size]) for start in range(0, len(rows), size))
-            setattr(batch, ATTRIBUTE, Table(self._orders.spec.digest(), cut, self._taken))
+            setattr(batch, ATTRIBUTE, PackedBatch(self._orders.spec.digest(), cut, self._taken))
         return made
 
     def _advantages(self) -> list[Any]:
@@ -332,7 +332,7 @@ class Feed:
         return [torch.tensor([0.0, *values], dtype=torch.float32)[numbers] for numbers in self._numbers]
 
 
-class Place:
+class PlanPositionLoader:
     """A stand-in for the prompts' data loader, which nobody draws from: for checkpoints, the place in the plan."""
 
     _epoch = 0
@@ -341,7 +341,7 @@ class Place:
         self,
         actor: Any,
         plan: Plan,
-        candidates: Candidates,
+        candidates: CandidateQueue,
         resumed: Callable[[tuple[str, ...]], None],
         other_ranks: str,
     ) -> None:

@@ -86,11 +86,11 @@ def reach(script: ModuleType) -> None:
     learner = names[LEARNER].__ray_metadata__.modified_class
     learner.from_pretrained = _followed(learner.from_pretrained)
     if launch is not None and launch.mode == "enforce":
-        Sending(names, waits=_synchronous(launch.spec, launch.like))
+        ScriptSide(names, waits=_synchronous(launch.spec, launch.like))
 
 
 def _synchronous(spec: Mapping[str, Any] | None, like: str | None) -> bool:
-    """Whether each rollout shall be generated with the weights that it trains next. The script's own meaning never is
+    """Whether each rollout should be generated with the weights that it trains next. The script's own meaning never is
     that; of a configuration that only a learner can read it is not known here, and newer weights are right in any."""
     if spec is None:
         return like is not None
@@ -111,7 +111,7 @@ def _followed(native: Any) -> Any:
     return loaded
 
 
-class Sending:
+class ScriptSide:
     """The script process's side: what differs from the run whose checkpoint it resumes is said before the first
     training step; and where `waits`, a training step begins when the engines have the weights of the one before, and
     the model is saved when they have those of the last: with ZeRO-3 both gather parameters, and learners that are asked
@@ -169,7 +169,7 @@ class Sending:
 
     def sync(self, *arguments: Any, **options: Any) -> Any:
         """`perform_weight_sync` in the script's thread: returns when the engines have the weights, in-flight updates or
-        not, since prompts that come later shall be stamped with them."""
+        not, since prompts that come later should be stamped with them."""
         try:
             made = self._native_sync(*arguments, **{**options, "inflight_updates": False})
         except BaseException as error:

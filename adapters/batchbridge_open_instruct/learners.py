@@ -363,7 +363,8 @@ class OlmoLearner(Learner):
         return self._norm
 
     def forwarded(self) -> None:
-        """The loss of each is differentiated at once, by a method that no object of the learner's has."""
+        """Called after each forward pass: grpo.py calls `backward` at once, inside a function that cannot be
+        patched."""
         self._forwarded()
 
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:

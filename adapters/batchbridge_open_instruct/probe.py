@@ -18,7 +18,7 @@ from batchbridge import CannotAttach, Spec
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge_open_instruct.learners import Learner
-from batchbridge_open_instruct.watching import Watch
+from batchbridge_open_instruct.watching import OpenInstructStepProbe
 from batchbridge_open_instruct.writing import denominator
 
 REMEDY = (
@@ -27,7 +27,7 @@ REMEDY = (
 )
 
 
-def hold_loss_against(spec: Spec, learner: Learner, watch: Watch) -> None:
+def hold_loss_against(spec: Spec, learner: Learner, watch: OpenInstructStepProbe) -> None:
     """Refusal (`CannotAttach`) of a learner whose own loss does not give tokens the weights of `spec`. Collective."""
     term = spec.loss.policy
     made = list(batches(watch.objective, off_policy=True, device=learner.device))
@@ -57,7 +57,9 @@ def hold_loss_against(spec: Spec, learner: Learner, watch: Watch) -> None:
     verdict([first, second], term, scale=scale, remedy=REMEDY)
 
 
-def _arguments(learner: Learner, watch: Watch, made: Sequence[ProbeBatch], said: str, patches: Patches) -> None:
+def _arguments(
+    learner: Learner, watch: OpenInstructStepProbe, made: Sequence[ProbeBatch], said: str, patches: Patches
+) -> None:
     args = copy.copy(learner.args)
     args.num_epochs, args.loss_denominator = 2, said
     if learner.references:

@@ -19,7 +19,7 @@ LOSSES = {"ppo": "dapo", "cispo": "cispo"}
 
 
 @dataclass(frozen=True)
-class View:
+class LearnerView:
     """The objects that refusals look at. args: the learner's own."""
 
     args: Any
@@ -96,7 +96,8 @@ SETTLED.append(refused.group_filter("active_sampling and filter_zero_std_samples
 
 @SETTLED.row(
     "loss_denominator",
-    "a constant divides a step's loss whatever the filter leaves of it, and the spec's counts what is left",
+    "grpo divides a step's loss by a constant, however few completions the filter leaves; the specification counts "
+    "the completions that are left",
     remedy="set loss_denominator to token, or active_sampling, which replaces what is dropped",
 )
 def _loss_denominator(request: Request) -> bool:
@@ -179,7 +180,7 @@ def _prompts_per_rollout(request: Request) -> bool:
 
 @SETTLED.row(
     "short_rollout",
-    "the spec has an epoch's remainder of prompts in a rollout of its own; take order.last_rollout wrap or drop",
+    "the specification makes an epoch's last prompts a separate rollout; set order.last_rollout to wrap or drop",
 )
 def _short_rollout(request: Request) -> bool:
     plan, last = request.plan, request.spec.order.last_rollout
@@ -215,7 +216,7 @@ def _in_pieces(request: Request) -> bool:
     foreseen=_in_pieces,
     remedy="set sequence_parallel_size to 1",
 )
-def _sequence_parallel(view: View, request: Request) -> bool:
+def _sequence_parallel(view: LearnerView, request: Request) -> bool:
     if not _shares_rows(request):
         return False
     if request.mode != "enforce" or not _whole_micro_batches(request) or view.learner.strange_layers:
@@ -237,7 +238,7 @@ def _is_fast(request: Request) -> bool:
     foreseen=lambda request: _is_fast(request) and _named(request.reading, *NAMED_SO),
     remedy="take a model of attention alone",
 )
-def _recurrent_layers(view: View, request: Request) -> bool:
+def _recurrent_layers(view: LearnerView, request: Request) -> bool:
     return _is_fast(request) and view.learner.strange_layers
 
 
@@ -248,7 +249,7 @@ def _recurrent_layers(view: View, request: Request) -> bool:
     foreseen=lambda request: not _is_fast(request) and _named(request.reading, *NAMED_SO, "olmoe"),
     remedy="take a model of attention and dense blocks alone, or start grpo_fast.py",
 )
-def _layers(view: View, request: Request) -> bool:
+def _layers(view: LearnerView, request: Request) -> bool:
     return not _is_fast(request) and view.learner.strange_layers
 
 
@@ -257,7 +258,7 @@ def _layers(view: View, request: Request) -> bool:
     "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step in grpo_fast.py, "
     "after every rollout in grpo.py; the plan has another number of rollouts or steps, or moves it otherwise",
 )
-def _clock(view: View, request: Request) -> bool:
+def _clock(view: LearnerView, request: Request) -> bool:
     plan, args = request.plan, view.args
     return plan is not None and (
         plan.total_rollouts != args.num_training_steps

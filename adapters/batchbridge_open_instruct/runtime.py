@@ -10,14 +10,14 @@ from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, Request, proven
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Settable, split
+from batchbridge.kit.refusals import SettableFields, split
 from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
 from batchbridge_open_instruct.engine import ask, install, remove
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner, kind_of, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
-from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, SAID, View, script
+from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, SAID, LearnerView, script
 
 OFF = 1e30
 """A bound that is never reached: upstream has no word for a clip that is off."""
@@ -71,18 +71,18 @@ def _checkout() -> str:
 
 UNOBSERVED = ("mask_truncated_completions", "sequence_parallel")
 """Features that are refused in every mode: completions are not told apart."""
-SETTABLE: Settable = {
+SETTABLE: SettableFields = {
     "objective.surrogate": ("loss_fn", lambda value, spec: LOSSES[value or "ppo"]),
     "objective.clip_low": ("clip_lower", lambda value, spec: OFF if value is None else value),
     "objective.clip_high": ("clip_higher", lambda value, spec: OFF if value is None else value),
     "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
     "objective.kl_estimator": ("kl_estimator", lambda value, spec: KL_ESTIMATORS.index(value or "k3")),
 }
-"""The learner's arguments that the native loss reads; see `refusals.Settable`."""
+"""The learner's arguments that the native loss reads; see `refusals.SettableFields`."""
 
 
-def _view(trainer: Any) -> View:
-    return View(_own_args(trainer), trainer.streaming_config, learner_of(trainer))
+def _view(trainer: Any) -> LearnerView:
+    return LearnerView(_own_args(trainer), trainer.streaming_config, learner_of(trainer))
 
 
 def _own_args(trainer: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A row's tokens lie on S ranks, one piece each, and DeepSpeed's Ulysses exchanges them inside of attention alone. The
 log-probability at a place is that of the next token, and Open-Instruct looks for it in the rank's own piece: the first
-token of every piece but the first is nobody's target. So a piece is cut with one token more, which is a target and
+token of every piece but the first is not a target. So a piece is cut with one token more, which is a target and
 nothing else: the model sees the piece as it was.
 
 Open-Instruct multiplies the loss with the number of replicas, by which DeepSpeed were to average; with ZeRO-3, which it
@@ -27,7 +27,7 @@ from batchbridge.kit.workers import TrainedRow
 from batchbridge_open_instruct.learners import Learner
 
 
-class Sequences:
+class SequenceGroup:
     """The ranks of one run, S of which are a replica: they hold the same rows, each a piece of every one.
 
     place: of this rank's piece in a row. replica: this rank's; replicas: how many there are. ranks: all of them.
@@ -116,7 +116,7 @@ class _OfPieces:
 
 
 class _Logits:
-    """Logits every one of which predicts a token that is there: `forward_for_logprobs` leaves out the last, and shall
+    """Logits every one of which predicts a token that is there: `forward_for_logprobs` leaves out the last, and should
     not. No copy of them is made for that."""
 
     def __init__(self, values: Any) -> None:

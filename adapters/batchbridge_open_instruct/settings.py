@@ -66,7 +66,7 @@ def _changed(row: Key, default: object) -> tuple[Key, Key]:
 
 
 BOUND = (lambda bound: 0.0 if bound is None else canonical_bound(bound), native_bound)
-"""No command line says None, and to grpo.py a bound of 0 is no bound that is off."""
+"""No command line says None, and to grpo.py a bound of 0 is not a bound that is off."""
 
 GRPO_ROWS = (
     # what one key decides alone has its canonical field beside it, and the words for it
@@ -210,15 +210,15 @@ def rows_of(checkout: str) -> Mapping[str, Key]:
     return keys_of(PPO_ROWS if checkout in SCRIPTS[PPO] else GRPO_ROWS, checkout)
 
 
-class Taken(NamedTuple):
+class ParsedSetting(NamedTuple):
     """A setting as `runtime` looks at it: the name of its kind, which ends with ? where it may be None."""
 
     kind: str
 
 
-def settings_of(checkout: str) -> Mapping[str, Taken]:
+def settings_of(checkout: str) -> Mapping[str, ParsedSetting]:
     """Key to kind, of what the parser of one checkout takes: for `runtime`, whose code recorded runs are of."""
-    return {key: Taken(row.kind.name) for key, row in rows_of(checkout).items() if not row.fixed}
+    return {key: ParsedSetting(row.kind.name) for key, row in rows_of(checkout).items() if not row.fixed}
 
 
 def has_flag(checkout: str, key: str) -> bool:

@@ -1,7 +1,7 @@
 """The input of the optimizer in one learner: measured in every optimizer step, in every mode.
 
 Two places, neither of which knows a denominator of Open-Instruct's: the log-probabilities that the loss is made of (a
-hook on the tensor; a packed row is cut into its completions, and the rest of it shall have no gradient), and one small
+hook on the tensor; a packed row is cut into its completions, and the rest of it should have no gradient), and one small
 parameter (its own gradients of every micro-batch against what the optimizer finds).
 
 Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.forward_for_logprobs, mask_logprobs,
@@ -23,13 +23,13 @@ from batchbridge.kit.measuring import Measured, Rows, Tap, unpacked
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.workers import TrainedRow
-from batchbridge_open_instruct.feed import Piece
+from batchbridge_open_instruct.feed import PackedCompletion
 from batchbridge_open_instruct.learners import Learner
-from batchbridge_open_instruct.sequences import Sequences
+from batchbridge_open_instruct.sequences import SequenceGroup
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class OpenInstructStepInputs:
     """A micro-batch as it arrived: copies, since the loss may change what it is given.
 
     mask, advantages, sampled: (rows, tokens) of the log-probabilities, packed. places: (completions + 1, tokens), each
@@ -42,7 +42,9 @@ class Given:
     places: torch.Tensor
 
     @classmethod
-    def of(cls, batch: Any, index: int, rows: Sequence[Sequence[Piece]], place: int, width: int | None) -> Given:
+    def of(
+        cls, batch: Any, index: int, rows: Sequence[Sequence[PackedCompletion]], place: int, width: int | None
+    ) -> OpenInstructStepInputs:
         """The log-probability at a place is that of the next token: everything is shifted by one. width: of what a rank
         has of its rows, the piece at this `place`; None: whole rows."""
         start = place * (width or 0)
@@ -76,11 +78,11 @@ class Given:
         )
 
 
-class Watch:
+class OpenInstructStepProbe:
     """The measuring of one learner's optimizer steps. objective: what its loss computes. shared: gradients are averaged
     over all of its ranks."""
 
-    def __init__(self, learner: Learner, objective: Objective, *, shared: Sequences, patches: Patches) -> None:
+    def __init__(self, learner: Learner, objective: Objective, *, shared: SequenceGroup, patches: Patches) -> None:
         from open_instruct import grpo_utils, utils
 
         self._learner, self.shared, self._invalid = learner, shared, utils.INVALID_LOGPROB
@@ -88,7 +90,7 @@ class Watch:
         self.objective = dataclasses.replace(objective, kl_clamp=None)
         self._penalised = objective.kl_placement == "loss" and bool(objective.kl_coefficient)
         self._tap = self.tap()
-        self._given: list[Given] = []
+        self._given: list[OpenInstructStepInputs] = []
         self._old: list[torch.Tensor | None] = []
         self._reference: list[torch.Tensor] = []
         self._forwards = 0
@@ -112,11 +114,15 @@ class Watch:
 
     # ---- log-probabilities
 
-    def expect(self, batch: Any, micro_batches: Sequence[Sequence[Sequence[Piece]]], width: int | None) -> None:
+    def expect(
+        self, batch: Any, micro_batches: Sequence[Sequence[Sequence[PackedCompletion]]], width: int | None
+    ) -> None:
         """The announcement of the micro-batches from now on, pass by pass; those that fill no step are left out, as
-        upstream does. batch: of whole rows. width: see `Given.of`."""
+        upstream does. batch: of whole rows. width: see `OpenInstructStepInputs.of`."""
         place = self.shared.place
-        self._given = [Given.of(batch, index, rows, place, width) for index, rows in enumerate(micro_batches)]
+        self._given = [
+            OpenInstructStepInputs.of(batch, index, rows, place, width) for index, rows in enumerate(micro_batches)
+        ]
         self._old = [None] * len(self._given)
         self._reference, self._forwards = [], 0
         self.drop()
@@ -161,7 +167,11 @@ class Watch:
         self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
 
     def _rows(
-        self, given: Given, index: int, current: torch.Tensor, cut: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        given: OpenInstructStepInputs,
+        index: int,
+        current: torch.Tensor,
+        cut: Callable[[torch.Tensor], torch.Tensor],
     ) -> Rows:
         sampled = given.sampled.to(current.device).nan_to_num(nan=self._invalid)
         old = self._old[index]
@@ -237,7 +247,7 @@ class Watch:
     def _read_off(parts: Sequence[Sequence[TrainedRow]], seen: Sequence[Sequence[Measured]]) -> list[str]:
         objections = []
         for part, found in zip(parts, seen, strict=True):
-            for row, measured in zip(part, found, strict=False):  # the last is no completion
+            for row, measured in zip(part, found, strict=False):  # the last is not a completion
                 row.measured(measured)
             if found[-1].departure > found[-1].tolerance:
                 objections.append("tokens outside of every completion, which train nothing, got a gradient")

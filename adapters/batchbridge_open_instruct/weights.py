@@ -1,4 +1,7 @@
-"""The small trained weight whose gradient is looked at before the optimizer updates, by what trains the model."""
+"""The small trained weight whose gradient is looked at before the optimizer updates, by what trains the model.
+
+Its own file: it imports torch.distributed, which the learners do not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 
 
 class WholeWeight(ShardedWeight):
-    """A weight whose gradient somebody puts together, or that no rank shares."""
+    """A weight whose gradient someone puts together, or that no rank shares."""
 
     def __init__(
         self, name: str, parameter: torch.Tensor, whole: Callable[[torch.Tensor], torch.Tensor | None]

@@ -45,12 +45,12 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
     rows, written = rows_of(checkout), dict(values)
     correction = spec.objective.sampler_correction
     if CAP in rows:
-        said = {key: values.pop(key, 0.0) for key in RHO_KEYS}
+        settings = {key: values.pop(key, 0.0) for key in RHO_KEYS}
         values.pop("use_rho_correction", None)
-        cap = said.pop("rho_clamp_upper_bound")
+        cap = settings.pop("rho_clamp_upper_bound")
         if correction is not None:
             problems.fits(
-                cap > 0 and not any(said.values()), CORRECTION, f"open-instruct {checkout} has a cap only", (None,)
+                cap > 0 and not any(settings.values()), CORRECTION, f"open-instruct {checkout} has a cap only", (None,)
             )
             values[CAP] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
@@ -86,11 +86,11 @@ def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems)
 def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
     completions, parts = spec.completions_per_rollout, step.parts_per_rollout or 1
-    path, said = "optimizer_step.completions_per_step", step.completions_per_step
-    as_parts = max(round((completions or 0) / said), 1) if said else 1
+    path, settings = "optimizer_step.completions_per_step", step.completions_per_step
+    as_parts = max(round((completions or 0) / settings), 1) if settings else 1
     problems.need(
-        step.parts_per_rollout is not None or said == completions,
-        f"{path} = {said}: a step trains on a whole rollout ({completions} completions), or on a number of parts "
+        step.parts_per_rollout is not None or settings == completions,
+        f"{path} = {settings}: a step trains on a whole rollout ({completions} completions), or on a number of parts "
         "(num_mini_batches)",
         path,
         nearest=({path: None, "optimizer_step.parts_per_rollout": as_parts},),

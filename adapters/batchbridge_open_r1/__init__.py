@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 from batchbridge_trl import TELLS as TRL
 
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={
         r"\A(.*\n)?.*open_r1/grpo\.py$": 0.97,
         r"\A(.*\n)?.*open_r1/sft\.py$": 0.95,

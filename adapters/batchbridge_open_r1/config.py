@@ -2,8 +2,8 @@
 
 Open-R1 has no release; what a recipe means is decided by the TRL version that runs it, and that is this framework's
 version. Its own pin (trl 0.18.0) is older than what is read here: an unknown version fails closed, and under a known
-one the keys that TRL has dropped since are findings, as TrlParser refuses them. The batch rules are checked all the
-same. Where a recipe lies in a `recipes` folder, the world size comes from `recipes/accelerate_configs` beside it.
+one the keys that TRL has dropped since are findings, as TrlParser refuses them. The batch rules are checked anyway.
+Where a recipe lies in a `recipes` folder, the world size comes from `recipes/accelerate_configs` beside it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT, MAPPING, OPTIONAL_TEX
 from batchbridge_open_r1 import TELLS
 from batchbridge_trl import settings as trl
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.tables import Group
+from batchbridge_trl.tables import SettingGroup
 
-OWN = Group(
+OWN = SettingGroup(
     "open_r1.configs at 8d139cb and 078c5e1, and the keys of its published recipes",
     (
         Key("benchmarks", TEXTS, None),
@@ -62,7 +62,7 @@ class OpenR1Adapter(TrlAdapter):
 
     framework: ClassVar[str] = "open_r1"
     tells = TELLS
-    groups: ClassVar[tuple[Group, ...]] = (
+    groups: ClassVar[tuple[SettingGroup, ...]] = (
         OWN,
         *trl.TRAINER_GROUPS,
         trl.SCRIPT_ARGUMENTS,

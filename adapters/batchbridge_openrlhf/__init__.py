@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
 TRAINER = r"(^|[./])train_ppo_ray(\.py)?$"
 """The pattern of a word that names the trainer in a command: a module or a file."""
@@ -56,7 +56,7 @@ GROUPS = {
     """,
 }
 """Groups of options with the options, or groups, in them. Source: openrlhf 0.10.2 to 0.11.2 cli/train_ppo_ray.py."""
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={TRAINER: 1.0, OTHER_PROGRAM: 0.9},
     unknown_program=0.0,
     own=dict.fromkeys(

@@ -8,15 +8,15 @@ from typing import Any
 from batchbridge import CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow
-from batchbridge_openrlhf.engine import EngineLayer, install, remove
-from batchbridge_openrlhf.observe import Observer
+from batchbridge_openrlhf.engine import OpenRlhfEngineLayer, install, remove
+from batchbridge_openrlhf.observe import OpenRlhfObserver
 from batchbridge_openrlhf.turns import IDENTITY
 from batchbridge_openrlhf.weights import BORN, NAME, UNKNOWN, against, announce, born, everywhere, settle
 
 # ---- where prompts are drawn
 
 
-class Numbering(Observer):
+class GeneratedNumbering(OpenRlhfObserver):
     """The patches of one `GenerateSamplesActor`: completions are told apart, and keep their version.
 
     rollout: the number of the next one. One generation may be trained in several rollouts, and one rollout have
@@ -53,7 +53,7 @@ def in_generator(actor: Any, rollout: int) -> None:
     """The numbering of rollouts from `rollout` on, inside a `GenerateSamplesActor`."""
     out(actor)
     patches = actor.batchbridge_patches = Patches()
-    Numbering(actor, rollout, patches)
+    GeneratedNumbering(actor, rollout, patches)
 
 
 def out(actor: Any) -> None:
@@ -66,7 +66,7 @@ def out(actor: Any) -> None:
 # ---- where completions are trained
 
 
-class AheadLayer(EngineLayer):
+class OpenRlhfAheadLayer(OpenRlhfEngineLayer):
     """The patches of one `ActorPPOTrainer` that trains on what was generated before.
 
     Of rank 0 alone engines hear which weights come; every rank knows which were sent, since each takes part in a
@@ -109,7 +109,7 @@ class AheadLayer(EngineLayer):
     def _hold(self) -> None:
         """Refusal (`CannotAttach`), on every rank, of a completion whose version is not believed. Collective."""
         found = [(None, why) for item in self._buffer.items if (why := self._against(item)) is not None]
-        for _, why in self._rings.said(found):
+        for _, why in self._rings.rows_and_objections(found):
             raise CannotAttach({NAME: why})
 
     def _against(self, item: Any) -> str | None:
@@ -154,7 +154,7 @@ def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
     if orders is None:
         remove(worker.trainer)
         return None
-    return install(worker.trainer, orders, AheadLayer)
+    return install(worker.trainer, orders, OpenRlhfAheadLayer)
 
 
 def steps_of(worker: Any) -> int:

@@ -6,6 +6,8 @@ say which are which. A fingerprint of all is taken where the answer arrives, and
 replay buffer of the process that trains it, past everything that makes experiences, batches and padding.
 
 Source: openrlhf 0.10.4 to 0.11.2 utils/agent.py, SamplesGenerator._process_response_into_experience.
+
+Its own file: four modules use it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge_openrlhf.images import Shown, fingerprint, shown
+from batchbridge_openrlhf.images import ImageTensors, fingerprint, shown
 
 ANSWERED = "batchbridge_answered"
 """Key of an experience's `info`: the fingerprint of its answer."""
@@ -54,5 +56,5 @@ def is_as_answered(item: Any) -> bool:
     return int(said) == _fingerprint(ids.numpy().tobytes(), mask.numpy().tobytes(), shown(item))
 
 
-def _fingerprint(ids: bytes, mask: bytes, images: Shown) -> int:
+def _fingerprint(ids: bytes, mask: bytes, images: ImageTensors) -> int:
     return fingerprint(images, zlib.crc32(mask, zlib.crc32(ids)))

@@ -32,7 +32,7 @@ def is_whole(trainer: object) -> bool:
 
 
 def runtime_of(trainer: Any, request: Request) -> Runtime:
-    """The runtime that attaches to a trainer. Raises `CannotAttach` for one half of an asynchronous trainer that shall
+    """The runtime that attaches to a trainer. Raises `CannotAttach` for one half of an asynchronous trainer that should
     be observed: no part of it knows which weights the engines had."""
     if is_whole(trainer):
         return RUNTIME
@@ -76,11 +76,11 @@ def _parts(actor: Any) -> tuple[list[Any], list[Any]]:
     return list(actor.actor_model_group._actor_handlers), list(actor.vllm_engines or ())
 
 
-class Observer:
+class OpenRlhfAsyncObserver:
     """The patches of one `PPOTrainerAsync`."""
 
     def __init__(self, trainer: Any, request: Request, version: str, patches: Patches) -> None:
-        # What a specification asks for is no plan of what timing decides.
+        # What a specification asks for is not a plan of what timing decides.
         self._orders = dataclasses.replace(orders_of(request, version), planned=False)
         self._generator, self._native = trainer.generator_actor, trainer.trainer_actor
         self._workers, self._engines = _asked(self._native, _parts)
@@ -134,7 +134,7 @@ class _Starting:
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
-    return Patched(detach=Observer(trainer, request, version, patches).detach)
+    return Patched(detach=OpenRlhfAsyncObserver(trainer, request, version, patches).detach)
 
 
 RUNTIME = dataclasses.replace(

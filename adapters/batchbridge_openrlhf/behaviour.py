@@ -14,14 +14,14 @@ from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeStep
 from batchbridge.kit.native_steps import dealt_steps
 from batchbridge.kit.records import dataclass
-from batchbridge_openrlhf.facts import Facts
+from batchbridge_openrlhf.facts import OpenRlhfFacts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.rules import defects
 from batchbridge_openrlhf.settings import holds
 
 
 @dataclass(frozen=True)
-class Denominator:
+class OpenRlhfDenominator:
     """The denominator of the policy loss: `scope`, the `formula` of one token's weight in an optimizer step, by
     versions, kind of batch and average.
 
@@ -44,20 +44,20 @@ _MIDDLE = "openrlhf 0.10.3 get_loss_batch_info, aggregate_loss"
 _NEW = "openrlhf 0.10.4 to 0.11.2 iter_grad_accum_global_norm, aggregate_loss"
 _NEW_DYNAMIC = "openrlhf 0.10.3 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch, aggregate_loss"
 DENOMINATORS = (
-    Denominator("<0.10.3", False, False, "micro_batch", "1 / (W k T_m)", _OLD),
-    Denominator("<0.10.3", False, True, "optimizer_step", "1 / (W k b_m L)", _OLD),
-    Denominator("<0.10.3", True, False, "micro_batch", "b_m / (W b T_m)", _OLD_DYNAMIC),
-    Denominator("<0.10.3", True, True, "optimizer_step", "1 / (W b L)", _OLD_DYNAMIC),
-    Denominator(">=0.10.3,<0.10.4", False, False, "micro_batch", "1 / (k T_w)", _MIDDLE),
-    Denominator(">=0.10.3,<0.10.4", False, True, "micro_batch", "1 / (k B_w L)", _MIDDLE),
-    Denominator(">=0.10.4", False, False, "optimizer_step", "1 / T", _NEW),
-    Denominator(">=0.10.4", False, True, "optimizer_step", "1 / (B L)", _NEW),
-    Denominator(">=0.10.3", True, False, "optimizer_step", "1 / T", _NEW_DYNAMIC),
-    Denominator(">=0.10.3", True, True, "optimizer_step", "1 / (B L)", _NEW_DYNAMIC),
+    OpenRlhfDenominator("<0.10.3", False, False, "micro_batch", "1 / (W k T_m)", _OLD),
+    OpenRlhfDenominator("<0.10.3", False, True, "optimizer_step", "1 / (W k b_m L)", _OLD),
+    OpenRlhfDenominator("<0.10.3", True, False, "micro_batch", "b_m / (W b T_m)", _OLD_DYNAMIC),
+    OpenRlhfDenominator("<0.10.3", True, True, "optimizer_step", "1 / (W b L)", _OLD_DYNAMIC),
+    OpenRlhfDenominator(">=0.10.3,<0.10.4", False, False, "micro_batch", "1 / (k T_w)", _MIDDLE),
+    OpenRlhfDenominator(">=0.10.3,<0.10.4", False, True, "micro_batch", "1 / (k B_w L)", _MIDDLE),
+    OpenRlhfDenominator(">=0.10.4", False, False, "optimizer_step", "1 / T", _NEW),
+    OpenRlhfDenominator(">=0.10.4", False, True, "optimizer_step", "1 / (B L)", _NEW),
+    OpenRlhfDenominator(">=0.10.3", True, False, "optimizer_step", "1 / T", _NEW_DYNAMIC),
+    OpenRlhfDenominator(">=0.10.3", True, True, "optimizer_step", "1 / (B L)", _NEW_DYNAMIC),
 )
 
 
-def behaviour(facts: Facts) -> Behaviour | None:
+def behaviour(facts: OpenRlhfFacts) -> Behaviour | None:
     """The behaviour of OpenRLHF with these options; None where a size is below 1."""
     if not facts.sizes.positive:
         return None
@@ -105,7 +105,7 @@ def native_steps(
 
     Raises `ValueError` naming all that is left open.
     """
-    facts: Facts | None = getattr(reading, "run", None)
+    facts: OpenRlhfFacts | None = getattr(reading, "run", None)
     if facts is None or not facts.decided or not facts.sizes.positive or inexpressible(facts.settings):
         raise ValueError("the options give no run: see the findings")
     s = facts.sizes
@@ -118,7 +118,7 @@ def native_steps(
     return _steps(facts, prompts, response_tokens)
 
 
-def _steps(facts: Facts, prompts: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+def _steps(facts: OpenRlhfFacts, prompts: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
     """One step per pass: everything at once, on replica 0."""
     s = facts.sizes
     by_sequence = sequence_mean(facts.settings, s.version)
@@ -135,7 +135,7 @@ def _steps(facts: Facts, prompts: int, tokens: Mapping[tuple[int, int], int]) ->
     return dealt_steps(episodes, tokens, group=s.group, passes=s.passes, deal=lambda rows: [[(0, rows)]], weight=weight)
 
 
-def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
+def _open(facts: OpenRlhfFacts, prompts: int | None = None) -> Iterator[str]:
     """Questions that the options do not decide. `prompts` of an episode, where they are known."""
     s = facts.sizes
     one_step = prompts is not None and prompts <= s.prompts_per_rollout and prompts * s.group == s.train
@@ -161,5 +161,5 @@ def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
         yield f"which prompts an episode has: {facts.name('data.prompt_probs')} mixes datasets"
 
 
-def _shuffled(facts: Facts) -> bool:
+def _shuffled(facts: OpenRlhfFacts) -> bool:
     return shuffles(facts.settings, facts.version)

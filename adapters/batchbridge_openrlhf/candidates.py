@@ -19,12 +19,12 @@ from batchbridge.kit import CandidatePlan, Request, RolloutPlan
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.workers import Orders
 from batchbridge_openrlhf.answers import mark, prompt_tokens
-from batchbridge_openrlhf.driver import Driver, require_group
-from batchbridge_openrlhf.observe import Telling
+from batchbridge_openrlhf.driver import OpenRlhfDriver, require_group
+from batchbridge_openrlhf.observe import MarkedAnswers
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
-class CandidateDriver(Driver):
+class CandidateDriver(OpenRlhfDriver):
     """The patches of one `PPOTrainer`; the number of the next candidate."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
@@ -67,7 +67,7 @@ class CandidateDriver(Driver):
 
 
 class _Filling:
-    """One rollout while it is filled: what OpenRLHF's generation sees in the place of its generator.
+    """One rollout while it is filled: what OpenRLHF's generation sees in place of its generator.
 
     arrived: candidate number to its completions, each with the number of its prompt's tokens.
     """
@@ -88,7 +88,7 @@ class _Filling:
         filter keeps."""
         import ray
 
-        native = rebound(type(self._generator)._generate_vllm, ray=Telling(ray, self._asked))
+        native = rebound(type(self._generator)._generate_vllm, ray=MarkedAnswers(ray, self._asked))
         places = len(self._planned.prompts)
         accepted = native(self, self._offered(), places, dynamic_filtering=True, **options)[0]
         for number, group in self.arrived.items():

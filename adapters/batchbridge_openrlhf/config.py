@@ -13,17 +13,17 @@ from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, st
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import TELLS
 from batchbridge_openrlhf import settings as tables
-from batchbridge_openrlhf.facts import Facts
-from batchbridge_openrlhf.given import Running, given_of, names_in, other_program, wrong_value
+from batchbridge_openrlhf.facts import OpenRlhfFacts
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import sizes_of
-from batchbridge_openrlhf.values import WrongValue, convert, shown
+from batchbridge_openrlhf.user_options import RunningArguments, names_in, other_program, user_options, wrong_value
+from batchbridge_openrlhf.values import WrongOptionValue, convert, shown
 
 
 class OpenRlhfAdapter(PackagedAdapter):
@@ -61,7 +61,7 @@ class OpenRlhfAdapter(PackagedAdapter):
 
     def is_configuration(self, native: object) -> bool:
         """A trainer's own arguments."""
-        return isinstance(native, Running)
+        return isinstance(native, RunningArguments)
 
     def fitting(self, source: Source) -> Sequence[str]:
         """The releases that know every option of `source`."""
@@ -78,7 +78,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         """The reading of OpenRLHF's options, for `PackagedAdapter.read`. Text converts as argparse converts it; see
         `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
-        given = given_of(source, options)
+        given = user_options(source, options)
         if given is None:
             return self.unread(version, [*found, _no_command(source.argv)], context)
         idle = {name for name, option in options.items() if is_idle(option.identity)}
@@ -100,7 +100,7 @@ class OpenRlhfAdapter(PackagedAdapter):
             places[option.identity] = place
             try:
                 settings[option.identity] = convert(option, value)
-            except WrongValue as wrong:
+            except WrongOptionValue as wrong:
                 message = wrong_value(name, place.value, wrong)
                 found.append(_finding("BB-ORL-004", message, place, native=wrong.native, phase=wrong.phase))
                 if wrong.phase != "config":
@@ -113,7 +113,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         facts = None
         if sizes is not None:
             prompts, whole = context.dataset_size, given.whole
-            facts = Facts(settings, sizes, prompts, version, names, whole, frozenset(places), decided)
+            facts = OpenRlhfFacts(settings, sizes, prompts, version, names, whole, frozenset(places), decided)
             found += [*_world_notes(facts, places), *_inexpressible(facts, places)] if decided else []
         reading = dataclasses.replace(
             self.unread(version, found, context),
@@ -125,7 +125,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         told = meaning(settings, facts.sizes) if decided else None
         if told is not None:
             if source.native is not None:
-                told["order.seed"] = Told(settings["train.seed"], "train.seed", ORDERED)
+                told["order.seed"] = FieldValue(settings["train.seed"], "train.seed", ORDERED)
             spec = spec_of(told)
             # What is at the schema's default, openrlhf has nothing to say about.
             origins = {path: _origin(path, told[path], facts, places, source) for path in spec.values if path in told}
@@ -222,7 +222,7 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
     return _finding("BB-ORL-003", message, place, fixes, UNRECOGNIZED)
 
 
-def _world_notes(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]:
+def _world_notes(facts: OpenRlhfFacts, places: Mapping[str, Where]) -> Iterator[Finding]:
     sizes, names = facts.sizes, facts.names
     said = tuple(places[key] for key in (tables.NODES, tables.DEVICES) if key in places)
     configured = sizes.nodes * sizes.devices_per_node
@@ -234,14 +234,16 @@ def _world_notes(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]
         yield Finding("BB-ORL-007", "note", "config", message, said)
 
 
-def _inexpressible(facts: Facts, places: Mapping[str, Where]) -> Iterator[Finding]:
+def _inexpressible(facts: OpenRlhfFacts, places: Mapping[str, Where]) -> Iterator[Finding]:
     for identity, why in inexpressible(facts.settings).items():
         place = places.get(identity) or Where(facts.name(identity), shown(facts[identity]))
         message = f"{why}: the schema has no word for it, and says nothing rather than something else"
         yield Finding("BB-ORL-009", "warning", "config", message, where=(place,), undecided=True)
 
 
-def _origin(path: str, entry: Told, facts: Facts, places: Mapping[str, Where], source: Source) -> Provenance:
+def _origin(
+    path: str, entry: FieldValue, facts: OpenRlhfFacts, places: Mapping[str, Where], source: Source
+) -> Provenance:
     names, version = facts.names, facts.version
     others = tuple(names.get(key, key) for key in entry.others)
     if path == "topology.world_size" and facts.sizes.asked:

@@ -1,7 +1,9 @@
 """Orders of the critic's training processes: optimizer steps of their own, by what the run's specification says.
 
 The critic is another model, with a replay buffer, an optimizer and a schedule of its own; its layer is
-`critic_engine.CriticLayer`. Source: openrlhf 0.11.2 ppo_critic.CriticModelActor.
+`critic_engine.OpenRlhfCriticLayer`. Source: openrlhf 0.11.2 ppo_critic.CriticModelActor.
+
+Its own file: the driver imports it only where a critic is trained.
 """
 
 from __future__ import annotations
@@ -41,6 +43,6 @@ def in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
     if orders is None:
         remove(worker.trainer)
         return None
-    from batchbridge_openrlhf.critic_engine import CriticLayer
+    from batchbridge_openrlhf.critic_engine import OpenRlhfCriticLayer
 
-    return install(worker.trainer, orders, CriticLayer)
+    return install(worker.trainer, orders, OpenRlhfCriticLayer)

@@ -2,8 +2,8 @@
 against it, as the policy's are.
 
 OpenRLHF's critic is another model with a replay buffer, an optimizer and a schedule of its own, trained by the same
-loop. So `EngineLayer` is used as it is, over the critic's own steps (`critics_spec`); what differs is what is measured:
-the gradient at the values, of half the squared error that is clipped (`ValueTap`).
+loop. So `OpenRlhfEngineLayer` is used as it is, over the critic's own steps (`critics_spec`); what differs is what is
+measured: the gradient at the values, of half the squared error that is clipped (`OpenRlhfValueTap`).
 
 Source: openrlhf 0.11.2 ppo_critic.CriticPPOTrainer, loss.ValueLoss, model._get_critic_model.
 """
@@ -20,10 +20,10 @@ import torch
 from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.patches import Patches
-from batchbridge_openrlhf.engine import VALUE_CLIP, EngineLayer
-from batchbridge_openrlhf.probe import Probe
+from batchbridge_openrlhf.engine import VALUE_CLIP, OpenRlhfEngineLayer
+from batchbridge_openrlhf.probe import OpenRlhfLossProbe
 from batchbridge_openrlhf.turns import facts_of
-from batchbridge_openrlhf.watching import Given, Watch
+from batchbridge_openrlhf.watching import OpenRlhfStepInputs, OpenRlhfStepProbe
 
 _EDGE = 1e-4
 """Relative distance of a value from its clipping bound, or of its two squared errors from each other, within which
@@ -58,8 +58,8 @@ def value_losses(
     return losses
 
 
-class ValueTap(Tap):
-    """A `Tap` on values: rows have returns in the place of advantages, and old values in that of log-probabilities."""
+class OpenRlhfValueTap(Tap):
+    """A `Tap` on values: rows have returns in place of advantages, and old values in that of log-probabilities."""
 
     def __init__(self, spec: Spec, clip: float | None) -> None:
         super().__init__(spec.objective, surrogate=value_losses(clip))
@@ -77,7 +77,7 @@ class ValueTap(Tap):
         return (bound | even) & mask.bool()
 
 
-class ValueWatch(Watch):
+class OpenRlhfCriticStepProbe(OpenRlhfStepProbe):
     """The measurement of one critic's steps."""
 
     who = "critic"
@@ -93,13 +93,13 @@ class ValueWatch(Watch):
 
     def tap(self) -> Tap:
         """A new measurement of micro-batches."""
-        return ValueTap(self._spec, self._clip)
+        return OpenRlhfValueTap(self._spec, self._clip)
 
-    def given(self, items: Sequence[Any]) -> Given:
+    def inputs_of(self, items: Sequence[Any]) -> OpenRlhfStepInputs:
         """Returns and old values of experiences of one completion each."""
-        return Given.of(items, advantages="returns", old="values", sampled=None, reference=None)
+        return OpenRlhfStepInputs.of(items, advantages="returns", old="values", sampled=None, reference=None)
 
-    def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
+    def rows(self, given: OpenRlhfStepInputs, logprobs: torch.Tensor) -> Rows:
         """The rows of a micro-batch with these values, and what they are meant to train."""
         here = logprobs.device
         return Rows(mask=given.mask.to(here), advantages=given.advantages.to(here), old=given.old.to(here))
@@ -113,8 +113,8 @@ class ValueWatch(Watch):
         return (seen, *others)
 
 
-class CriticLayer(EngineLayer):
-    """The patches of one `CriticPPOTrainer`; its orders have `critics_spec` in the place of the run's."""
+class OpenRlhfCriticLayer(OpenRlhfEngineLayer):
+    """The patches of one `CriticPPOTrainer`; its orders have `critics_spec` in place of the run's."""
 
     @staticmethod
     def parts(trainer: Any) -> tuple[Any, Any, Any, Any]:
@@ -139,20 +139,20 @@ class CriticLayer(EngineLayer):
         """The number that `backward` divides a loss by, where it is patched."""
         return 1
 
-    def _watching(self) -> Watch:
+    def _watching(self) -> OpenRlhfStepProbe:
         # In observe and verify nothing is set, and the loss has its own.
         clip = self._orders.settings.get(VALUE_CLIP, self._loss.clip_eps)
-        return ValueWatch(self._trainer, self._orders.trained, self._patches, clip)
+        return OpenRlhfCriticStepProbe(self._trainer, self._orders.trained, self._patches, clip)
 
-    def _probing(self) -> Probe:
-        return CriticProbe(self._trainer, self._watch)
+    def _probing(self) -> OpenRlhfLossProbe:
+        return OpenRlhfCriticProbe(self._trainer, self._watch)
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super()._update(*arguments, **options)
         except BatchDrift as drift:
-            told = drift.detail.replace("log-probabilities", "values")
-            raise BatchDrift(drift.step, drift.aspect, f"the critic: {told}") from None
+            values = drift.detail.replace("log-probabilities", "values")
+            raise BatchDrift(drift.step, drift.aspect, f"the critic: {values}") from None
 
     @staticmethod
     def _told(item: Any, prompt_tokens: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class CriticLayer(EngineLayer):
         return {name: 0.0 if math.isnan(value) else value for name, value in status.items()}
 
 
-class CriticProbe(Probe):
+class OpenRlhfCriticProbe(OpenRlhfLossProbe):
     """The probe of a critic's `training_step`, on made-up values."""
 
     model = "critic"

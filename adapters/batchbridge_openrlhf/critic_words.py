@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.settings import defaults_of, holds
-from batchbridge_openrlhf.sizes import Sizes
+from batchbridge_openrlhf.sizes import OpenRlhfSizes
 
 KEPT = "critic: the policy trains on rollouts of the warm-up later"
 """The word for OpenRLHF's use of rollouts on which the policy has not trained; the schema has no word for it. Source:
@@ -31,7 +31,7 @@ OPTIONS = {
 """Canonical field -> the option that says it alone, in all releases."""
 
 
-def told_of_critic(settings: Mapping[str, Any], sizes: Sizes, *, shuffled: bool) -> dict[str, Told]:
+def told_of_critic(settings: Mapping[str, Any], sizes: OpenRlhfSizes, *, shuffled: bool) -> dict[str, FieldValue]:
     """Canonical field -> what the options say of the critic; empty without one.
 
     shuffled: whether each pass permutes its rollout's completions.
@@ -40,21 +40,21 @@ def told_of_critic(settings: Mapping[str, Any], sizes: Sizes, *, shuffled: bool)
         return {}
     rate, norm = _carried(settings.get("critic.optim"), sizes.version)
     same = "as the policy's: openrlhf has no option of the critic's for it"
-    told = {
-        "critic.completions_per_step": Told(sizes.train, names.TRAIN, same),
-        "critic.passes_per_rollout": Told(sizes.passes, names.PASSES, same),
-        "critic.rollout_shuffle": Told("completions" if shuffled else "none", None, same),
-        "critic.aggregation": Told("token_mean", None, "openrlhf averages the value loss over tokens"),
-        **{path: Told(settings[key], key) for path, key in OPTIONS.items()},
-        "critic.learning_rate": Told(settings[rate], rate),
-        "critic.max_gradient_norm": Told(settings[norm], norm),
+    values = {
+        "critic.completions_per_step": FieldValue(sizes.train, names.TRAIN, same),
+        "critic.passes_per_rollout": FieldValue(sizes.passes, names.PASSES, same),
+        "critic.rollout_shuffle": FieldValue("completions" if shuffled else "none", None, same),
+        "critic.aggregation": FieldValue("token_mean", None, "openrlhf averages the value loss over tokens"),
+        **{path: FieldValue(settings[key], key) for path, key in OPTIONS.items()},
+        "critic.learning_rate": FieldValue(settings[rate], rate),
+        "critic.max_gradient_norm": FieldValue(settings[norm], norm),
     }
     if settings[names.FREEZING] >= 0:
-        told["critic.warmup_rollouts"] = Told(
+        values["critic.warmup_rollouts"] = FieldValue(
             settings[names.FREEZING] + 1, names.FREEZING, "the policy trains from the next one on"
         )
-        told["open_terms"] = Told((KEPT,), names.FREEZING)
-    return told
+        values["open_terms"] = FieldValue((KEPT,), names.FREEZING)
+    return values
 
 
 def write_critic(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:

@@ -1,6 +1,8 @@
 """The options that OpenRLHF's own parser declares, against those of the newest table.
 
 `declared.json` beside this file records them; tests/upstream/record.py writes it. Nothing is imported.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
 """
 
 from __future__ import annotations

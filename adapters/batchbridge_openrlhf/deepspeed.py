@@ -36,10 +36,10 @@ REQUIRED: Mapping[str, str] = {
 }
 """OpenRLHF's release to the DeepSpeed that it and the following ones require. Source: their requirements.txt, `==`."""
 
-Applied = Literal["all", "last", "mixed", "raises"]
+AppliedNormaliser = Literal["all", "last", "mixed", "raises"]
 """The gradients that an update applies: of all micro-batches of its step; of the last one; of all but the first, and
 those of earlier steps again; or none, since the second `backward` of a step raises TypeError."""
-KEPT: tuple[tuple[bool, str, Applied], ...] = (
+KEPT: tuple[tuple[bool, str, AppliedNormaliser], ...] = (
     # the optimizer's state on the CPU, DeepSpeed's versions, what is applied
     (False, "<0.17.6", "all"),
     (False, ">=0.17.6,<0.18.3", "raises"),
@@ -57,7 +57,7 @@ def required(version: str) -> str:
     return [deepspeed for first, deepspeed in REQUIRED.items() if holds(f">={first}", version)][-1]
 
 
-def applied(deepspeed: str, *, stage: int, offload: bool, float32_accumulation: bool) -> Applied | None:
+def applied(deepspeed: str, *, stage: int, offload: bool, float32_accumulation: bool) -> AppliedNormaliser | None:
     """The treatment of a step's gradients where every `backward` counts as its last; None: not known.
 
     stage: of ZeRO. offload: the optimizer's state lies on the CPU. float32_accumulation: bf16 gradients are added up in

@@ -28,7 +28,7 @@ from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
-class Driver:
+class OpenRlhfDriver:
     """The patches of one `PPOTrainer`."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
@@ -46,7 +46,7 @@ class Driver:
         self._native_make = self._maker.make_experience
         self._native_advantages = self._maker.compute_advantages_and_returns
         order, resume = "order and membership of the plan", "exact resume"
-        place = Place(self)
+        place = OpenRlhfPlanPositionLoader(self)
         rows: list[tuple[Any, str, Any, str, str]] = [
             (trainer, "max_steps", orders.ticks, f"{orders.ticks} ticks", "clock of the spec"),
             (trainer, "prompts_dataloader", place, "the place in the plan", resume),
@@ -236,7 +236,7 @@ class Driver:
         return list(self._native_make([*samples, *fillers])[: len(samples)])
 
     def _advantages(self, experiences: list[Any]) -> list[Any]:
-        """The rule's advantages in the place of upstream's: one number per completion."""
+        """The rule's advantages in place of upstream's: one number per completion."""
         import torch
 
         made: list[Any] = self._native_advantages(experiences)
@@ -302,7 +302,7 @@ class Driver:
 
 
 STATE = "batchbridge"
-"""Key of what a checkpoint has in the place of the prompt loader's state."""
+"""Key of what a checkpoint has in place of the prompt loader's state."""
 PARTITIONED = (
     "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to load "
     "it on another number of them; the weights without the optimizer go on in a new run"
@@ -324,7 +324,7 @@ def ranks_of(checkpoints: Path) -> int | None:
 
 
 def check_ranks(trainer: Any) -> None:
-    """Refusal (`CannotAttach`) of a run that shall continue what another number of training processes left: DeepSpeed
+    """Refusal (`CannotAttach`) of a run that should continue what another number of training processes left: DeepSpeed
     would end it only after all models are there."""
     if not trainer.args.ckpt.load_enable:
         return
@@ -346,10 +346,10 @@ def require_group(planned: RolloutPlan, prompt: int, completions: int) -> None:
         )
 
 
-class Place:
+class OpenRlhfPlanPositionLoader:
     """A stand-in for the prompt loader: its length and, for checkpoints, the place in the plan."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: OpenRlhfDriver) -> None:
         self._driver = driver
 
     def __len__(self) -> int:
@@ -364,19 +364,19 @@ class Place:
         self._driver.continue_from(state)
 
 
-Trained = tuple[Any, Orders, Callable[[Any, Any], Receipt | None]]
+TrainedRollout = tuple[Any, Orders, Callable[[Any, Any], Receipt | None]]
 """A group of processes whose model is trained, their orders, and what gives them those."""
 
 
-def trained(trainer: Any, orders: Orders) -> list[Trained]:
+def trained(trainer: Any, orders: Orders) -> list[TrainedRollout]:
     """The policy's processes, and those of a critic."""
-    groups: list[Trained] = [(trainer.actor_model_group, orders, in_worker)]
+    groups: list[TrainedRollout] = [(trainer.actor_model_group, orders, in_worker)]
     if trainer.critic_model_group is not None:
         groups.append((trainer.critic_model_group, critics_orders(orders), in_critic))
     return groups
 
 
-def install_in(groups: Sequence[Trained], *, undo: bool = False) -> list[Receipt]:
+def install_in(groups: Sequence[TrainedRollout], *, undo: bool = False) -> list[Receipt]:
     """Orders for all processes of `groups`, or their end. The receipts of the first group."""
     made = [install_everywhere(group._actor_handlers, None if undo else told, take) for group, told, take in groups]
     return made[0]

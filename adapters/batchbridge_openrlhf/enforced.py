@@ -1,10 +1,13 @@
-"""The canonical fields that a wrapped run of OpenRLHF brings about, whatever its options say."""
+"""The canonical fields that a wrapped run of OpenRLHF brings about, whatever its options say.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import PLANNED_FIELDS, Promises, also_off, given, one_of
+from batchbridge.kit.enforced_fields import PLANNED_FIELDS, EnforceableValues, also_off, given, one_of
 
-ENFORCED: Promises = {
+ENFORCED: EnforceableValues = {
     **{path: promise for path, promise in PLANNED_FIELDS.items() if path != "objective.old_logprobs"},
     "optimizer_step.step_may_span": one_of("none"),
     "order.last_rollout": one_of("drop", "short"),

@@ -28,12 +28,22 @@ from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow
 from batchbridge_openrlhf.answers import ANSWERED, is_as_answered
 from batchbridge_openrlhf.images import hold_all_or_none, shown
 from batchbridge_openrlhf.proven import CODE
-from batchbridge_openrlhf.rings import Rings, hold_cutting, hold_gathering
-from batchbridge_openrlhf.turns import IDENTITY, NO_FACTS, NO_TOKEN, NOBODY, Beside, Held, Step, Turn, facts_of
+from batchbridge_openrlhf.rings import RankRings, hold_cutting, hold_gathering
+from batchbridge_openrlhf.turns import (
+    IDENTITY,
+    NO_FACTS,
+    NO_TOKEN,
+    NOBODY,
+    AppliedStep,
+    ExperienceCompanions,
+    PlannedStep,
+    ReplayedCompletion,
+    facts_of,
+)
 
 if TYPE_CHECKING:
-    from batchbridge_openrlhf.probe import Probe
-    from batchbridge_openrlhf.watching import Watch
+    from batchbridge_openrlhf.probe import OpenRlhfLossProbe
+    from batchbridge_openrlhf.watching import OpenRlhfStepProbe
 
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
@@ -41,7 +51,7 @@ VALUE_CLIP = "loss.clip_eps"
 """A setting of a critic's loss."""
 
 
-def install(trainer: Any, orders: Orders, kind: type[EngineLayer] | None = None) -> Receipt:
+def install(trainer: Any, orders: Orders, kind: type[OpenRlhfEngineLayer] | None = None) -> Receipt:
     """Patches an `ActorPPOTrainer` and probes its loss; replaces what an earlier call installed. Raises `CannotAttach`;
     the trainer is then unpatched.
 
@@ -50,7 +60,7 @@ def install(trainer: Any, orders: Orders, kind: type[EngineLayer] | None = None)
     import torch
 
     remove(trainer)
-    kind = kind or EngineLayer
+    kind = kind or OpenRlhfEngineLayer
     engine, buffer, loss, _ = kind.parts(trainer)
     orders = orders.here(proven.require(CODE, orders.allow, trainer, engine, buffer, loss))
     patches = Patches()
@@ -77,26 +87,30 @@ def remove(trainer: Any) -> None:
             layer.close()
 
 
-class EngineLayer:
+class OpenRlhfEngineLayer:
     """The patches of one `ActorPPOTrainer`.
 
     `Orders.settings` are attributes of its loss (`loss.clip_eps_low`) and of its arguments (`actor.entropy_coef`).
     """
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
-        self._rings = Rings.of(trainer)
+        self._rings = RankRings.of(trainer)
         if not self._rings.speaks:
             orders = dataclasses.replace(orders, ledger=None, report=False)
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self._engine, self._buffer, self._loss, self._schedule = self.parts(trainer)
         self._recorder = Recorder(
-            "openrlhf", orders, rank=self._rings.mine, world_size=self._rings.count, gather=self._rings.said
+            "openrlhf",
+            orders,
+            rank=self._rings.mine,
+            world_size=self._rings.count,
+            gather=self._rings.rows_and_objections,
         )
         self._plan = self._recorder.plan
-        self._turns: deque[Turn] = deque()
+        self._turns: deque[PlannedStep] = deque()
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
-        self._looked_at: Step | None = None
+        self._looked_at: AppliedStep | None = None
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
@@ -112,29 +126,29 @@ class EngineLayer:
         """The trainer's DeepSpeed engine, replay buffer, loss and schedule of the learning rate."""
         return trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn, trainer.actor_scheduler
 
-    def _watching(self) -> Watch:
-        from batchbridge_openrlhf.watching import Watch
+    def _watching(self) -> OpenRlhfStepProbe:
+        from batchbridge_openrlhf.watching import OpenRlhfStepProbe
 
-        return Watch(self._trainer, self._orders.trained, self._patches)
+        return OpenRlhfStepProbe(self._trainer, self._orders.trained, self._patches)
 
     def close(self) -> None:
-        """Undoes what is no attribute, and closes the ledger."""
+        """Undoes what is not an attribute, and closes the ledger."""
         self._watch.close()
         self._engine._is_gradient_accumulation_boundary = None
         self._recorder.close()
 
     def probe(self) -> None:
-        """Holds the trainer's own loss against the plan's weights, where it shall follow the plan. Raises
+        """Holds the trainer's own loss against the plan's weights, where it should follow the plan. Raises
         `CannotAttach`."""
         if self._enforces:
             hold_gathering(self._trainer)
             hold_cutting(self._trainer)
             self._probing().hold_against(self._orders.spec, self._native_training_step, self._layout_of)
 
-    def _probing(self) -> Probe:
-        from batchbridge_openrlhf.probe import Probe
+    def _probing(self) -> OpenRlhfLossProbe:
+        from batchbridge_openrlhf.probe import OpenRlhfLossProbe
 
-        return Probe(self._trainer, self._watch, self._orders.settings.get(KL_COEFFICIENT, 0.0))
+        return OpenRlhfLossProbe(self._trainer, self._watch, self._orders.settings.get(KL_COEFFICIENT, 0.0))
 
     def _patch(self) -> None:
         trainer, buffer, patches = self._trainer, self._buffer, self._patches
@@ -206,7 +220,7 @@ class EngineLayer:
             setattr(buffer, f"dynamic_{name}", [])
         micro, term = self._orders.spec.micro_batch, self._orders.spec.loss.policy
         for step in steps_of_rollout(plan, rollout):
-            shares: list[list[Held]] = [[] for _ in held]
+            shares: list[list[ReplayedCompletion]] = [[] for _ in held]
             for position in step.positions:
                 owner, row = where[divmod(position, group)]
                 shares[owner].append(row)
@@ -220,7 +234,7 @@ class EngineLayer:
             )
             mine = cuts[rank] if normaliser.tokens else []
             silent = () if mine else tuple(row.index for row in shares[rank])
-            self._turns.append(Turn(step, normaliser, len(mine), silent))
+            self._turns.append(PlannedStep(step, normaliser, len(mine), silent))
             for name, values in self._layout_of(normaliser, len(mine)).items():
                 getattr(buffer, name).extend(values)
             for members in mine:
@@ -238,7 +252,7 @@ class EngineLayer:
             "dynamic_optimizer_step": [int(turn == micro_batches - 1) for turn in range(micro_batches)],
         }
 
-    def _held(self, item: Any, index: int) -> Held:
+    def _held(self, item: Any, index: int) -> ReplayedCompletion:
         if IDENTITY not in item.info:
             reason = "an experience without BatchBridge's identity reached the replay buffer; see `identify`"
             raise CannotAttach({"unplanned_batch": reason})
@@ -246,9 +260,9 @@ class EngineLayer:
         tokens = int(item.action_mask.sum())
         whole = is_as_answered(item)
         named = rollout, prompt, position, sample
-        return Held(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
+        return ReplayedCompletion(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
 
-    def _one_rollout(self, held: Sequence[Sequence[Held]]) -> int:
+    def _one_rollout(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
         rollouts = {row.rollout for share in held for row in share}
         if not rollouts:
             said = "a model is to train, and no rank holds a completion for it"
@@ -257,7 +271,9 @@ class EngineLayer:
             raise CannotAttach({"rollout": f"the replay buffers hold rollouts {sorted(rollouts)}; one at a time"})
         return rollouts.pop()
 
-    def _expect(self, rollout: int, held: Sequence[Sequence[Held]]) -> dict[tuple[int, int], tuple[int, Held]]:
+    def _expect(
+        self, rollout: int, held: Sequence[Sequence[ReplayedCompletion]]
+    ) -> dict[tuple[int, int], tuple[int, ReplayedCompletion]]:
         """Row -> (rank, what it holds). Raises `BatchDrift` unless exactly the plan's completions are there."""
         plan = self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
@@ -290,7 +306,7 @@ class EngineLayer:
             raise BatchDrift(planned.generated_at_step, "membership", f"rollout {rollout} came {said}: {where}")
         return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
 
-    def _filler(self, held: Sequence[Sequence[Held]]) -> int:
+    def _filler(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
         """The place of a row that weighs nothing: the shortest completion with an empty mask, at the buffer's end.
         Collective where a rank holds nothing."""
         import torch
@@ -326,11 +342,11 @@ class EngineLayer:
         """The native batch without our columns in its info (upstream would log them), and beside it what its rows are
         meant to train, as the buffer has them now."""
         items = batch[0] if self._buffer.dynamic_batch else batch
-        given = self._watch.given(items)
+        given = self._watch.inputs_of(items)
         experience = self._native_collate(batch)
         for name in (IDENTITY, ANSWERED):
             experience.info.pop(name, None)
-        experience.batchbridge = Beside(items, given)
+        experience.batchbridge = ExperienceCompanions(items, given)
         return experience
 
     def _training_step(self, experience: Any, *given: Any) -> Any:
@@ -338,7 +354,7 @@ class EngineLayer:
         if self._enforces:
             self._skip_empty()
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
-        beside: Beside = experience.batchbridge
+        beside: ExperienceCompanions = experience.batchbridge
         identities = [tuple(int(value) for value in item.info.get(IDENTITY, NOBODY)) for item in beside.items]
         self._parts.append(
             [
@@ -346,7 +362,7 @@ class EngineLayer:
                 for item, identity in zip(beside.items, identities, strict=True)
             ]
         )
-        with self._watch.expecting(beside.given):
+        with self._watch.expecting(beside.inputs):
             status = self._native_training_step(experience, *given)
         real = sum(identity != NOBODY for identity in identities)
         return self._finite(status, real) if self._enforces else status
@@ -408,10 +424,10 @@ class EngineLayer:
             self._name_passes(turn.step)
         self._recorder.compare(step, self._rows, self._measure(turn))
         self._ticks = turn is None or turn.step.lr_tick
-        self._looked_at = Step(step, turn, float(self._schedule.get_last_lr()[0]))
+        self._looked_at = AppliedStep(step, turn, float(self._schedule.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
 
-    def _measure(self, turn: Turn | None) -> list[str]:
+    def _measure(self, turn: PlannedStep | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
         from batchbridge import LostGradient
         from batchbridge_openrlhf.watching import OtherInputs
@@ -439,12 +455,12 @@ class EngineLayer:
                         row.weight *= share
         return objections + self._rings.differences(self._rows)
 
-    def _normaliser(self, turn: Turn | None) -> Normaliser:
+    def _normaliser(self, turn: PlannedStep | None) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""
         if turn is not None:
             return turn.normaliser
         rows = [(row.tokens, row.position) for row in self._rows] if self._watch.needs_denominators else []
-        everyone = self._rings.said(rows) if self._watch.needs_denominators else []
+        everyone = self._rings.rows_and_objections(rows) if self._watch.needs_denominators else []
         counted = [Row(tokens=tokens, group=position) for tokens, position in everyone]
         return Normaliser.of(self._orders.trained.loss.policy, counted)
 
@@ -466,7 +482,7 @@ class EngineLayer:
                 row.pass_index = left.popleft()
 
     def _skip_empty(self) -> None:
-        """Steps without a token are no update; each gets its record when its turn comes."""
+        """Steps without a token are not an update; each gets its record when its turn comes."""
         while self._turns and not self._turns[0].micro_batches:
             turn = self._turns.popleft()
             items = [self._buffer.items[index] for index in turn.silent]
@@ -474,7 +490,7 @@ class EngineLayer:
             self._name_passes(turn.step)
             self._recorder.compare(turn.step.index, self._rows)
             rate = float(self._schedule.get_last_lr()[0])
-            self._write(Step(turn.step.index, turn, rate), None, skipped=True)
+            self._write(AppliedStep(turn.step.index, turn, rate), None, skipped=True)
 
     # ---- facts
 
@@ -482,7 +498,7 @@ class EngineLayer:
     def _accumulation(self) -> int:
         return int(self._engine.gradient_accumulation_steps())
 
-    def _write(self, done: Step, norm: float | None, *, skipped: bool) -> None:
+    def _write(self, done: AppliedStep, norm: float | None, *, skipped: bool) -> None:
         rows = self._rows
         for rollout in {row.rollout for row in rows}:
             self._first_step_on.setdefault(rollout, done.index)

@@ -9,24 +9,24 @@ from batchbridge import Fix, Reading
 from batchbridge.kit import nearest_numbers, rule_table
 from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.deepspeed import Applied, applied, required
+from batchbridge_openrlhf.deepspeed import AppliedNormaliser, applied, required
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import Sizes
+from batchbridge_openrlhf.sizes import OpenRlhfSizes
 
 
 @dataclass(frozen=True)
-class Facts:
+class OpenRlhfFacts:
     """The facts that the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`:
-    identity to the version's own name; `whole`: a launch command, to which no model or data will be added; `given`:
-    identities that the user named; `decided`: no default stands where a value could not be read."""
+    identity to the version's own name; `whole`: a launch command, to which no model or data will be added;
+    `given_options`: identities that the user named; `decided`: no default stands where a value could not be read."""
 
     settings: Mapping[str, Any]
-    sizes: Sizes
+    sizes: OpenRlhfSizes
     prompts: int | None
     version: str
     names: Mapping[str, str]
     whole: bool = False
-    given: frozenset[str] = frozenset()
+    given_options: frozenset[str] = frozenset()
     decided: bool = True
 
     def __getitem__(self, identity: str) -> Any:
@@ -36,7 +36,7 @@ class Facts:
         """The option as this version spells it."""
         return self.names.get(identity, identity)
 
-    def said(self, identity: str) -> str:
+    def name_and_value(self, identity: str) -> str:
         """`name = value`."""
         return f"{self.name(identity)} = {self.settings[identity]}"
 
@@ -62,17 +62,17 @@ class Facts:
         return bool(self.settings[names.PACKING] or ring or self.sizes.dynamic)
 
 
-def settings_in(reading: Reading) -> Facts:
+def settings_in(reading: Reading) -> OpenRlhfFacts:
     """The settings of a configuration, by their newest names."""
-    facts: Facts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    facts: OpenRlhfFacts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
     return facts
 
 
-Rule = rule_table.Rule[Facts]
+OpenRlhfRule = rule_table.Rule[OpenRlhfFacts]
 """One row, whose `keys` are identities."""
 
 
-def gradients_of(facts: Facts) -> tuple[str, Applied | None]:
+def gradients_of(facts: OpenRlhfFacts) -> tuple[str, AppliedNormaliser | None]:
     """The DeepSpeed that this release requires, and which gradients it applies of a step's micro-batches.
 
     All, where no optimizer step has more than one micro-batch, or fixed ones (whose number DeepSpeed is told).
@@ -93,14 +93,14 @@ def gradients_of(facts: Facts) -> tuple[str, Applied | None]:
 # ---- ways out
 
 
-def fix_of(facts: Facts, changes: Mapping[str, Any]) -> Fix:
+def fix_of(facts: OpenRlhfFacts, changes: Mapping[str, Any]) -> Fix:
     """The way out that sets `changes` (by identity; None: leave it out), in the names of the version."""
     named = {facts.name(identity): value for identity, value in changes.items()}
     said = [f"leave out {name}" if value is None else _spoken(name, value) for name, value in named.items()]
     return Fix(", ".join(said), named)
 
 
-def fixes_of(facts: Facts, identity: str, *values: Any) -> tuple[Fix, ...]:
+def fixes_of(facts: OpenRlhfFacts, identity: str, *values: Any) -> tuple[Fix, ...]:
     """The ways out that set one option, one for each value."""
     return tuple(fix_of(facts, {identity: value}) for value in values)
 
@@ -113,17 +113,17 @@ def _spoken(name: str, value: Any) -> str:
     return f"{name} = {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def fixed(**changes: Any) -> Callable[[Facts], tuple[Fix, ...]]:
+def fixed(**changes: Any) -> Callable[[OpenRlhfFacts], tuple[Fix, ...]]:
     """One way out; double underscores stand for the dots of an identity."""
     return lambda facts: (fix_of(facts, {key.replace("__", "."): value for key, value in changes.items()}),)
 
 
-def newer(version: str) -> Callable[[Facts], tuple[Fix, ...]]:
+def newer(version: str) -> Callable[[OpenRlhfFacts], tuple[Fix, ...]]:
     """The way out that the options do not have."""
     return lambda facts: (Fix(f"use openrlhf {version} or later"),)
 
 
-def world_changes(facts: Facts, world: int) -> dict[str, int]:
+def world_changes(facts: OpenRlhfFacts, world: int) -> dict[str, int]:
     """The options that say `world` devices, on as many nodes as now where they divide it."""
     nodes = facts.sizes.nodes
     if nodes > 0 and world % nodes == 0:
@@ -131,12 +131,12 @@ def world_changes(facts: Facts, world: int) -> dict[str, int]:
     return {names.NODES: 1, names.DEVICES: world}
 
 
-def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
+def below_one_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     """Every size below 1 at 1."""
     return (fix_of(facts, dict.fromkeys(facts.sizes.below_one, 1)),)
 
 
-def world_fixes(facts: Facts) -> tuple[Fix, ...]:
+def world_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     """The nearest worlds of whole replicas."""
     s = facts.sizes
     worlds = nearest_numbers(s.world, multiple_of=s.ring * s.tensor)

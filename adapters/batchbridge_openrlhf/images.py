@@ -16,11 +16,11 @@ from typing import Any
 
 from batchbridge import CannotAttach
 
-Shown = Mapping[str, Any]
+ImageTensors = Mapping[str, Any]
 """The tensors that a processor made of images, by the name of the policy's argument; nothing without images."""
 
 
-def shown(item: Any) -> Shown:
+def shown(item: Any) -> ImageTensors:
     """The images that one completion's experience has for the policy to see."""
     kept = getattr(item, "mm_train_inputs", None) or [None]
     return (kept if isinstance(kept, Mapping) else kept[0]) or {}
@@ -37,7 +37,7 @@ def together(items: Iterable[Any]) -> dict[str, Any]:
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def fingerprint(images: Shown, start: int) -> int:
+def fingerprint(images: ImageTensors, start: int) -> int:
     """A number that images have in common with themselves alone, begun at `start`, which stays without any."""
     import torch
 

@@ -4,6 +4,8 @@ as soon as it stands.
 They patch classes, which is right here alone: the process belongs to one launched run. `PPOTrainer` itself travels by
 value to its actor; its base class is imported there, and is what is patched. The base's constructor is the last thing
 that `PPOTrainer`'s own one calls. Source: openrlhf 0.11.2 ppo_trainer.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
 """
 
 from __future__ import annotations

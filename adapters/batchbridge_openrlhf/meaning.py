@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.kit.key_table import Key, Unsayable, keys_of, told_by
+from batchbridge.kit.key_table import Key, Unsayable, field_values, keys_of
 from batchbridge.kit.kinds import anything, one_of
 from batchbridge.kit.records import dataclass
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.score_ranges import group_filter
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import told_of_critic
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import Sizes
+from batchbridge_openrlhf.sizes import OpenRlhfSizes
 
 UNSEEDED = ">=0.8.1"
 """Versions whose prompt loader lives in a process that nobody seeds. Source: openrlhf 0.11.2 (run), 0.8.1 to 0.11.1
@@ -24,7 +24,7 @@ KL_CLAMP = 10.0
 
 
 @dataclass(frozen=True)
-class Estimator:
+class OpenRlhfEstimator:
     """One `algo.advantage.estimator`: what it subtracts and divides by, in the versions where that holds."""
 
     name: str
@@ -37,21 +37,21 @@ class Estimator:
 _BEFORE = "openrlhf 0.8.0 to 0.8.4 ExperienceMaker.compute_advantages_and_returns"
 _SINCE = "openrlhf 0.8.5 to 0.11.2 ExperienceMaker.compute_advantages_and_returns"
 ESTIMATORS = (
-    Estimator("group_norm", "group_mean", "group", f"{_BEFORE}; {_SINCE}"),
-    Estimator("dr_grpo", "group_mean", "none", f"{_BEFORE}; {_SINCE}"),
-    Estimator("rloo", "leave_one_out", "none", _SINCE, ">=0.8.5"),
-    Estimator("rloo", "leave_one_out", "batch", _BEFORE, "<0.8.5"),
-    Estimator("reinforce_baseline", "group_mean", "batch", f"{_BEFORE}; {_SINCE}"),
-    Estimator("reinforce", "none", "batch", f"{_BEFORE}; {_SINCE}"),
-    Estimator("gae", "value", "batch", f"{_BEFORE}; {_SINCE}"),
+    OpenRlhfEstimator("group_norm", "group_mean", "group", f"{_BEFORE}; {_SINCE}"),
+    OpenRlhfEstimator("dr_grpo", "group_mean", "none", f"{_BEFORE}; {_SINCE}"),
+    OpenRlhfEstimator("rloo", "leave_one_out", "none", _SINCE, ">=0.8.5"),
+    OpenRlhfEstimator("rloo", "leave_one_out", "batch", _BEFORE, "<0.8.5"),
+    OpenRlhfEstimator("reinforce_baseline", "group_mean", "batch", f"{_BEFORE}; {_SINCE}"),
+    OpenRlhfEstimator("reinforce", "none", "batch", f"{_BEFORE}; {_SINCE}"),
+    OpenRlhfEstimator("gae", "value", "batch", f"{_BEFORE}; {_SINCE}"),
 )
 """Estimators of the advantage; of two that mean the same, `write` takes the first."""
 _FIXED_THERE = "fixed in openrlhf's compute_advantages_and_returns"
-SCALED: Mapping[str, Mapping[str, Told]] = {
-    "group": {"epsilon": Told(1e-9, None, _FIXED_THERE), "ddof": Told(1, None, "torch's std")},
+SCALED: Mapping[str, Mapping[str, FieldValue]] = {
+    "group": {"epsilon": FieldValue(1e-9, None, _FIXED_THERE), "ddof": FieldValue(1, None, "torch's std")},
     "batch": {
-        "epsilon": Told(0.0, None, "openrlhf holds the variance above 1e-8 instead"),
-        "ddof": Told(0, None, _FIXED_THERE),
+        "epsilon": FieldValue(0.0, None, "openrlhf holds the variance above 1e-8 instead"),
+        "ddof": FieldValue(0, None, _FIXED_THERE),
     },
 }
 """`advantage.scale` to what is fixed with it: of group_norm, and of the whitening over a rollout's tokens. Source: as
@@ -152,13 +152,13 @@ def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
+def meaning(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue] | None:
     """Canonical field (dotted) -> what the options say; None where they leave the sizes or the objective open."""
     if not sizes.positive or inexpressible(settings):
         return None
-    told = {
-        **told_by(keys_of(KEYS, sizes.version).values(), settings),
-        **{path: Told(value, None, why) for path, (value, why) in FIXED.items()},
+    values = {
+        **field_values(keys_of(KEYS, sizes.version).values(), settings),
+        **{path: FieldValue(value, None, why) for path, (value, why) in FIXED.items()},
         "topology.world_size": _world(sizes),
         **_rollout(settings, sizes),
         **_steps(settings, sizes),
@@ -169,8 +169,8 @@ def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None
         **_staleness(settings, sizes),
         **told_of_critic(settings, sizes, shuffled=shuffles(settings, sizes.version)),
     }
-    told |= {f"objective.{name}": entry for name, entry in _objective(settings, sizes).items()}
-    return told | {f"carried.{name}": entry for name, entry in _carried(settings, sizes).items()}
+    values |= {f"objective.{name}": entry for name, entry in _objective(settings, sizes).items()}
+    return values | {f"carried.{name}": entry for name, entry in _carried(settings, sizes).items()}
 
 
 def shuffles(settings: Mapping[str, Any], version: str) -> bool:
@@ -189,34 +189,34 @@ def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
     return gspo or settings["actor.loss_agg_mode"] == "seq-mean-token-mean"
 
 
-def _world(sizes: Sizes) -> Told:
+def _world(sizes: OpenRlhfSizes) -> FieldValue:
     if sizes.asked:
-        return Told(sizes.world, names.DEVICES, "the world size that was asked for")
+        return FieldValue(sizes.world, names.DEVICES, "the world size that was asked for")
     nodes = f"{names.NODES} {sizes.nodes} x {names.DEVICES} {sizes.devices_per_node}"
-    return Told(sizes.world, names.DEVICES, nodes, (names.NODES,))
+    return FieldValue(sizes.world, names.DEVICES, nodes, (names.NODES,))
 
 
-def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _rollout(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     agent = "train.agent_func_path"
     if sizes.prompts_per_rollout == sizes.rollout_prompts:
-        prompts = Told(sizes.rollout_prompts, names.ROLLOUT)
+        prompts = FieldValue(sizes.rollout_prompts, names.ROLLOUT)
     else:
-        prompts = Told(sizes.prompts_per_rollout, names.GENERATION, "generated at once")
-    told = {
+        prompts = FieldValue(sizes.prompts_per_rollout, names.GENERATION, "generated at once")
+    values = {
         "rollout.prompts_per_rollout": prompts,
         "rollout.group_filter": _filter(settings, sizes),
-        "rollout.sample_unit": Told("trajectory" if settings[agent] else "completion", agent),
+        "rollout.sample_unit": FieldValue("trajectory" if settings[agent] else "completion", agent),
     }
     if sizes.filtered and sizes.generation not in (None, sizes.prompts_per_rollout):
-        told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, names.GENERATION)
-    return told
+        values["rollout.prompts_per_generation_batch"] = FieldValue(sizes.generation, names.GENERATION)
+    return values
 
 
-def _filter(settings: Mapping[str, Any], sizes: Sizes) -> Told:
+def _filter(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> FieldValue:
     if not sizes.filtered:
-        return Told("none", names.FILTER)
+        return FieldValue("none", names.FILTER)
     low, high = settings[names.RANGE]
-    return Told(
+    return FieldValue(
         "custom" if isinstance(low, str) else group_filter(low, high, sizes.group),  # 0.8.1 leaves a range text
         None,
         f"{names.RANGE} {low} to {high} of the mean of {sizes.group} scores, each 0 or 1",
@@ -224,69 +224,71 @@ def _filter(settings: Mapping[str, Any], sizes: Sizes) -> Told:
     )
 
 
-def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _steps(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     shuffled = "completions" if shuffles(settings, sizes.version) else "none"
     why = "openrlhf's replay buffer is shuffled in every pass, unless ring attention, tensor parallelism or dynamic "
-    span = Told("run", None, "DeepSpeed counts micro-batches over the whole run")
+    span = FieldValue("run", None, "DeepSpeed counts micro-batches over the whole run")
     if sizes.dynamic:
-        span = Told("none", None, "dynamic batches cut each rollout on its own")
+        span = FieldValue("none", None, "dynamic batches cut each rollout on its own")
     return {
-        "optimizer_step.rollout_shuffle": Told(shuffled, None, f"{why}batches are on"),
+        "optimizer_step.rollout_shuffle": FieldValue(shuffled, None, f"{why}batches are on"),
         "optimizer_step.step_may_span": span,
     }
 
 
-def _micro_batch(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _micro_batch(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     if not sizes.dynamic:
-        told = {"micro_batch.completions_per_device": Told(sizes.micro, names.MICRO, None, (names.DYNAMIC,))}
+        values = {"micro_batch.completions_per_device": FieldValue(sizes.micro, names.MICRO, None, (names.DYNAMIC,))}
         if sizes.forward_micro != sizes.micro:
-            told["micro_batch.forward_completions_per_device"] = Told(sizes.forward_micro, names.FORWARD)
-        return told
+            values["micro_batch.forward_completions_per_device"] = FieldValue(sizes.forward_micro, names.FORWARD)
+        return values
     tokens, forward_tokens = settings[names.BUDGET], settings["rollout.max_tokens_per_gpu"]
-    told = {
-        "micro_batch.tokens_per_device": Told(tokens, names.BUDGET, None, (names.DYNAMIC,)),
-        "micro_batch.cap": Told("soft", None, "a completion above the budget is a micro-batch of its own"),
+    values = {
+        "micro_batch.tokens_per_device": FieldValue(tokens, names.BUDGET, None, (names.DYNAMIC,)),
+        "micro_batch.cap": FieldValue("soft", None, "a completion above the budget is a micro-batch of its own"),
     }
     if forward_tokens not in (None, tokens):
-        told["micro_batch.forward_tokens_per_device"] = Told(forward_tokens, "rollout.max_tokens_per_gpu")
-    return told
+        values["micro_batch.forward_tokens_per_device"] = FieldValue(forward_tokens, "rollout.max_tokens_per_gpu")
+    return values
 
 
-def _loss(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _loss(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     by_sequence = sequence_mean(settings, sizes.version)
     key = "actor.policy_loss_type" if settings["actor.policy_loss_type"] == "gspo" else "actor.loss_agg_mode"
-    told = {"loss.policy.aggregation": Told("sequence_mean" if by_sequence else "token_mean", key)}
+    values = {"loss.policy.aggregation": FieldValue("sequence_mean" if by_sequence else "token_mean", key)}
     if not by_sequence:
-        return told
+        return values
     if holds(">=0.10.3", sizes.version):
-        told["loss.policy.count_empty"] = Told(False, None, "openrlhf counts completions that have a token")
+        values["loss.policy.count_empty"] = FieldValue(False, None, "openrlhf counts completions that have a token")
     always = "openrlhf averages this term over tokens, whatever the policy term does"
     if settings["algo.kl.init_coef"] and settings["algo.kl.use_loss"]:
-        told["loss.kl.aggregation"] = Told("token_mean", None, always)
+        values["loss.kl.aggregation"] = FieldValue("token_mean", None, always)
     if settings["actor.entropy_coef"]:
-        told["loss.entropy.aggregation"] = Told("token_mean", None, always)
-    return told
+        values["loss.entropy.aggregation"] = FieldValue("token_mean", None, always)
+    return values
 
 
-def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _advantage(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     key = names.ESTIMATOR
     row = next(row for row in ESTIMATORS if row.name == settings[key] and holds(row.versions, sizes.version))
     scale, scale_key = row.scale, key
     if scale == "batch" and settings["algo.advantage.no_std_norm"]:
         scale, scale_key = "none", "algo.advantage.no_std_norm"
-    told = {"advantage.baseline": Told(row.baseline, key), "advantage.scale": Told(scale, scale_key)}
-    return told | {f"advantage.{name}": entry for name, entry in SCALED.get(scale, {}).items()}
+    values = {"advantage.baseline": FieldValue(row.baseline, key), "advantage.scale": FieldValue(scale, scale_key)}
+    return values | {f"advantage.{name}": entry for name, entry in SCALED.get(scale, {}).items()}
 
 
-def _order(sizes: Sizes) -> dict[str, Told]:
+def _order(sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     last, does = ("drop", "drops") if sizes.drops_tail else ("short", "trains on")
-    told = {"order.last_rollout": Told(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout")}
+    values = {
+        "order.last_rollout": FieldValue(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout")
+    }
     if holds(UNSEEDED, sizes.version):
-        told["order.seed"] = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
-    return told
+        values["order.seed"] = FieldValue(None, None, "openrlhf draws the order from a random state that nothing seeds")
+    return values
 
 
-def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _staleness(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     if not settings[names.ASYNC]:
         return {}
     key = "train.async_queue_size"
@@ -299,12 +301,12 @@ def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         ahead += max(-(-sizes.generation // sizes.rollout_prompts) - 1, 0)
         formula = f"{key} and rollouts of one vllm_generate_batch_size {sizes.generation}"
     return {
-        "staleness.maximum": Told(ahead, key, formula, () if sizes.generation is None else (names.GENERATION,)),
-        "staleness.unit": Told("rollouts", None, "the queue counts rollouts"),
+        "staleness.maximum": FieldValue(ahead, key, formula, () if sizes.generation is None else (names.GENERATION,)),
+        "staleness.unit": FieldValue("rollouts", None, "the queue counts rollouts"),
     }
 
 
-def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _objective(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     version, gspo = sizes.version, settings["actor.policy_loss_type"] == "gspo"
     pair = settings["actor.eps_clip_low_high"]
     key = "actor.eps_clip" if pair is None else "actor.eps_clip_low_high"
@@ -312,26 +314,26 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     coefficient, in_loss = settings["algo.kl.init_coef"], settings["algo.kl.use_loss"]
     correction = sampler_correction(settings, version)
     replaced = gspo and correction is not None and holds(">=0.9.3", version)
-    told = {
+    values = {
         # gspo clips like ppo; what differs is what the ratio is taken over.
-        "surrogate": Told("ppo", "actor.policy_loss_type"),
-        "clip_low": Told(low, key),
-        "clip_high": Told(high, key),
-        "old_logprobs": Told(
+        "surrogate": FieldValue("ppo", "actor.policy_loss_type"),
+        "clip_low": FieldValue(low, key),
+        "clip_high": FieldValue(high, key),
+        "old_logprobs": FieldValue(
             "sampler" if replaced else "rollout_start",
             None,
             "openrlhf scores a rollout before it trains on it; gspo with a correction takes the sampler's",
         ),
-        "sampler_correction": Told(None if replaced else correction, correction_key(version)),
-        "kl_placement": Told(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
+        "sampler_correction": FieldValue(None if replaced else correction, correction_key(version)),
+        "kl_placement": FieldValue(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
     }
     if coefficient:
         unbiased = in_loss and settings["algo.kl.unbiased_gradient"]
         name = settings["algo.kl.estimator"]
-        told["kl_estimator"] = Told(f"{name}_unbiased_gradient" if unbiased else name, "algo.kl.estimator")
+        values["kl_estimator"] = FieldValue(f"{name}_unbiased_gradient" if unbiased else name, "algo.kl.estimator")
         if holds(">=0.8.6", version):
-            told["kl_clamp"] = Told(KL_CLAMP, None, "fixed in openrlhf's compute_approx_kl")
-    return told
+            values["kl_clamp"] = FieldValue(KL_CLAMP, None, "fixed in openrlhf's compute_approx_kl")
+    return values
 
 
 def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
@@ -369,37 +371,37 @@ def precision(settings: Mapping[str, Any], version: str) -> str | None:
 _EXCLUDED = "openrlhf get_optimizer_grouped_parameters, Adam only"
 
 
-def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _carried(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     version, muon = sizes.version, settings["actor.optim"] == "muon"
     rate = "actor.muon.lr" if muon else "actor.adam.lr"
     beta1, beta2 = settings["actor.adam.betas"]
-    warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
+    warmup = FieldValue(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
     if not warmup.value:
-        warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
+        warmup = FieldValue(0.0, "actor.lr_warmup_ratio", "no warm-up")
     elif settings[names.SCHEDULE] in WITHOUT_WARMUP:
         none = f"actor.lr_scheduler {settings[names.SCHEDULE]} has no warm-up"
-        warmup = Told(0.0, None, none, (names.SCHEDULE, "actor.lr_warmup_ratio"))
-    told = {
-        "learning_rate": Told(settings[rate], rate),
-        "lr_schedule": Told(_schedule(settings), names.SCHEDULE),
+        warmup = FieldValue(0.0, None, none, (names.SCHEDULE, "actor.lr_warmup_ratio"))
+    values = {
+        "learning_rate": FieldValue(settings[rate], rate),
+        "lr_schedule": FieldValue(_schedule(settings), names.SCHEDULE),
         "warmup_ratio" if warmup.value else "warmup_steps": warmup,
-        "beta1": Told(beta1, "actor.adam.betas"),
-        "beta2": Told(beta2, "actor.adam.betas"),
-        "weight_decay_excludes": Told("nothing" if muon else "biases_and_norms", None, _EXCLUDED),
+        "beta1": FieldValue(beta1, "actor.adam.betas"),
+        "beta2": FieldValue(beta2, "actor.adam.betas"),
+        "weight_decay_excludes": FieldValue("nothing" if muon else "biases_and_norms", None, _EXCLUDED),
     }
-    return told | ({} if holds("<0.9.8", version) else {"max_prompt_tokens": _prompt_room(settings)})
+    return values | ({} if holds("<0.9.8", version) else {"max_prompt_tokens": _prompt_room(settings)})
 
 
-def _prompt_room(settings: Mapping[str, Any]) -> Told:
+def _prompt_room(settings: Mapping[str, Any]) -> FieldValue:
     """Longest prompt (tokens). From 0.9.8 on only the sum of prompt and completion is bounded: the prompt's part is
     what leaves room for the longest completion, or for one token where that has no bound of its own; 0 and less cut
     nothing. Source: openrlhf 0.9.8 to 0.11.2 utils/agent.py SingleTurnAgentExecutor.execute."""
     total, completion = settings["data.max_len"], settings["rollout.max_new_tokens"]
     room = total - (1 if completion is None else completion)
     if room < 1:
-        return Told(None, "data.max_len", None, ("rollout.max_new_tokens",))
+        return FieldValue(None, "data.max_len", None, ("rollout.max_new_tokens",))
     left = "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
-    return Told(room, "data.max_len", f"data.max_len {total} - {left}", ("rollout.max_new_tokens",))
+    return FieldValue(room, "data.max_len", f"data.max_len {total} - {left}", ("rollout.max_new_tokens",))
 
 
 def _schedule(settings: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Observing: the native run as it is, with every completion identified and every applied weight measured.
 
 Order, membership, loss and clock stay OpenRLHF's; in mode "verify" each optimizer step is held against the plan before
-it is applied. One thing that is patched is no instance: the module of the sample generator sees another `ray`, whose
-`get` says whose completions it returns. The process has one trainer.
+it is applied. One thing that is patched is not an instance: the module of the sample generator sees another `ray`,
+whose `get` says whose completions it returns. The process has one trainer.
 Source: openrlhf 0.11.2 samples_generator.SamplesGenerator.
 """
 
@@ -22,7 +22,7 @@ from batchbridge_openrlhf.driver import install_in, trained
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
-class Observer:
+class OpenRlhfObserver:
     """The patches of one `PPOTrainer`."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
@@ -40,7 +40,7 @@ class Observer:
         self._native_process = generator._process_response_into_experience
         # torch forbids a loader another dataset, but its iterator reads this entry.
         entries, native = vars(self._loader), vars(self._loader)["dataset"]
-        number = functools.partial(entries.__setitem__, "dataset", NumberedDataset(native))
+        number = functools.partial(entries.__setitem__, "dataset", NumberedPrompts(native))
         restore = functools.partial(entries.__setitem__, "dataset", native)
         number()
         patches.made("dataset", restore, what="prompts are numbered", why="ledger", again=number)
@@ -51,7 +51,7 @@ class Observer:
             (generator, "_generate_vllm", self._generate),
             (generator, "_dispatch_prompts_to_vllm", self._dispatch),
             (generator, "_process_response_into_experience", self._process),
-            (samples_generator, "ray", Telling(samples_generator.ray, self._asked)),
+            (samples_generator, "ray", MarkedAnswers(samples_generator.ray, self._asked)),
         ):
             patches.set(target, name, value, what="completions are told apart", why="ledger")
 
@@ -97,7 +97,7 @@ class Observer:
         return made
 
 
-class NumberedDataset:
+class NumberedPrompts:
     """Prompts whose data source, which nobody reads in training, is their number."""
 
     def __init__(self, native: Any) -> None:
@@ -127,7 +127,7 @@ class _Drawing:
             yield batch
 
 
-class Telling:
+class MarkedAnswers:
     """Ray, whose `get` marks an engine's answers with what was asked for."""
 
     def __init__(self, native: Any, asked: dict[Any, tuple[int, ...]]) -> None:

@@ -1,5 +1,5 @@
 """A probe of an `ActorPPOTrainer`'s own loss before training: its `training_step`, of this version and this subclass,
-on made-up log-probabilities in the place of the policy's.
+on made-up log-probabilities in place of the policy's.
 
 No model runs and no parameter gets a gradient. Stand-ins for as long as the probe runs: the policy, and of the strategy
 the backward pass (a plain one that divides by the accumulation steps, as DeepSpeed's does) and the update.
@@ -19,7 +19,7 @@ from batchbridge.kit import Normaliser
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge_openrlhf.watching import Given, Watch
+from batchbridge_openrlhf.watching import OpenRlhfStepInputs, OpenRlhfStepProbe
 
 REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
@@ -27,13 +27,13 @@ REMEDY = (
 )
 
 
-class Probe:
+class OpenRlhfLossProbe:
     """The probe of one trainer's loss. kl_coefficient: what its `training_step` is called with."""
 
     model = "actor"
     """The attribute of the trainer that a stand-in takes the place of."""
 
-    def __init__(self, trainer: Any, watch: Watch, kl_coefficient: float = 0.0) -> None:
+    def __init__(self, trainer: Any, watch: OpenRlhfStepProbe, kl_coefficient: float = 0.0) -> None:
         self._trainer, self._watch, self._kl_coefficient = trainer, watch, kl_coefficient
 
     def hold_against(
@@ -70,18 +70,18 @@ class Probe:
 
     def leaf(self, batch: ProbeBatch, tap: Tap) -> torch.Tensor:
         """The log-probabilities that a model would have made of the micro-batch, watched."""
-        return tap.leaf(batch.logprobs, self._watch.rows(self.given(batch), batch.logprobs))
+        return tap.leaf(batch.logprobs, self._watch.rows(self.inputs_of(batch), batch.logprobs))
 
     def arguments(self, number: int) -> tuple[Any, ...]:
         """Arguments of `training_step` beside the micro-batch, of its number in the step."""
         return self._kl_coefficient, number, None
 
-    def given(self, batch: ProbeBatch) -> Given:
+    def inputs_of(self, batch: ProbeBatch) -> OpenRlhfStepInputs:
         """The values that the rows of the micro-batch are meant to train."""
         old = batch.logprobs if batch.old is None else batch.old
         rows, width = batch.mask.shape
         ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
-        return Given(
+        return OpenRlhfStepInputs(
             ids=ids,
             attention=torch.ones_like(ids),
             mask=batch.mask,
@@ -95,7 +95,7 @@ class Probe:
         """A micro-batch as OpenRLHF's replay buffer makes it; its tokens are one token, which nothing reads."""
         from openrlhf.trainer.ppo_utils.experience import Experience
 
-        given = self.given(batch)
+        given = self.inputs_of(batch)
         return Experience(
             sequences=given.ids,
             attention_mask=given.attention,
@@ -141,7 +141,7 @@ class _Model:
     """A stand-in for the model that is trained: the log-probabilities of the micro-batch that comes next; entropies and
     the router's loss are zero."""
 
-    def __init__(self, probe: Probe, tap: Tap) -> None:
+    def __init__(self, probe: OpenRlhfLossProbe, tap: Tap) -> None:
         self._probe, self._tap = probe, tap
         self.next: ProbeBatch | None = None
 

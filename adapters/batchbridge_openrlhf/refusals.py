@@ -8,7 +8,7 @@ from batchbridge.kit import Request, refused
 from batchbridge.kit.ranks import steps_cross_rollouts
 from batchbridge.kit.refusals import Refusals, common, own_spec
 from batchbridge_openrlhf.critic_refusals import CRITIC
-from batchbridge_openrlhf.facts import Facts, settings_in
+from batchbridge_openrlhf.facts import OpenRlhfFacts, settings_in
 
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
@@ -20,7 +20,7 @@ PROVEN_CORRECTIONS = (
 """Corrections towards the sampler whose gradient is held against the oracle, by the words of `meaning`."""
 
 
-def _own(request: Request) -> Facts:
+def _own(request: Request) -> OpenRlhfFacts:
     return settings_in(request.reading)
 
 

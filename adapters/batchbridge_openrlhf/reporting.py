@@ -2,6 +2,8 @@
 
 OpenRLHF logs at its own logging steps (rollouts), in the process of the `PPOTrainer`; the numbers of all optimizer
 steps since the last time are fetched from the training process of rank 0.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def report(trainer: Any, attachment: Any) -> Any:
 
     def save(global_step: int, logs_dict: Mapping[str, Any] | None = None, client_states: Any = None) -> Any:
         logs = dict(logs_dict or {})
-        if global_step % trainer.args.logger.logging_steps == 0:  # else it logs nothing, and nothing shall be lost
+        if global_step % trainer.args.logger.logging_steps == 0:  # else it logs nothing, and nothing should be lost
             (steps,) = workers_ray.asked(trainer.actor_model_group._actor_handlers[:1], _taken)
             logs |= logged(steps)
         return native(global_step, logs, client_states)

@@ -23,7 +23,7 @@ from batchbridge.kit.workers import TrainedRow
 
 
 @dataclass(frozen=True)
-class Rings:
+class RankRings:
     """The rings or tensor-parallel groups of one run, as this rank sees them. size: ranks of one, 1 without; they stand
     one after the other. world: all training processes. rank: this one among them. averaged: ranks that DeepSpeed
     averages a gradient over."""
@@ -34,7 +34,7 @@ class Rings:
     averaged: int
 
     @classmethod
-    def of(cls, trainer: Any) -> Rings:
+    def of(cls, trainer: Any) -> RankRings:
         """The rings of an `ActorPPOTrainer`."""
         import torch
 
@@ -76,7 +76,7 @@ class Rings:
                 raise CannotAttach({name: f"ranks {first} and {rank} of one {what} hold other completions"})
         return parts[:: self.size]
 
-    def said(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def rows_and_objections(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Every ring's rows once, and every rank's objections: tuples that begin with None. Collective."""
         return [
             one

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
-from batchbridge import CannotAttach, Reading, Source
+from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, Request, run_of_critic, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
@@ -18,11 +18,10 @@ from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.critic_refusals import SET_IN_CRITIC
 from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.facts import settings_in
-from batchbridge_openrlhf.given import Running
-from batchbridge_openrlhf.leftovers import SAID, settled
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.refusals import ESTIMATORS, REFUSALS
 from batchbridge_openrlhf.settings import FREEZING, NEWEST, Option, defaults_of, is_idle, options_of
+from batchbridge_openrlhf.user_options import RunningArguments
 
 OFF = 1e30
 """A bound that is never reached, where a spec has none."""
@@ -64,7 +63,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     elif hasattr(trainer, "prompts_dataloader"):
         prompts = len(trainer.prompts_dataloader.dataset)
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return Source(values=given, native=Running()), context
+    return Source(values=given, native=RunningArguments()), context
 
 
 def _as_given(option: Option, value: Any) -> Any:
@@ -133,7 +132,8 @@ SETTABLE = (
 
 
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings of the training processes (see `engine.EngineLayer`), and what stays different by canonical field."""
+    """Settings of the training processes (see `engine.OpenRlhfEngineLayer`), and what stays different by canonical
+    field."""
     from batchbridge_openrlhf.engine import KL_COEFFICIENT  # as everything that acts on a run, once there is one
 
     spec, own = request.spec, own_spec(request)
@@ -204,23 +204,23 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
         raise CannotAttach({"critic": reason})
     import torch
 
-    from batchbridge_openrlhf.engine import EngineLayer
+    from batchbridge_openrlhf.engine import OpenRlhfEngineLayer
 
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
-    layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
+    layer = OpenRlhfEngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
     return Patched(detach=layer.close, probe=layer.probe)
 
 
 def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
     from batchbridge_openrlhf.candidates import CandidateDriver
-    from batchbridge_openrlhf.driver import Driver, check_ranks
-    from batchbridge_openrlhf.observe import Observer
+    from batchbridge_openrlhf.driver import OpenRlhfDriver, check_ranks
+    from batchbridge_openrlhf.observe import OpenRlhfObserver
 
     if request.mode != "enforce":
-        return Patched(detach=Observer(trainer, request, orders, patches).detach)
+        return Patched(detach=OpenRlhfObserver(trainer, request, orders, patches).detach)
     check_ranks(trainer)
-    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else Driver
+    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else OpenRlhfDriver
     return Patched(detach=kind(trainer, request, orders, patches).detach)
 
 
@@ -238,3 +238,32 @@ RUNTIME = Runtime(
     gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],
     patch=_patch,
 )
+
+
+SAID = (
+    "completions of a rollout that fill no optimizer step are a shorter step of their own, where openrlhf trains them "
+    "in the next one's first step; a specification (--spec) may drop them (step_may_span none, last_optimizer_step "
+    "drop)"
+)
+
+
+def settled(spec: Spec, prompts: int | None) -> Spec:
+    """The specification whose steps end with their pass over a rollout, where some would draw from two rollouts or a
+    critic's warm-up ends between them; else `spec`.
+
+    Also `spec`: where no rollout fills a step. Steps of one rollout each would then be more and smaller ones than
+    openrlhf's, and another run. prompts: of the dataset; None: any number.
+    """
+    rollout, step = spec.rollout, spec.optimizer_step
+    if step.step_may_span != "run" or not rollout.prompts_per_rollout or not step.completions_per_step:
+        return spec
+    group, size = rollout.completions_per_prompt, step.completions_per_step
+    whole = rollout.prompts_per_rollout if prompts is None else min(rollout.prompts_per_rollout, prompts)
+    short = spec.order.last_rollout == "short"
+    last = 1 if prompts is None else prompts % rollout.prompts_per_rollout
+    left = [rollout.prompts_per_rollout, *([last] if short else [])]
+    crosses = any(count * group * step.passes_per_rollout % size for count in left)
+    warms_up = spec.critic is not None and spec.critic.warmup_rollouts > 0
+    if not (crosses or warms_up) or whole * group < size:
+        return spec
+    return spec.replace(**{"optimizer_step.step_may_span": "none", "order.last_optimizer_step": "short"})

@@ -22,7 +22,7 @@ FIELDS = {
     "ring": names.RING,
     "tensor": names.TENSOR,
 }
-"""Field of `Sizes` -> identity of its option."""
+"""Field of `OpenRlhfSizes` -> identity of its option."""
 DROPPED_TAIL, DROPPED_TAIL_ASYNC = "<0.11", "<0.9.9"
 """Versions that drop an epoch's incomplete rollout, and those that do so with asynchronous training. Source: openrlhf
 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when
@@ -33,7 +33,7 @@ UNREAD_GENERATION = ">=0.9.1,<0.10.0"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class OpenRlhfSizes:
     """The integers as given. Units: `rollout_prompts` and `generation` prompts; `group` completions per prompt;
     `train` completions per optimizer step, over all replicas; `micro` and `forward_micro` completions per replica;
     `world` devices, `asked` when the user named it beside the options; `passes` over a rollout, `episodes` over the
@@ -123,7 +123,7 @@ class Sizes:
         return self.replicas > 0 and self.train % (self.micro * self.replicas) == 0
 
 
-def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Sizes | None:
+def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> OpenRlhfSizes | None:
     """The sizes in `settings` (by identity); None while one of them is missing or no integer."""
     values = {name: settings.get(identity) for name, identity in FIELDS.items()}
     if any(not isinstance(value, int) or isinstance(value, bool) for value in values.values()):
@@ -131,7 +131,7 @@ def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Si
     generation = settings.get(names.GENERATION)
     if generation is not None and not isinstance(generation, int):
         return None
-    return Sizes(
+    return OpenRlhfSizes(
         **values,  # type: ignore[arg-type]  # checked above
         world=values["nodes"] * values["devices_per_node"] if world is None else world,  # type: ignore[operator]
         asked=world is not None,

@@ -10,7 +10,7 @@ from batchbridge.kit import Length, Normaliser, StepPlan
 from batchbridge.kit.workers import facts
 
 if TYPE_CHECKING:
-    from batchbridge_openrlhf.watching import Given
+    from batchbridge_openrlhf.watching import OpenRlhfStepInputs
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -21,8 +21,8 @@ NO_TOKEN = 1e-9
 
 
 @dataclass(frozen=True)
-class Held:
-    """One completion in somebody's replay buffer, as every rank knows it. prompt: see `identify`. index: its place
+class ReplayedCompletion:
+    """One completion in someone's replay buffer, as every rank knows it. prompt: see `identify`. index: its place
     there. answered: whether its tokens, mask and images are those of the engine's answer, see `answers`."""
 
     rollout: int
@@ -47,7 +47,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Turn:
+class PlannedStep:
     """One step as it will run: its plan, its denominators, and how many micro-batches; none where it has no token.
     silent: this rank's rows of such a step, by their places in the buffer."""
 
@@ -76,22 +76,22 @@ NO_FACTS: Mapping[str, Any] = dict.fromkeys(
 
 
 @dataclass(frozen=True)
-class Step:
+class AppliedStep:
     """An optimizer step that was held against the plan and is now applied. turn: None in a native run."""
 
     index: int
-    turn: Turn | None
+    turn: PlannedStep | None
     learning_rate: float
 
 
-class Beside:
+class ExperienceCompanions:
     """Companions of a micro-batch's experience; upstream would move plain tensors and lists to a device.
 
-    items: the experiences of one completion each. given: what they are meant to train.
+    items: the experiences of one completion each. inputs: what they are meant to train.
     """
 
-    def __init__(self, items: Sequence[Any], given: Given) -> None:
-        self.items, self.given = items, given
+    def __init__(self, items: Sequence[Any], given: OpenRlhfStepInputs) -> None:
+        self.items, self.inputs = items, given
 
 
 def facts_of(

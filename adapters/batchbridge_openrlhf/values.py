@@ -19,7 +19,7 @@ _LONGEST = 64
 """Characters and items beyond which a list of numbers is not looked at."""
 
 
-class WrongValue(ValueError):
+class WrongOptionValue(ValueError):
     """The value is not of its option's kind: what was expected, what OpenRLHF itself would say, and when; `held`: what
     its parser takes it for, unless it refuses it."""
 
@@ -29,13 +29,13 @@ class WrongValue(ValueError):
 
 
 def convert(option: Option, value: Any) -> Any:
-    """`value` as OpenRLHF would hold it. Raises `WrongValue`."""
+    """`value` as OpenRLHF would hold it. Raises `WrongOptionValue`."""
     if value is None and option.default is None:
         return None
     converted = _CONVERTERS[option.kind](option, value)
     if option.choices and converted not in option.choices:
         native = f"argparse: argument --{option.identity}: invalid choice"
-        raise WrongValue(f"one of {', '.join(option.choices)}", native)
+        raise WrongOptionValue(f"one of {', '.join(option.choices)}", native)
     return converted
 
 
@@ -61,30 +61,32 @@ def _scalar(option: Option, value: Any) -> int | float:
         with contextlib.suppress(ValueError):
             value = kind(value)
     if not isinstance(value, int if whole else (int, float)) or isinstance(value, bool):
-        raise WrongValue(expected, native)
+        raise WrongOptionValue(expected, native)
     if whole:
         if abs(value) > LARGEST:
-            raise WrongValue(f"an integer up to {LARGEST}", "it is accepted, and fails later", "worker_start", value)
+            raise WrongOptionValue(
+                f"an integer up to {LARGEST}", "it is accepted, and fails later", "worker_start", value
+            )
         return int(value)
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if math.isnan(number) or (math.isinf(number) and option.default != math.inf):
-        raise WrongValue("a finite number", "it is accepted, and spreads in arithmetic", "never", number)
+        raise WrongOptionValue("a finite number", "it is accepted, and spreads in arithmetic", "never", number)
     return number
 
 
 def _text(option: Option, value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise WrongValue("text", "the command line gives text")
+    raise WrongOptionValue("text", "the command line gives text")
 
 
 def _flag(option: Option, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise WrongValue("true or false", f"argparse: argument --{option.identity}: ignored explicit argument")
+    raise WrongOptionValue("true or false", f"argparse: argument --{option.identity}: ignored explicit argument")
 
 
 def _several(option: Option, value: Any) -> tuple[Any, ...]:
@@ -94,21 +96,21 @@ def _several(option: Option, value: Any) -> tuple[Any, ...]:
     if not isinstance(items, (list, tuple)) or len(items) > _LONGEST:
         items = []
     if not items or (option.kind != "floats" and len(items) != 2):
-        raise WrongValue(expected, f"argparse: argument --{option.identity}: expected {wanted}")
+        raise WrongOptionValue(expected, f"argparse: argument --{option.identity}: expected {wanted}")
     if option.kind == "texts":
         return tuple(map(str, items))
     numbers: list[float] = []
-    odd: WrongValue | None = None
+    odd: WrongOptionValue | None = None
     for item in items:
         try:
             numbers.append(_scalar(option, item))
-        except WrongValue as wrong:
+        except WrongOptionValue as wrong:
             if wrong.phase == "config":
                 raise
             numbers.append(wrong.held)
             odd = wrong
     if odd is not None:
-        raise WrongValue(odd.expected, odd.native, odd.phase, tuple(numbers))
+        raise WrongOptionValue(odd.expected, odd.native, odd.phase, tuple(numbers))
     return tuple(numbers)
 
 
@@ -125,7 +127,7 @@ def _words(option: Option, value: Any) -> tuple[str, ...] | str:
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise WrongValue("a list of texts", "the command line gives text")
+    raise WrongOptionValue("a list of texts", "the command line gives text")
 
 
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {

@@ -23,7 +23,7 @@ from batchbridge.kit import Normaliser, Objective
 from batchbridge.kit.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches
 from batchbridge_openrlhf.images import are_shown, together
-from batchbridge_openrlhf.rings import Rings, averaging
+from batchbridge_openrlhf.rings import RankRings, averaging
 
 FURTHEST = 20.0
 """Log of a token's ratio beyond which OpenRLHF's loss has no gradient. Source: PolicyLoss.forward."""
@@ -36,7 +36,7 @@ class OtherInputs(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class OpenRlhfStepInputs:
     """A micro-batch as the replay buffer has it before it is trained: copies, padded on the right.
 
     All of shape (rows, tokens), on the CPU; ids, attention: one token wider. sampled: the sampler's log-probabilities;
@@ -61,7 +61,7 @@ class Given:
         old: str = "action_log_probs",
         sampled: str | None = "rollout_log_probs",
         reference: str | None = "base_action_log_probs",
-    ) -> Given:
+    ) -> OpenRlhfStepInputs:
         """The values of experiences of one completion each, by the names of their columns; None: none."""
 
         def column(name: str | None) -> Any:
@@ -94,18 +94,18 @@ class Given:
         return ((ids == self.ids.to(ids.device)) | padding).all() & (mask == self.mask.to(mask.device)).all()
 
 
-class Watch:
+class OpenRlhfStepProbe:
     """The measurement of one trainer's steps. spec: what its loss computes."""
 
     who = "policy"
 
     def __init__(self, trainer: Any, spec: Spec, patches: Patches) -> None:
         model, self.engine = self.parts(trainer)
-        self._spec, self._shares_of_a_rollout = spec, Rings.of(trainer).count
+        self._spec, self._shares_of_a_rollout = spec, RankRings.of(trainer).count
         self.objective = measurable(spec.objective)
         self._tap = self.tap()
         self._shares: list[torch.Tensor] = []
-        self._expected: Given | None = None
+        self._expected: OpenRlhfStepInputs | None = None
         self._sound: list[torch.Tensor | bool] = []
         """Pairs per micro-batch: whether the policy was run on the tokens, and on the images, that the buffer has."""
         self._witness: Witness | None = None
@@ -130,9 +130,9 @@ class Watch:
         """A new measurement of micro-batches."""
         return Tap(self.objective)
 
-    def given(self, items: Sequence[Any]) -> Given:
+    def inputs_of(self, items: Sequence[Any]) -> OpenRlhfStepInputs:
         """The values that experiences of one completion each are meant to train."""
-        return Given.of(items)
+        return OpenRlhfStepInputs.of(items)
 
     def close(self) -> None:
         """Takes the hook off the parameter."""
@@ -147,7 +147,7 @@ class Watch:
     # ---- log-probabilities
 
     @contextlib.contextmanager
-    def expecting(self, given: Given) -> Iterator[None]:
+    def expecting(self, given: OpenRlhfStepInputs) -> Iterator[None]:
         """The span in which a micro-batch is trained: what its rows are meant to train."""
         self._expected = given
         try:
@@ -176,7 +176,7 @@ class Watch:
         """The output of a model, where nothing of DeepSpeed's stands between its gradient and the loss."""
         return result
 
-    def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
+    def rows(self, given: OpenRlhfStepInputs, logprobs: torch.Tensor) -> Rows:
         """The rows of a micro-batch with these log-probabilities, and what they are meant to train; see `rows_of`."""
         rows = rows_of(self._spec, given, logprobs.detach())
         if self.needs_denominators and rows.kl_share is not None:
@@ -217,7 +217,7 @@ class Watch:
 
     @property
     def _divided_later(self) -> float:
-        """DeepSpeed's accumulation steps, where its division by them is no part of the gradient at log-probabilities:
+        """DeepSpeed's accumulation steps, where its division by them is not part of the gradient at log-probabilities:
         until 0.19.5 it is made at the model's output, since 0.19.6 at the loss. Source: engine.backward,
         _backward_prologue_per_tensor."""
         at_output = getattr(self.engine, "_scale_wrt_gas", False)
@@ -234,7 +234,7 @@ class Watch:
     # ---- between backward and the update
 
     def factor(self) -> Factor | None:
-        """The factor on the step's gradients after backward: DeepSpeed shall have averaged them over the ranks, and
+        """The factor on the step's gradients after backward: DeepSpeed should have averaged them over the ranks, and
         nothing else. None where no parameter is trained. Collective."""
         if self._witness is None:
             return None
@@ -255,7 +255,7 @@ def measurable(objective: Objective) -> Objective:
     return objective
 
 
-def rows_of(spec: Spec, given: Given, logprobs: torch.Tensor) -> Rows:
+def rows_of(spec: Spec, given: OpenRlhfStepInputs, logprobs: torch.Tensor) -> Rows:
     """The rows of a micro-batch and what they are meant to train by `spec`, beside its log-probabilities, on their
     device.
 

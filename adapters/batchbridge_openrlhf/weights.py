@@ -62,7 +62,7 @@ def _said(version: int) -> str:
     return "unknown weights" if version == UNKNOWN else f"the weights before optimizer step {version}"
 
 
-class Weights:
+class EngineWeights:
     """The weights that one engine has, in its process. version: before any was sent."""
 
     def __init__(self, engine: Any, key: str, version: int) -> None:
@@ -110,7 +110,7 @@ def in_engine(engine: Any, key: str, version: int) -> bool:
     executor, llm = getattr(engine, "executor", None), getattr(engine, "llm", None)
     if not hasattr(executor, "execute") or not hasattr(llm, "collective_rpc"):
         return False
-    engine.batchbridge_weights = Weights(engine, key, version)
+    engine.batchbridge_weights = EngineWeights(engine, key, version)
     return True
 
 

@@ -21,7 +21,7 @@ from batchbridge_openrlhf.settings import ABSENT, RELEASES, defaults_of, holds, 
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 _DEVICES_PER_NODE = 8
-"""Devices of a node, as OpenRLHF's own default has it; a world that is no multiple of it becomes one node."""
+"""Devices of a node, as OpenRLHF's own default has it; a world that is not a multiple of it becomes one node."""
 
 
 def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]:
@@ -37,17 +37,17 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     _objective(spec, version, values, problems)
     _carried(spec, version, values, problems)
     write_critic(spec, version, values, problems)
-    said = spec.values
+    settings = spec.values
     for path, wanted in {**{path: value for path, (value, _) in meaning.FIXED.items()}, **_ONLY}.items():
         allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
         only = f"openrlhf has only {' or '.join(map(str, allowed))}"
-        problems.fits(said[path] in allowed, path, only, allowed)
+        problems.fits(settings[path] in allowed, path, only, allowed)
     return values
 
 
 def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[str, Any]:
     """`values` in the spelling of `version` and its parser's order, without what is unset there anyway."""
-    named, options, said = names_of(version), options_of(version), {}
+    named, options, written = names_of(version), options_of(version), {}
     for identity, value in values.items():
         if value is None:
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
@@ -60,8 +60,8 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
                 problems.no_setting(reason, there[identity], settings, newest)
             continue
         if options[named[identity]].kind != "flag" or value:
-            said[named[identity]] = value
-    return {name: said[name] for name in options if name in said}
+            written[named[identity]] = value
+    return {name: written[name] for name in options if name in written}
 
 
 def argv(values: Mapping[str, Any]) -> list[str]:
@@ -151,7 +151,7 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         values |= {names.DYNAMIC: True, names.BUDGET: tokens, names.ZERO: 3}
         values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
     if tokens is not None or spec.topology.context_parallel > 1:
-        # Both turn on packing, which needs a generation engine; how many is no matter of the spec.
+        # Both turn on packing, which needs a generation engine; how many is not a matter of the spec.
         values[names.ENGINES] = 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
 OF_SFT = frozenset(
     {
@@ -13,7 +13,7 @@ OF_SFT = frozenset(
 """Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
 
 _PYTHON = r"\A(.*python[^/\n]*\n)?"
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={
         # Its parser takes TRL's settings and nothing else.
         rf"{_PYTHON}((.*/)?trl\ngrpo$|-m\ntrl\.scripts\.grpo$|.*trl/scripts/grpo\.py$)": 0.97,

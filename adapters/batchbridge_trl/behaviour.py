@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
-from batchbridge.kit.native_steps import Completion
+from batchbridge.kit.native_steps import PromptAndSample
 from batchbridge.kit.torch_random import TorchGenerator
-from batchbridge_trl.epochs import Epoch, sampler_of
-from batchbridge_trl.rules import Facts, defects, facts_of
+from batchbridge_trl.epochs import EpochLength, sampler_of
+from batchbridge_trl.rules import TrlFacts, defects, facts_of
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config
 
 
-class Denominator(NamedTuple):
+class TrlDenominator(NamedTuple):
     """The denominator of loss types: `scope`, one token's weight in an optimizer step as a formula, the source, the
     versions.
 
@@ -48,28 +48,30 @@ _ROLLOUT = ("dapo", "cispo", "vespo")
 _LOSS = "GRPOTrainer._compute_loss"
 _BY_K = "transformers divides by k up to 0.21, TRL since 0.22"
 DENOMINATORS = (
-    Denominator(
+    TrlDenominator(
         ("grpo",),
         "optimizer_step",
         "1 / (W k m L_i)",
         "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; k = gradient_accumulation_steps, in transformers",
         "<0.16",
     ),
-    Denominator(
+    TrlDenominator(
         ("grpo", "sapo"), "optimizer_step", "1 / (W k m L_i)", f"trl 0.17.0 to 1.16.0 {_LOSS}; {_BY_K}", ">=0.17"
     ),
-    Denominator(("luspo",), "optimizer_step", "1 / (W k m)", f"trl 0.28.0 to 1.16.0 {_LOSS}"),
-    Denominator(("dr_grpo",), "optimizer_step", "1 / (W k m c)", f"trl 0.17.0 to 1.16.0 {_LOSS}; {_BY_K}"),
-    Denominator(("bnpo",), "micro_batch", "1 / (W k T_m)", f"trl 0.16.0 to 1.16.0 {_LOSS}; {_BY_K}"),
-    Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
-    Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
+    TrlDenominator(("luspo",), "optimizer_step", "1 / (W k m)", f"trl 0.28.0 to 1.16.0 {_LOSS}"),
+    TrlDenominator(("dr_grpo",), "optimizer_step", "1 / (W k m c)", f"trl 0.17.0 to 1.16.0 {_LOSS}; {_BY_K}"),
+    TrlDenominator(("bnpo",), "micro_batch", "1 / (W k T_m)", f"trl 0.16.0 to 1.16.0 {_LOSS}; {_BY_K}"),
+    TrlDenominator(
+        _ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"
+    ),
+    TrlDenominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
 )
 """Denominators of the loss types. The division by the window's micro-batches is up to 0.21 transformers'
 (model_accepts_loss_kwargs = False; see `epochs.LOOPS` for what k is), since 0.22 TRL's, by those of the actual window,
 but not for the dapo family."""
 
 
-class Layout(NamedTuple):
+class RolloutLayout(NamedTuple):
     """The way of a rollout's completions to devices and micro-batches.
 
     by_micro_batch: each device draws micro-batch by micro-batch, in turn with the others; else a block of the rollout
@@ -84,7 +86,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
-    Layout(
+    RolloutLayout(
         "<0.17",
         True,
         False,
@@ -92,7 +94,7 @@ LAYOUTS = (
         "generated then, in the first of its passes ({passes})",
         "trl 0.15.0 GRPOTrainer._prepare_inputs; trl 0.16.0 the same, with _buffered_inputs for further passes",
     ),
-    Layout(
+    RolloutLayout(
         ">=0.17,<0.18",
         False,
         False,
@@ -100,7 +102,7 @@ LAYOUTS = (
         "same in every pass ({passes})",
         "trl 0.17.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
     ),
-    Layout(
+    RolloutLayout(
         ">=0.18",
         False,
         True,
@@ -128,7 +130,7 @@ RESUME = (
 1.16.0, read in the others."""
 
 
-def behaviour(facts: Facts) -> Behaviour | None:
+def behaviour(facts: TrlFacts) -> Behaviour | None:
     """The behaviour of TRL with these settings; None where they give no rollout."""
     if facts.rollout is None or facts.loss is None:
         return None
@@ -176,7 +178,7 @@ def _batches(number: int) -> str:
 
 
 def native_steps(
-    reading: Reading, dataset_size: int, response_tokens: Mapping[Completion, int]
+    reading: Reading, dataset_size: int, response_tokens: Mapping[PromptAndSample, int]
 ) -> Iterator[NativeStep]:
     """The optimizer steps of the unwrapped run with scripted rollouts, weights as exact fractions.
 
@@ -199,11 +201,11 @@ class _MicroStep(NamedTuple):
 
     rollout: int
     pass_index: int
-    members: Sequence[Sequence[Completion]]
+    members: Sequence[Sequence[PromptAndSample]]
     rollout_tokens: int
 
 
-def _steps(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Iterator[NativeStep]:
+def _steps(facts: TrlFacts, found: EpochLength, tokens: Mapping[PromptAndSample, int]) -> Iterator[NativeStep]:
     """transformers' loop: windows of micro-batches as the loader's length promises them, and a step at each window's
     nominal end, or at the promised end of the epoch. Micro-batches after the last such end wait for the next epoch."""
     if not found.real:
@@ -226,7 +228,9 @@ def _steps(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Iter
                 return
 
 
-def _epochs(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Iterator[Iterator[_MicroStep]]:
+def _epochs(
+    facts: TrlFacts, found: EpochLength, tokens: Mapping[PromptAndSample, int]
+) -> Iterator[Iterator[_MicroStep]]:
     """The micro-steps of each epoch, epoch after epoch without end."""
     assert facts.rollout is not None
     sizes, size = facts.sizes, facts.rollout.completions
@@ -250,10 +254,10 @@ def _epochs(facts: Facts, found: Epoch, tokens: Mapping[Completion, int]) -> Ite
 
 def _rollout(
     number: int,
-    rows: Sequence[Completion],
-    facts: Facts,
+    rows: Sequence[PromptAndSample],
+    facts: TrlFacts,
     ranks: Sequence[TorchGenerator],
-    tokens: Mapping[Completion, int],
+    tokens: Mapping[PromptAndSample, int],
 ) -> Iterator[_MicroStep]:
     """The micro-steps that one rollout feeds, pass after pass."""
     micro, world, layout = facts.sizes.micro, facts.sizes.world, _layout(facts)
@@ -274,7 +278,7 @@ def _rollout(
 
 
 def _step(
-    index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: Facts, tokens: Mapping[Completion, int]
+    index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: TrlFacts, tokens: Mapping[PromptAndSample, int]
 ) -> NativeStep:
     """One native step: `micro_steps`, each with the micro-batches of its window, by which its loss is divided."""
     assert facts.rollout is not None
@@ -303,15 +307,15 @@ def _step(
     return NativeStep(index=index, rows=tuple(rows))
 
 
-def _denominator(facts: Facts) -> Denominator:
+def _denominator(facts: TrlFacts) -> TrlDenominator:
     return next(row for row in DENOMINATORS if facts.loss.name in row.losses and holds(row.versions, facts.version))
 
 
-def _layout(facts: Facts) -> Layout:
+def _layout(facts: TrlFacts) -> RolloutLayout:
     return next(row for row in LAYOUTS if holds(row.versions, facts.version))
 
 
-def _open_weights(facts: Facts) -> Iterator[str]:
+def _open_weights(facts: TrlFacts) -> Iterator[str]:
     """Reasons why the configuration does not decide the weights.
 
     Source: trl 0.17.0 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own.
@@ -324,12 +328,12 @@ def _open_weights(facts: Facts) -> Iterator[str]:
         yield "the weights: they depend on the padding"
 
 
-def _on(facts: Facts, option: str) -> bool:
+def _on(facts: TrlFacts, option: str) -> bool:
     """Whether Accelerate's data loader has this option on, on several devices."""
     return accelerator_config(facts.native).get(option) is True and facts.sizes.world > 1
 
 
-def _no_steps(facts: Facts) -> str | None:
+def _no_steps(facts: TrlFacts) -> str | None:
     """The reason why there are no optimizer steps to say; None where there are."""
     if facts.groups_per_micro_step and facts.sizes.micro_step % facts.sizes.generations:
         return "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run"

@@ -1,4 +1,7 @@
-"""The loss type of TRL that computes a specification's loss: what a wrapped run sets, whatever its own."""
+"""The loss type of TRL that computes a specification's loss: what a wrapped run sets, whatever its own.
+
+Its own file: the engine and the refusals both use it.
+"""
 
 from __future__ import annotations
 

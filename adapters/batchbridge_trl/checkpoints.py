@@ -18,10 +18,10 @@ import torch
 
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
-from batchbridge.kit.checkpoints import STATE_FILE, Resumed
+from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint
 from batchbridge_trl.loss_terms import LossTerms
-from batchbridge_trl.rows import RolloutRows
-from batchbridge_trl.shares import Shares
+from batchbridge_trl.rows import TrlRolloutRows
+from batchbridge_trl.shares import StepShares
 
 FOLDER = "batchbridge"
 _NATIVE_STATE = "trainer_state.json"
@@ -37,14 +37,14 @@ class Checkpoints:
         trainer: Any,
         request: Request,
         plan: Plan,
-        rollouts: dict[int, RolloutRows],
-        shares: Shares,
+        rollouts: dict[int, TrlRolloutRows],
+        shares: StepShares,
         terms: LossTerms,
     ) -> None:
         self._trainer, self._request, self._plan, self._rollouts = trainer, request, plan, rollouts
         self._shares, self._terms = shares, terms
         self._accelerator = trainer.accelerator
-        self._found: tuple[Path, Resumed, dict[int, list[Mapping[str, Any]]], bool] | None = None
+        self._found: tuple[Path, ResumePoint, dict[int, list[Mapping[str, Any]]], bool] | None = None
 
     def save(self, folder: Path) -> None:
         """The plan's part of a checkpoint, put into the folder that TRL writes next. Collective: what is complete for
@@ -120,7 +120,7 @@ class Checkpoints:
         self._found = None
         ranks, device = self._accelerator.num_processes, self._accelerator.device
         for index in sorted(stored.keys() & set(resumed.position.live_rollouts)):  # in the same order on every rank
-            self._rollouts[index] = RolloutRows.from_states(stored[index], device, ranks, everyone=everyone)
+            self._rollouts[index] = TrlRolloutRows.from_states(stored[index], device, ranks, everyone=everyone)
         notes = list(resumed.notes)
         if resumed.ranks != self._accelerator.num_processes:
             notes.append(
@@ -138,7 +138,7 @@ class Checkpoints:
                 found.setdefault(rows["index"], []).append(rows)
         return found
 
-    def _check_rows(self, folder: Path, resumed: Resumed, stored: Mapping[int, list[Mapping[str, Any]]]) -> None:
+    def _check_rows(self, folder: Path, resumed: ResumePoint, stored: Mapping[int, list[Mapping[str, Any]]]) -> None:
         """Refusal (`CannotAttach`) of a checkpoint where a completion that will be trained on is in nobody's file."""
         for rollout in resumed.position.live_rollouts:
             held = {position for rows in stored.get(rollout, ()) for position in rows["slots"]}

@@ -16,12 +16,20 @@ from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge_trl import TELLS, unsloth
 from batchbridge_trl import settings as tables
-from batchbridge_trl.given import given_of, handed_on, printable, program_of, script_of_ones_own, shown, wrong_value
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, MICRO, STEPS, sizes_of
 from batchbridge_trl.starting import start_of
-from batchbridge_trl.tables import Group, settings_of, versions_of
+from batchbridge_trl.tables import SettingGroup, settings_of, versions_of
+from batchbridge_trl.user_settings import (
+    handed_on,
+    printable,
+    program_of,
+    script_of_ones_own,
+    shown,
+    user_settings,
+    wrong_value,
+)
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
@@ -50,7 +58,7 @@ class TrlAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
     outside = "batchbridge_trl.outside:OUTSIDE"
     tells = TELLS
-    groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
+    groups: ClassVar[tuple[SettingGroup, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
 
     def native_check(self, reading: Reading) -> NativeCheck:
@@ -80,8 +88,8 @@ class TrlAdapter(PackagedAdapter):
             found += [_no_text(key) for key in source.values if not isinstance(key, str)]
             source, recipe, problem = recipe_of(source)
             found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
-            defaults = given_of(recipe, rows, version) if recipe else CommandLine()
-            command = given_of(source, rows, version)
+            defaults = user_settings(recipe, rows, version) if recipe else CommandLine()
+            command = user_settings(source, rows, version)
             handed = handed_on(command, source.argv)
             source = dataclasses.replace(source, launcher={**handed, **source.launcher})
             given, places = {**defaults.values, **command.values}, {**defaults.places, **command.places}
@@ -129,11 +137,11 @@ class TrlAdapter(PackagedAdapter):
         if bad & _DECIDING or (sizes := sizes_of(native)) is None:
             return reading
         from batchbridge_trl.behaviour import behaviour
-        from batchbridge_trl.rules import Facts
+        from batchbridge_trl.rules import TrlFacts
 
         program = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, program)
-        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
+        facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version)) is None:
             return reading
@@ -270,7 +278,7 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
 
 def _no_text(key: object) -> Finding:
     text = shown(key)
-    message = f"the key {text} is no text, and every setting's name is"
+    message = f"the key {text} is not text, and every setting's name is"
     fix, native = Fix(f"remove {text}"), "TypeError: keywords must be strings"
     return Finding("BB-TRL-008", "error", "config", message, (Where(text),), (fix,), native)
 

@@ -10,12 +10,12 @@ from batchbridge.kit.model_files import ASSUMED, Model, model_of
 from batchbridge.kit.refusals import setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl.rules.facts import facts_of
-from batchbridge_trl.starting import Start
+from batchbridge_trl.starting import StartOfRun
 
 KNOW_THE_MODEL = "; where its config.json is not here, download it or name its folder"
 
 
-def start_in(reading: Reading) -> Start | None:
+def start_in(reading: Reading) -> StartOfRun | None:
     """The way in which the run is started; None for settings of an object."""
     facts = facts_of(reading)
     return None if facts is None else facts.start
@@ -72,7 +72,7 @@ def assumed(reading: Reading) -> Sequence[str]:
     start = start_in(reading)
     if start is None:
         return ()
-    alone = () if start.said else ("a start without DeepSpeed, FSDP or a script of one's own",)
+    alone = () if start.is_known else ("a start without DeepSpeed, FSDP or a custom script",)
     if setting(reading, "model_name_or_path") is None:
         return (*alone, ASSUMED)
     return (*alone, WITH_IMAGES) if model_in(reading).images else alone

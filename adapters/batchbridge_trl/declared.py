@@ -1,6 +1,8 @@
 """The fields that TRL's and transformers' own configuration classes declare, against those of the newest tables.
 
 `declared.json` beside this file records them; tests/upstream/record.py writes it. Nothing is imported.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""The canonical fields that a wrapped run of TRL brings about, whatever its configuration says."""
+"""The canonical fields that a wrapped run of TRL brings about, whatever its configuration says.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import Promises, also_off, one_of
+from batchbridge.kit.enforced_fields import EnforceableValues, also_off, one_of
 
-ENFORCED: Promises = {
+ENFORCED: EnforceableValues = {
     "rollout.prompts_per_rollout": also_off,
     "optimizer_step.completions_per_step": also_off,
     "optimizer_step.passes_per_rollout": also_off,

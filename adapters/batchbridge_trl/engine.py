@@ -32,18 +32,18 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
-from batchbridge_trl.exchange import Places
-from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
+from batchbridge_trl.exchange import CompletionPlaces
+from batchbridge_trl.images import RolloutImages, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
-from batchbridge_trl.rows import MicroBatch, RolloutRows
+from batchbridge_trl.rows import TrlMicroBatch, TrlRolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import without_sync
-from batchbridge_trl.shares import Shares
-from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
+from batchbridge_trl.shares import StepShares
+from batchbridge_trl.watching import TrlStepProbe, alone, leaf_in, quiet, rows_of, surrogates, window
 
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """The advantage that TRL computes itself with scale_rewards="group". Source: trl 1.16.0,
@@ -61,14 +61,14 @@ _REMEDY = (
 class Enforcer:
     """The patches of one trainer, and the state of the run: the rollouts that are still to be trained on."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: Watch) -> None:
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
         self._trainer, self._request, self._plan, self._log = trainer, request, request.plan, log
         self._watch = watch
         self._accelerator = trainer.accelerator
-        self._rollouts: dict[int, RolloutRows] = {}
+        self._rollouts: dict[int, TrlRolloutRows] = {}
         self._free = PaddingFree.asked(trainer, request, watch.producer)
-        self._shares = Shares(trainer, self._plan, self._rollouts, packed=self._free is not None)
+        self._shares = StepShares(trainer, self._plan, self._rollouts, packed=self._free is not None)
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
@@ -121,7 +121,7 @@ class Enforcer:
         patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
 
     def detach(self) -> None:
-        """Undoes what is no attribute."""
+        """Undoes what is not an attribute."""
         trainer = self._trainer
         self._watch.end()
         self._log.close()
@@ -159,7 +159,7 @@ class Enforcer:
         if (why := self._terms.objection()) is not None:
             raise CannotAttach({"weight_probe": f"{why}; {_REMEDY}"})
 
-    def _run_probe(self, micro: MicroBatch) -> None:
+    def _run_probe(self, micro: TrlMicroBatch) -> None:
         try:
             self._native["training_step"](self._trainer.model, micro, None)
         except CannotAttach:
@@ -316,7 +316,7 @@ class Enforcer:
             accelerator.gradient_state._set_sync_gradients(True)
 
     def _idle_engine(self) -> None:
-        """A step without an update advances the schedule all the same, and has a norm of its own; DeepSpeed's engine
+        """A step without an update advances the schedule anyway, and has a norm of its own; DeepSpeed's engine
         sees to both in its update alone."""
         engine = self._watch.engine
         if engine is None:
@@ -334,7 +334,7 @@ class Enforcer:
             sizes.append((sum(tokens[item] for item in real), len(real), sum(map(len, turn))))
         return sizes
 
-    def _finish(self, micro: MicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
+    def _finish(self, micro: TrlMicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
         """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
         trainer, ranks, size = self._trainer, self._accelerator.num_processes, len(micro["completion_ids"])
         # dapo, cispo and vespo divide by this over ranks: by one. Exact in float32: a small integer.
@@ -353,10 +353,10 @@ class Enforcer:
             micro.setdefault(name, None)  # trl 0.18 and 0.19 look for None
 
     def _prepare(self, inputs: Any) -> Any:
-        return inputs if isinstance(inputs, MicroBatch) else self._native["_prepare_inputs"](inputs)
+        return inputs if isinstance(inputs, TrlMicroBatch) else self._native["_prepare_inputs"](inputs)
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(inputs, MicroBatch):
+        if not isinstance(inputs, TrlMicroBatch):
             return self._native["compute_loss"](model, inputs, *args, **kwargs)
         gather, turns = self._accelerator.gather, inputs.micro_batches if self._carrier in DIVIDED_LATER else 1
 
@@ -399,7 +399,7 @@ class Enforcer:
 
     # ---- rollouts
 
-    def _generate(self, index: int) -> RolloutRows:
+    def _generate(self, index: int) -> TrlRolloutRows:
         """Generates rollout `index`: each rank its contiguous part of the prompt-major completions. Collective."""
         trainer, plan, accelerator = self._trainer, self._plan, self._accelerator
         rollout, group, ranks = plan.rollout(index), plan.completions_per_prompt, accelerator.num_processes
@@ -440,10 +440,10 @@ class Enforcer:
             seen = gather_object(seen)
         require_images_of_all(trainer, [forms for _, forms in seen])
         held = {place: pieces for place, (_, pieces, _) in zip(mine, images, strict=False) if pieces}
-        pictures = Pictures.of_rollout(seen, held) if images else None
-        slots, places = {place: row for row, place in enumerate(mine)}, Places.generated(len(lengths), ranks)
+        pictures = RolloutImages.of_rollout(seen, held) if images else None
+        slots, places = {place: row for row, place in enumerate(mine)}, CompletionPlaces.generated(len(lengths), ranks)
         known = dict(zip(mine, facts, strict=True))
-        return RolloutRows(index, tensors, slots, response, prompt, completion, known, pictures, places)
+        return TrlRolloutRows(index, tensors, slots, response, prompt, completion, known, pictures, places)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:

@@ -9,14 +9,14 @@ import math
 from typing import NamedTuple
 
 from batchbridge_trl.settings import holds
-from batchbridge_trl.sizes import Rollout, Sizes
+from batchbridge_trl.sizes import RolloutSizes, TrlSizes
 
 
-class Sampler(NamedTuple):
+class EpochCut(NamedTuple):
     """The cutting of an epoch in a range of versions.
 
-    drops: prompts that fill no whole rollout are left out. counts_dropped: the sampler's length counts them all the
-    same. whole_rollouts: the data loader yields a rollout per device at once, not a micro-batch.
+    drops: prompts that fill no whole rollout are left out. counts_dropped: the sampler's length counts them anyway.
+    whole_rollouts: the data loader yields a rollout per device at once, not a micro-batch.
     """
 
     versions: str
@@ -27,14 +27,14 @@ class Sampler(NamedTuple):
 
 
 SAMPLERS = (
-    Sampler("<0.16", False, False, False, "trl 0.15.0 to 0.15.2 RepeatRandomSampler"),
-    Sampler(">=0.16,<0.17", True, True, False, "trl 0.16.0 and 0.16.1 RepeatRandomSampler.__iter__ and __len__"),
-    Sampler(">=0.17,<0.20", True, True, True, "trl 0.17.0 to 0.19.1 RepeatSampler.__iter__ and __len__"),
-    Sampler(">=0.20", True, False, True, "trl 0.20.0 to 1.16.0 RepeatSampler.__iter__ and __len__"),
+    EpochCut("<0.16", False, False, False, "trl 0.15.0 to 0.15.2 RepeatRandomSampler"),
+    EpochCut(">=0.16,<0.17", True, True, False, "trl 0.16.0 and 0.16.1 RepeatRandomSampler.__iter__ and __len__"),
+    EpochCut(">=0.17,<0.20", True, True, True, "trl 0.17.0 to 0.19.1 RepeatSampler.__iter__ and __len__"),
+    EpochCut(">=0.20", True, False, True, "trl 0.20.0 to 1.16.0 RepeatSampler.__iter__ and __len__"),
 )
 
 
-class Loop(NamedTuple):
+class EpochLoop(NamedTuple):
     """The optimizer steps of an epoch, as the transformers release that is assumed beside a range of versions makes
     them.
 
@@ -50,8 +50,10 @@ class Loop(NamedTuple):
 
 
 LOOPS = (
-    Loop("<0.17", False, False, "transformers 4.51.3 Trainer.set_initial_training_values and _inner_training_loop"),
-    Loop(
+    EpochLoop(
+        "<0.17", False, False, "transformers 4.51.3 Trainer.set_initial_training_values and _inner_training_loop"
+    ),
+    EpochLoop(
         ">=0.17",
         True,
         True,
@@ -61,17 +63,17 @@ LOOPS = (
 )
 
 
-def sampler_of(version: str) -> Sampler:
+def sampler_of(version: str) -> EpochCut:
     """The row of `version`."""
     return next(row for row in SAMPLERS if holds(row.versions, version))
 
 
-def loop_of(version: str) -> Loop:
+def loop_of(version: str) -> EpochLoop:
     """The row of `version`."""
     return next(row for row in LOOPS if holds(row.versions, version))
 
 
-class Epoch(NamedTuple):
+class EpochLength(NamedTuple):
     """Micro-batches per device in one epoch: those that come (`real`), and those that `len(dataloader)` promises.
 
     window: micro-batches per optimizer step. prompts: of the dataset.
@@ -81,7 +83,7 @@ class Epoch(NamedTuple):
     promised: int
     window: int
     prompts: int
-    loop: Loop
+    loop: EpochLoop
 
     @property
     def planned_steps(self) -> int:
@@ -110,7 +112,9 @@ class Epoch(NamedTuple):
         return math.ceil(epochs * self.planned_steps), math.ceil(epochs)
 
 
-def epoch(sizes: Sizes, rollout: Rollout, prompts: int, version: str, *, drop_last: bool = False) -> Epoch:
+def epoch(
+    sizes: TrlSizes, rollout: RolloutSizes, prompts: int, version: str, *, drop_last: bool = False
+) -> EpochLength:
     """The epochs of a dataset of `prompts` prompts. `drop_last`: dataloader_drop_last."""
     sampler, passes = sampler_of(version), max(sizes.iterations, 0)
     # One draw of the loader: a micro-batch of each device, or a rollout's part of each device.
@@ -121,4 +125,4 @@ def epoch(sizes: Sizes, rollout: Rollout, prompts: int, version: str, *, drop_la
     if sampler.drops:
         real = prompts // rollout.prompts * passes * rollout.steps_per_generation
         promised = promised if sampler.counts_dropped else real
-    return Epoch(real, promised, sizes.window, prompts, loop_of(version))
+    return EpochLength(real, promised, sizes.window, prompts, loop_of(version))

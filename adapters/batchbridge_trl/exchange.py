@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-class Route(NamedTuple):
+class RowRoute(NamedTuple):
     """The rows that one rank sends and receives, by their positions in the rollout: for each other rank, ascending."""
 
     sent: list[list[int]]
@@ -31,7 +31,7 @@ class Route(NamedTuple):
 
 
 @dataclass
-class Places:
+class CompletionPlaces:
     """The ranks that hold the completions of a rollout, known alike on every rank.
 
     generated_by: by position, the rank that keeps the row until every step that trains it is shared out: the one that
@@ -42,12 +42,12 @@ class Places:
     delivered: list[set[int]]
 
     @classmethod
-    def generated(cls, completions: int, ranks: int) -> Places:
+    def generated(cls, completions: int, ranks: int) -> CompletionPlaces:
         """The places of a rollout of which each rank has generated its contiguous part; no row has moved yet."""
         return cls([position * ranks // completions for position in range(completions)], [set() for _ in range(ranks)])
 
     @classmethod
-    def everywhere(cls, completions: int, ranks: int) -> Places:
+    def everywhere(cls, completions: int, ranks: int) -> CompletionPlaces:
         """The places of a rollout all whose rows are on every rank, as after a resume on another number of ranks."""
         places = cls.generated(completions, ranks)
         places.delivered = [set(range(completions)) for _ in range(ranks)]
@@ -57,7 +57,7 @@ class Places:
         """The part of `positions` that stays on `rank` until it is known who trains them."""
         return {position for position in positions if self.generated_by[position] == rank}
 
-    def share_out(self, wanted: Sequence[set[int]], rank: int) -> Route | None:
+    def share_out(self, wanted: Sequence[set[int]], rank: int) -> RowRoute | None:
         """The rows that `rank` sends and receives so that every rank holds what it trains; None where no rank sends
         anything.
 
@@ -78,20 +78,20 @@ class Places:
                 if target == rank:
                     received[source].append(position)
         self.delivered = [set(positions) for positions in wanted]
-        return Route(sent, received) if moves else None
+        return RowRoute(sent, received) if moves else None
 
     def state(self) -> dict[str, Any]:
         """Plain values: what a checkpoint stores."""
         return {"generated_by": self.generated_by, "delivered": [sorted(positions) for positions in self.delivered]}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Places:
+    def from_state(cls, state: Mapping[str, Any]) -> CompletionPlaces:
         """The places that `state` stored."""
         return cls(list(state["generated_by"]), [set(positions) for positions in state["delivered"]])
 
 
 def move(
-    route: Route, piece: Callable[[int], torch.Tensor], size: Callable[[int], int], device: torch.device
+    route: RowRoute, piece: Callable[[int], torch.Tensor], size: Callable[[int], int], device: torch.device
 ) -> dict[int, torch.Tensor]:
     """One tensor of every row on the route. Collective. Position of a row that came -> its tensor's bytes.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.kit.file_schema import Words, elsewhere, nested, refused, setting
+from batchbridge.kit.file_schema import ChoiceWords, elsewhere, nested, refused, setting
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.later import OBJECTIVES
 from batchbridge_trl.settings import CHOICES, GONE, holds
-from batchbridge_trl.tables import Group, settings_of
+from batchbridge_trl.tables import SettingGroup, settings_of
 from batchbridge_trl.values import NULL_TEXT, takes_null
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
@@ -46,23 +46,23 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
 GRPOConfig and of transformers' TrainingArguments; what they come to is in `sizes` and `meaning`."""
 
 
-def words_of(version: str) -> Mapping[str, Words]:
+def words_of(version: str) -> Mapping[str, ChoiceWords]:
     """The words of settings that TRL takes as text and refuses later, and of those that it goes on with."""
     known = {
-        "loss_type": Words(tuple(loss_types(version))),
-        "importance_sampling_level": Words(tuple(RATIO_LEVELS)),
-        "vllm_mode": Words(("server", "colocate"), only=False),
+        "loss_type": ChoiceWords(tuple(loss_types(version))),
+        "importance_sampling_level": ChoiceWords(tuple(RATIO_LEVELS)),
+        "vllm_mode": ChoiceWords(("server", "colocate"), only=False),
     }
-    known |= {key: Words(words, only=False) for key, words in CHOICES.items()}
+    known |= {key: ChoiceWords(words, only=False) for key, words in CHOICES.items()}
     if holds(">=0.22", version):
-        known["scale_rewards"] = Words(tuple(scales(version)))
+        known["scale_rewards"] = ChoiceWords(tuple(scales(version)))
     if holds(">=0.27", version):
-        known["multi_objective_aggregation"] = Words(OBJECTIVES)
+        known["multi_objective_aggregation"] = ChoiceWords(OBJECTIVES)
     return known
 
 
 def settings_schema(
-    framework: str, groups: tuple[Group, ...], version: str, decides: Callable[[str], str | None]
+    framework: str, groups: tuple[SettingGroup, ...], version: str, decides: Callable[[str], str | None]
 ) -> dict[str, Any]:
     """Every key of `groups` that is a setting in `version`; those that are gone, or came later, are refused by name.
 

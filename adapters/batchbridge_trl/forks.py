@@ -16,7 +16,7 @@ from typing import NamedTuple
 _DERIVED = "the loss of a class that is derived from it is measured before it trains (weight_probe)"
 
 
-class Fork(NamedTuple):
+class TrainerFork(NamedTuple):
     """A trainer of other people that is known by name: its refusal's name and reason, and whether a class is it."""
 
     name: str
@@ -25,7 +25,7 @@ class Fork(NamedTuple):
 
 
 FORKS = (
-    Fork(
+    TrainerFork(
         "unsloth",
         "Unsloth's GRPO loss computes its gradient in the forward pass and ignores what is handed back to it "
         "(grad_output), so that a factor on the loss changes the logged number and no gradient, and it reads "
@@ -33,7 +33,7 @@ FORKS = (
         "rewrites transformers' training step for all trainers",
         lambda cls: cls.__name__.lstrip("_") == "UnslothGRPOTrainer",
     ),
-    Fork(
+    TrainerFork(
         "ms_swift",
         "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own and keeps the "
         f"name alone; train with TRL's own GRPOTrainer: {_DERIVED}",
@@ -41,7 +41,7 @@ FORKS = (
     ),
 )
 """Forks that may be derived from TRL's class."""
-COPY = Fork(
+COPY = TrainerFork(
     "trainer_copy",
     "a GRPO trainer on transformers' Trainer that is not derived from TRL's GRPOTrainer (R1-V's Qwen2VLGRPOTrainer, "
     "VLM-R1's VLMGRPOTrainer and their copies; TRL's experimental AsyncGRPOTrainer) has an order of prompts, a "
@@ -50,7 +50,7 @@ COPY = Fork(
 )
 
 
-def fork_of(trainer: object) -> Fork | None:
+def fork_of(trainer: object) -> TrainerFork | None:
     """The fork that made `trainer`, or None: TRL's own, one that is derived from it, or no GRPO trainer."""
     classes = type(trainer).__mro__
     for fork in FORKS:

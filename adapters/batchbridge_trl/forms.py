@@ -1,4 +1,7 @@
-"""TRL settings as text: a YAML recipe, and a Python call."""
+"""TRL settings as text: a YAML recipe, and a Python call.
+
+Its own file: only commands that write a configuration import it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def yaml_text(values: Mapping[str, Any], version: str | None, world: int) -> str
 
 def python_text(values: Mapping[str, Any], version: str | None, world: int) -> str:
     """A call that constructs; run it in the processes that train, since GRPOConfig reads the world size there. What
-    is no argument of GRPOConfig stands in comments above it."""
+    is not an argument of GRPOConfig stands in comments above it."""
     own = settings_of(TRAINER_GROUPS, version or "")
     beside = {key: value for key, value in values.items() if key not in own}
     lines = [

@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 
 from batchbridge import CannotAttach
 from batchbridge.kit.patches import temporarily
-from batchbridge_trl.exchange import Route, move
+from batchbridge_trl.exchange import RowRoute, move
 from batchbridge_trl.sharding import loaded_in_shards
 
 TENSORS = (
@@ -41,7 +41,7 @@ TYPES = ("token_type_ids", "mm_token_type_ids")
 """Keys that say which tokens are of images, over prompt and completion."""
 
 
-class Form(NamedTuple):
+class ImageLayout(NamedTuple):
     """A completion's part of one tensor. by_row: the layout has one row for each completion."""
 
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Form(NamedTuple):
 
 
 @dataclass
-class Pictures:
+class RolloutImages:
     """The image tensors of one rollout's completions, by position in the generation order.
 
     counts: of each completion, by key of `COUNTS`. forms: of each completion's tensors, by key of `TENSORS`; empty
@@ -58,13 +58,13 @@ class Pictures:
     """
 
     counts: dict[str, list[int]]
-    forms: list[dict[str, Form]]
+    forms: list[dict[str, ImageLayout]]
     held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of_rollout(
-        cls, seen: Sequence[tuple[Mapping[str, int], dict[str, Form]]], held: dict[int, dict[str, torch.Tensor]]
-    ) -> Pictures:
+        cls, seen: Sequence[tuple[Mapping[str, int], dict[str, ImageLayout]]], held: dict[int, dict[str, torch.Tensor]]
+    ) -> RolloutImages:
         """Pictures from what every rank has told of its completions, by position. held: this rank's."""
         names = dict.fromkeys(name for counts, _ in seen for name in counts)
         # A rank whose images are all of one tile does not count tiles.
@@ -72,12 +72,12 @@ class Pictures:
         return cls(counts, [forms for _, forms in seen], held)
 
     @classmethod
-    def of_rows(cls, rows: Sequence[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]) -> Pictures:
+    def of_rows(cls, rows: Sequence[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]) -> RolloutImages:
         """Pictures from what `taken` found, on one rank."""
         seen = [(counts, forms_of(pieces, by_row)) for counts, pieces, by_row in rows]
         return cls.of_rollout(seen, {place: pieces for place, (_, pieces, _) in enumerate(rows)})
 
-    def exchange(self, route: Route, device: torch.device) -> None:
+    def exchange(self, route: RowRoute, device: torch.device) -> None:
         """Brings the images of the rows on `route` to the ranks that train them. Collective."""
         for name in [name for name in TENSORS if any(name in forms for forms in self.forms)]:
 
@@ -104,14 +104,14 @@ class Pictures:
         return {"counts": self.counts, "forms": forms, "held": held}
 
     @classmethod
-    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> Pictures:
+    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> RolloutImages:
         """Pictures from what one or more ranks stored: every tensor that at least one of them held."""
         held = {
             place: {name: one.to(device) for name, one in each.items()}
             for state in states
             for place, each in state["held"].items()
         }
-        forms = [{name: Form(*form) for name, form in each.items()} for each in states[0]["forms"]]
+        forms = [{name: ImageLayout(*form) for name, form in each.items()} for each in states[0]["forms"]]
         return cls(states[0]["counts"], forms, held)
 
 
@@ -137,7 +137,7 @@ def logged_by_all(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[N
         yield
 
 
-def require_images_of_all(trainer: Any, forms: Sequence[dict[str, Form]]) -> None:
+def require_images_of_all(trainer: Any, forms: Sequence[dict[str, ImageLayout]]) -> None:
     """Refusal (`CannotAttach`) of ranks that gather the parts of the model that read images where some would never run
     them: one of their completions has no image."""
     accelerator = trainer.accelerator
@@ -172,12 +172,12 @@ def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[
     return found
 
 
-def forms_of(pieces: Mapping[str, torch.Tensor], by_row: frozenset[str]) -> dict[str, Form]:
+def forms_of(pieces: Mapping[str, torch.Tensor], by_row: frozenset[str]) -> dict[str, ImageLayout]:
     """The forms of a completion's tensors, which every rank knows."""
-    return {name: Form(tuple(one.shape), one.dtype, name in by_row) for name, one in pieces.items()}
+    return {name: ImageLayout(tuple(one.shape), one.dtype, name in by_row) for name, one in pieces.items()}
 
 
-def together(chosen: Iterable[tuple[Pictures | None, int]]) -> dict[str, Any]:
+def together(chosen: Iterable[tuple[RolloutImages | None, int]]) -> dict[str, Any]:
     """The image tensors of a micro-batch's completions as TRL hands them to its loss; nothing where none has an image.
 
     What a completion lacks is zeros where the layout has a row for each; what was padded to the most images or patches

@@ -1,5 +1,8 @@
 """The hooks of `batchbridge run`: in each process of the command every `GRPOTrainer` is wrapped before it trains, and a
-copy of it is refused there instead of training natively."""
+copy of it is refused there instead of training natively.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, settin
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases, sharding
 from batchbridge_trl.configured import KNOW_THE_MODEL, model_in, scales_gradients, sharded, start_in
-from batchbridge_trl.forks import FORKS, Fork, fork_of
+from batchbridge_trl.forks import FORKS, TrainerFork, fork_of
 
 
 def release_of(request: Request) -> str:
@@ -20,7 +20,7 @@ def release_of(request: Request) -> str:
     return str(request.reading.framework_version)
 
 
-def _made_by(fork: Fork) -> RefusalRow:
+def _made_by(fork: TrainerFork) -> RefusalRow:
     # A configuration names no class; of a script that does, `trainer` speaks.
     return RefusalRow(fork.name, fork.reason, lambda request: False, lambda trainer, request: fork_of(trainer) == fork)
 
@@ -30,8 +30,8 @@ LIVE = Refusals(map(_made_by, FORKS))
 
 @LIVE.live(
     "data_collator",
-    "the trainer has a data collator of its own, which a wrapped run leaves out: TRL's is none, and hands a row of the "
-    "dataset on as it is; change the rows in the dataset (map, with_transform)",
+    "the trainer has a custom data collator, which a wrapped run would leave out; TRL's "
+    "default passes each row on unchanged. Change the rows in the dataset instead (map, with_transform)",
 )
 def _data_collator(trainer: Any, request: Request) -> bool:
     return not trainer.data_collator.__module__.startswith("trl.")

@@ -20,7 +20,7 @@ import torch
 
 from batchbridge.kit.measuring import TOLERANCE
 from batchbridge_trl import releases
-from batchbridge_trl.rows import MicroBatch, loss_mask
+from batchbridge_trl.rows import TrlMicroBatch, loss_mask
 
 CONTROLLER = ("entropy_coef", "_last_world_entropy", "_entropy_window_stats")
 """Attributes of the trainer that an adaptive bonus goes on from."""
@@ -62,11 +62,11 @@ class LossTerms:
         self._coefficient = self.trainer.entropy_coef if self.bonus else 0.0
         self._router_coefficient = self.trainer.router_aux_loss_coef if self.router else 0.0
         self._seen: list[_Seen] = []
-        self._micro: MicroBatch | None = None
+        self._micro: TrlMicroBatch | None = None
         self._missing: list[torch.Tensor] = []
 
     @contextlib.contextmanager
-    def shared(self, micro: MicroBatch) -> Iterator[list[torch.Tensor]]:
+    def shared(self, micro: TrlMicroBatch) -> Iterator[list[torch.Tensor]]:
         """The span in which a micro-batch's loss is computed. What is put into the list that it gives belongs to the
         loss's value, which the factor scaled wrongly, and has no gradient."""
         self._micro, self._missing = micro, []
@@ -81,7 +81,9 @@ class LossTerms:
             _, entropies, router_loss = result
             self._missing += self._watch(self._micro, entropies, router_loss)
 
-    def _watch(self, micro: MicroBatch, entropies: torch.Tensor, router_loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _watch(
+        self, micro: TrlMicroBatch, entropies: torch.Tensor, router_loss: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
         turns = micro.micro_batches
         if self.bonus:
             mask = loss_mask(micro).to(torch.promote_types(entropies.dtype, torch.float32))

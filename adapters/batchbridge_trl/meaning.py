@@ -7,11 +7,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from batchbridge.kit.key_table import told_by
+from batchbridge.kit.key_table import field_values
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.kit.values import Told, by
+from batchbridge.kit.values import FieldValue, by
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
-from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, PASSES, STEPS, Sizes
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, PASSES, STEPS, TrlSizes
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.world import KEY as WORLD
 
@@ -89,7 +89,7 @@ UNCARRIED = {
 """Settings that change training and have no canonical field: key -> what they belong to."""
 
 
-class Given(NamedTuple):
+class FixedField(NamedTuple):
     """A canonical field that TRL's settings do not decide: its value in `versions`, and why."""
 
     path: str
@@ -98,49 +98,53 @@ class Given(NamedTuple):
     versions: str = ""
 
 
-GIVEN = (
-    Given("optimizer_step.rollout_shuffle", "none", "trl trains a rollout in the order of its prompts", "<0.18"),
-    Given("optimizer_step.rollout_shuffle", "completions", "trl shuffles each rank's part of a rollout once", ">=0.18"),
-    Given("optimizer_step.step_may_span", "epoch", "transformers cuts each epoch's micro-batches into steps"),
-    Given("advantage.epsilon", ADVANTAGE_EPSILON, "fixed in trl's GRPOTrainer"),
-    Given("advantage.ddof", ADVANTAGE_DDOF, "fixed in trl's nanstd"),
-    Given("order.last_rollout", "short", "trl's RepeatRandomSampler of 0.15 keeps every prompt", "<0.16"),
-    Given("order.last_rollout", "drop", "trl's RepeatSampler drops incomplete rollouts", ">=0.16"),
-    Given("order.last_optimizer_step", "short", "transformers trains an epoch's remainder as a step"),
-    Given("carried.weight_decay_excludes", NO_DECAY, "transformers leaves biases and norms without decay"),
+FIXED_FIELDS = (
+    FixedField("optimizer_step.rollout_shuffle", "none", "trl trains a rollout in the order of its prompts", "<0.18"),
+    FixedField(
+        "optimizer_step.rollout_shuffle", "completions", "trl shuffles each rank's part of a rollout once", ">=0.18"
+    ),
+    FixedField("optimizer_step.step_may_span", "epoch", "transformers cuts each epoch's micro-batches into steps"),
+    FixedField("advantage.epsilon", ADVANTAGE_EPSILON, "fixed in trl's GRPOTrainer"),
+    FixedField("advantage.ddof", ADVANTAGE_DDOF, "fixed in trl's nanstd"),
+    FixedField("order.last_rollout", "short", "trl's RepeatRandomSampler of 0.15 keeps every prompt", "<0.16"),
+    FixedField("order.last_rollout", "drop", "trl's RepeatSampler drops incomplete rollouts", ">=0.16"),
+    FixedField("order.last_optimizer_step", "short", "transformers trains an epoch's remainder as a step"),
+    FixedField("carried.weight_decay_excludes", NO_DECAY, "transformers leaves biases and norms without decay"),
 )
 """Canonical values that TRL's code fixes. Sources: trl GRPOTrainer._get_train_sampler and _prepare_inputs; transformers
 Trainer._inner_training_loop."""
 
 
-def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, Told] | None:
+def meaning(native: Mapping[str, Any], sizes: TrlSizes, version: str) -> dict[str, FieldValue] | None:
     """Canonical field (dotted) -> what TRL's settings say; None where they leave the sizes or the loss open."""
     rollout = sizes.resolve()
     loss = loss_types(version).get(native["loss_type"])
     scale = scales(version).get(native["scale_rewards"])
     if rollout is None or loss is None or scale is None or native["importance_sampling_level"] not in RATIO_LEVELS:
         return None
-    told = told_by(settings_of(TRAINER_GROUPS, version).values(), native)
-    told |= {
-        "topology.world_size": Told(sizes.world, WORLD),
+    values = field_values(settings_of(TRAINER_GROUPS, version).values(), native)
+    values |= {
+        "topology.world_size": FieldValue(sizes.world, WORLD),
         "rollout.prompts_per_rollout": _prompts(rollout.prompts, sizes),
         "optimizer_step.completions_per_step": by(
             sizes.micro_step * sizes.window, sizes.product(ACCUMULATION, sizes.window), MICRO, WORLD, ACCUMULATION
         ),
-        "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
+        "loss.policy.aggregation": FieldValue(loss.aggregation, "loss_type"),
     }
-    told |= {given.path: by(given.value, given.reason) for given in GIVEN if holds(given.versions, version)}
+    values |= {given.path: by(given.value, given.reason) for given in FIXED_FIELDS if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
-        told["loss.policy.constant"] = Told(native["max_completion_length"], "max_completion_length")
+        values["loss.policy.constant"] = FieldValue(native["max_completion_length"], "max_completion_length")
     if native["entropy_coef"]:
-        told["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
+        values["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
     if native["max_steps"] > 0:
-        told["horizon.optimizer_steps"] = Told(native["max_steps"], "max_steps")
+        values["horizon.optimizer_steps"] = FieldValue(native["max_steps"], "max_steps")
     else:
-        told["horizon.epochs"] = Told(float(native["num_train_epochs"]), "num_train_epochs", None, ("max_steps",))
-    told |= _objective(native, sizes, loss, rollout.steps_per_generation, version)
-    told |= _carried(native, version)
-    return told
+        values["horizon.epochs"] = FieldValue(
+            float(native["num_train_epochs"]), "num_train_epochs", None, ("max_steps",)
+        )
+    values |= _objective(native, sizes, loss, rollout.steps_per_generation, version)
+    values |= _carried(native, version)
+    return values
 
 
 def precision(native: Mapping[str, Any]) -> str:
@@ -158,7 +162,7 @@ def samples_with_correction(native: Mapping[str, Any]) -> bool:
     return all(native[key] for key in CORRECTED)
 
 
-def _prompts(prompts: int, sizes: Sizes) -> Told:
+def _prompts(prompts: int, sizes: TrlSizes) -> FieldValue:
     """A rollout's prompts by their formula."""
     group = f"{GENERATIONS} {sizes.generations}"
     if sizes.generation_batch is not None:
@@ -167,7 +171,7 @@ def _prompts(prompts: int, sizes: Sizes) -> Told:
     return by(prompts, f"{sizes.product(named, steps)} / {group}", MICRO, WORLD, named, GENERATIONS)
 
 
-def records_old_logprobs(sizes: Sizes, steps: int, version: str) -> bool:
+def records_old_logprobs(sizes: TrlSizes, steps: int, version: str) -> bool:
     """Whether `version` records the log-probabilities of a rollout before it trains on it, vLLM's correction aside.
 
     Elsewhere the ratio is taken against the training forward itself, and is 1. Source: trl 0.16.0, 0.18.0 to 0.19.1 and
@@ -178,66 +182,70 @@ def records_old_logprobs(sizes: Sizes, steps: int, version: str) -> bool:
     return sizes.iterations < 1 or sizes.window % (steps * sizes.iterations) != 0
 
 
-def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: int, version: str) -> dict[str, Told]:
+def _objective(
+    native: Mapping[str, Any], sizes: TrlSizes, loss: LossType, steps: int, version: str
+) -> dict[str, FieldValue]:
     high_key = "epsilon" if native["epsilon_high"] is None else "epsilon_high"
     high = native[high_key]
     corrected = samples_with_correction(native)
     old = "rollout_start" if corrected or records_old_logprobs(sizes, steps, version) else "detached"
     needed = ", and vLLM's correction needs them" if corrected else ""
     windows = f"{ACCUMULATION} {sizes.window} over {STEPS} {steps} x {PASSES} {sizes.iterations}{needed}"
-    told = {
-        "surrogate": Told(loss.surrogate, "loss_type"),
+    values = {
+        "surrogate": FieldValue(loss.surrogate, "loss_type"),
         "old_logprobs": by(old, windows, ACCUMULATION, STEPS, PASSES, *CORRECTED),
-        "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
+        "kl_placement": FieldValue("loss" if native["beta"] else "none", "beta"),
         # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
-        "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
+        "nonfinite_step": FieldValue("skip" if precision(native) == "fp16" else "apply", "fp16"),
     }
     if native["beta"]:
         estimator = "k3_times_ratio" if native["use_bias_correction_kl"] else "k3"
-        told["kl_estimator"] = Told(estimator, "use_bias_correction_kl")
+        values["kl_estimator"] = FieldValue(estimator, "use_bias_correction_kl")
     if loss.surrogate == "ppo":
-        told["clip_low"] = Told(native["epsilon"], "epsilon")
-        told["clip_high"] = Told(high, high_key)
+        values["clip_low"] = FieldValue(native["epsilon"], "epsilon")
+        values["clip_high"] = FieldValue(high, high_key)
         if native["delta"] is not None:
-            told["dual_clip"] = Told(native["delta"], "delta")
+            values["dual_clip"] = FieldValue(native["delta"], "delta")
     elif loss.surrogate == "cispo":
         # trl clamps cispo's ratio at epsilon_high itself, not at 1 + epsilon_high.
-        told["clip_high"] = Told(shifted(high, -1), high_key, f"{high_key} {high} - 1")
+        values["clip_high"] = FieldValue(shifted(high, -1), high_key, f"{high_key} {high} - 1")
     if corrected:
-        told["sampler_correction"] = Told(_correction(native), MODE, None, (*CORRECTED, CLIP_MIN, CLIP_MAX, CAP))
-    return {f"objective.{name}": entry for name, entry in told.items()}
+        values["sampler_correction"] = FieldValue(
+            _correction(native), MODE, None, (*CORRECTED, CLIP_MIN, CLIP_MAX, CAP)
+        )
+    return {f"objective.{name}": entry for name, entry in values.items()}
 
 
-def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
+def _carried(native: Mapping[str, Any], version: str) -> dict[str, FieldValue]:
     warmup, warmup_key = native["warmup_steps"], "warmup_steps"
     if not warmup and native.get("warmup_ratio"):
         # transformers 4.57.6 TrainingArguments.get_warmup_steps: the share counts where there are no steps.
         warmup, warmup_key = native["warmup_ratio"], "warmup_ratio"
     # Below 1 it is a share of the run: transformers 5.23.0 TrainingArguments.get_warmup_steps.
     share = 0 < warmup < 1 or warmup_key == "warmup_ratio"
-    length = Told(warmup if share else float(int(warmup)), warmup_key)
+    length = FieldValue(warmup if share else float(int(warmup)), warmup_key)
     schedule, arguments = str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"]
     if warmup and schedule in WITHOUT_WARMUP:
         none = f"lr_scheduler_type {schedule} has no warm-up"
         share, length = False, by(0.0, none, "lr_scheduler_type", warmup_key)
-    told = {
-        "lr_schedule": Told(
+    values = {
+        "lr_schedule": FieldValue(
             schedule_text(schedule, arguments, native["learning_rate"]),  # in the words that adapters share
             "lr_scheduler_type",
             "lr_scheduler_type with lr_scheduler_kwargs" if arguments else None,
             ("lr_scheduler_kwargs",),
         ),
         "warmup_ratio" if share else "warmup_steps": length,
-        "reference_sync_steps": Told(None, "sync_ref_model"),
-        "precision": Told(precision(native), "bf16"),
+        "reference_sync_steps": FieldValue(None, "sync_ref_model"),
+        "precision": FieldValue(precision(native), "bf16"),
     }
     if native["sync_ref_model"]:
-        told["reference_sync_steps"] = Told(
+        values["reference_sync_steps"] = FieldValue(
             native["ref_model_sync_steps"], "ref_model_sync_steps", None, ("sync_ref_model",)
         )
     if holds("<0.16", version) and native["use_vllm"]:
-        told["top_k"] = by(0, "vLLM samples without top-k, transformers' generate with its default of 50", "use_vllm")
-    return {f"carried.{name}": entry for name, entry in told.items()}
+        values["top_k"] = by(0, "vLLM samples without top-k, transformers' generate with its default of 50", "use_vllm")
+    return {f"carried.{name}": entry for name, entry in values.items()}
 
 
 def shifted(number: float, offset: int) -> float:

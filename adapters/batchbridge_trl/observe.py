@@ -18,7 +18,7 @@ from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
-from batchbridge_trl.watching import Watch, rows_of
+from batchbridge_trl.watching import TrlStepProbe, rows_of
 
 _ROW = "batchbridge_row"
 """Key added to the rollout dict: a row number that rides through TRL's shuffle and split to the loss."""
@@ -44,10 +44,10 @@ class _RecordedBatches:
         return getattr(self._native, name)
 
 
-class Observer:
+class TrlObserver:
     """Records a native run; `check` holds it against the plan."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: Watch) -> None:
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
         self._trainer, self._log, self._watch = trainer, log, watch
         self._batches: _RecordedBatches | None = None
         """The batches of the training run that goes on."""
@@ -71,7 +71,7 @@ class Observer:
         patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
 
     def detach(self) -> None:
-        """Undoes what is no attribute."""
+        """Undoes what is not an attribute."""
         self._watch.end()
         self._log.close()
 

@@ -16,8 +16,8 @@ import torch
 
 from batchbridge import BatchDrift
 from batchbridge.kit import Request
-from batchbridge.kit.packing import ATTENTION, Packed, PackedRows, attending, language_model
-from batchbridge_trl.releases import Producer
+from batchbridge.kit.packing import ATTENTION, PackedModel, PackedRows, attending, language_model
+from batchbridge_trl.releases import LogprobMethod
 
 FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
 """`model_type` of the families whose gradients were held against the oracle."""
@@ -67,14 +67,14 @@ def _of_config(config: Any) -> str | None:
 class PaddingFree:
     """The packed passes of one trainer."""
 
-    def __init__(self, trainer: Any, producer: Producer) -> None:
+    def __init__(self, trainer: Any, producer: LogprobMethod) -> None:
         self._trainer, self._producer = trainer, producer
         self._implementation = language_model(trainer.model).config._attn_implementation
         self._native: Any = None
         self._compared = False
 
     @classmethod
-    def asked(cls, trainer: Any, request: Request, producer: Producer) -> PaddingFree | None:
+    def asked(cls, trainer: Any, request: Request, producer: LogprobMethod) -> PaddingFree | None:
         """The packing asked for; None where rows are padded: the request says it, or "auto" with an objection."""
         if request.padding == "padded" or objection(trainer) is not None:
             return None
@@ -109,7 +109,7 @@ class PaddingFree:
 
     def _packed(self, model: Any, input_ids: Any, attention_mask: Any, width: int, **others: Any) -> Any:
         rows = PackedRows.of(input_ids, attention_mask, width)
-        seen = Packed(model, rows)
+        seen = PackedModel(model, rows)
         ids = seen.token_ids
         # What is differentiated is read until its backward pass is over: `attending_to` around both.
         with contextlib.nullcontext() if torch.is_grad_enabled() else self.attending():

@@ -17,11 +17,11 @@ from transformers import TrainerCallback
 from batchbridge import BatchDrift, CannotAttach, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.reporting import Padding, StepNumbers
+from batchbridge.kit.reporting import PaddingTokens, StepNumbers
 from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
 from batchbridge_trl import releases
 from batchbridge_trl.sharding import LONE_HEAD, has_lone_head
-from batchbridge_trl.watching import Watch
+from batchbridge_trl.watching import TrlStepProbe
 
 
 @dataclass
@@ -118,7 +118,7 @@ class StepLog:
     watch: what reaches the optimizer. rows: of the current step; parts: the same by micro-batch, None for a filler row.
     """
 
-    def __init__(self, trainer: Any, request: Request, framework_version: str, watch: Watch) -> None:
+    def __init__(self, trainer: Any, request: Request, framework_version: str, watch: TrlStepProbe) -> None:
         self._trainer, self._watch = trainer, watch
         self._orders = orders_of(request, framework_version)
         self._recorder: Recorder | None = None
@@ -130,7 +130,7 @@ class StepLog:
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
         self.compute_seconds: float | None = None
         """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
-        self.padding: Callable[[], Padding | None] = lambda: None
+        self.padding: Callable[[], PaddingTokens | None] = lambda: None
         """The padding of the step, as in `Recorder.padding`."""
         self._due: dict[int, int] = {}
         """The optimizer step before which the plan generates each rollout of the current step."""
@@ -233,7 +233,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     check: whether a step is held against the plan.
     """
 
-    def __init__(self, log: StepLog, watch: Watch, *, check: bool, planned_steps: int | None) -> None:
+    def __init__(self, log: StepLog, watch: TrlStepProbe, *, check: bool, planned_steps: int | None) -> None:
         self.log = self._log = log
         self._watch, self._check, self._planned_steps = watch, check, planned_steps
         self._state: Any = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from batchbridge import Spec
 from batchbridge.kit import LossTerm, Request, refused, walk
-from batchbridge.kit.refusals import Refusals, Settable, any_on, common, is_on, own_spec, setting
+from batchbridge.kit.refusals import Refusals, SettableFields, any_on, common, is_on, own_spec, setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases
 from batchbridge_trl.carriers import carrier
@@ -21,8 +21,8 @@ SETTLED = Refusals()
 
 @SETTLED.row(
     "trainer",
-    "the script names a trainer that is not TRL's own, or none at all; one that is no GRPOTrainer of TRL is not taken, "
-    "and the loss of a subclass is held against the plan when it is wrapped",
+    "the script uses a trainer that is not TRL's GRPOTrainer, or BatchBridge cannot see which; "
+    "wrap takes GRPOTrainer and its subclasses, and checks a subclass's loss against the plan before training",
     remedy="use TRL's own GRPOTrainer, and run `batchbridge check` where the script lies",
 )
 def _another_trainer(request: Request) -> bool | None:
@@ -200,7 +200,7 @@ def _native_clip_high(value: float | None, spec: Spec) -> float:
     return 1.0 + value if spec.objective.surrogate == "cispo" else value
 
 
-SETTABLE: Settable = {
+SETTABLE: SettableFields = {
     # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
     # Source: trl 0.18.0 to 1.16.0, GRPOTrainer.__init__ and _compute_loss.
     "rollout.completions_per_prompt": ("num_generations", lambda value, spec: value),
@@ -210,7 +210,7 @@ SETTABLE: Settable = {
     "objective.clip_high": ("epsilon_high", lambda value, spec: _native_clip_high(value, spec)),
     "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
 }
-SETTABLE_ARGS: Settable = {
+SETTABLE_ARGS: SettableFields = {
     # canonical field -> (attribute of the trainer's `args` that the native loss reads, canonical -> native value).
     "objective.dual_clip": ("delta", lambda value, spec: value),
     "objective.kl_estimator": ("use_bias_correction_kl", lambda value, spec: value == "k3_times_ratio"),

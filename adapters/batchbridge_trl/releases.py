@@ -16,7 +16,7 @@ from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
 
 
-class Producer(NamedTuple):
+class LogprobMethod(NamedTuple):
     """The method that makes log-probabilities. values: how many it returns; one comes bare, several as a tuple."""
 
     versions: str
@@ -33,9 +33,9 @@ class Producer(NamedTuple):
 
 
 PRODUCERS = (
-    Producer("<0.20", "_get_per_token_logps", 1),
-    Producer(">=0.20,<1.7", "_get_per_token_logps_and_entropies", 2),
-    Producer(">=1.7", "_get_per_token_logps_and_entropies", 3),
+    LogprobMethod("<0.20", "_get_per_token_logps", 1),
+    LogprobMethod(">=0.20,<1.7", "_get_per_token_logps_and_entropies", 2),
+    LogprobMethod(">=1.7", "_get_per_token_logps_and_entropies", 3),
 )
 
 NEW_ATTRIBUTES: Mapping[str, tuple[str, Any]] = {
@@ -64,7 +64,7 @@ def has(versions: str, distribution: str = "trl") -> bool:
     return holds(versions, installed_version(distribution))
 
 
-def producer() -> Producer:
+def producer() -> LogprobMethod:
     """The row of the installed release."""
     return next(row for row in PRODUCERS if has(row.versions))
 

@@ -12,7 +12,7 @@ import torch
 
 from batchbridge.kit.packing import PackedRows
 from batchbridge.kit.patches import Patches, temporarily
-from batchbridge.kit.reporting import Padding, logged, with_patches
+from batchbridge.kit.reporting import PaddingTokens, logged, with_patches
 from batchbridge_trl.padding_free import END_TO_END
 from batchbridge_trl.recording import StepCallback, StepLog
 
@@ -46,7 +46,7 @@ class Reporter:
             log.padding = self._padding
 
     def end(self) -> None:
-        """Undoes what is no attribute of the trainer."""
+        """Undoes what is not an attribute of the trainer."""
         self._steps.failed = lambda step: None
         self._steps.padding = lambda: None
 
@@ -81,8 +81,8 @@ class Reporter:
         )
         return int(PackedRows.of(ids, masks, inputs["completion_ids"].shape[1]).token_ids.numel())
 
-    def _padding(self) -> Padding:
+    def _padding(self) -> PaddingTokens:
         """The padding of this rank's micro-batches since the last call."""
-        found = Padding(self._computed, self._completions * (self._prompt + self._response))
+        found = PaddingTokens(self._computed, self._completions * (self._prompt + self._response))
         self._computed = self._completions = self._prompt = self._response = 0
         return found

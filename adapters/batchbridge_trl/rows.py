@@ -12,12 +12,12 @@ from batchbridge import CannotAttach
 from batchbridge.kit import Length
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.probing import ProbeBatch
-from batchbridge_trl.exchange import FACTS_BYTES, Places, Route, move, pack_facts, unpack_facts
-from batchbridge_trl.images import TYPES, Pictures, together
+from batchbridge_trl.exchange import FACTS_BYTES, CompletionPlaces, RowRoute, move, pack_facts, unpack_facts
+from batchbridge_trl.images import TYPES, RolloutImages, together
 
-Kind = Literal["prompt", "completion", "row"]
+PaddingSide = Literal["prompt", "completion", "row"]
 
-COLUMNS: Mapping[str, tuple[Kind, float]] = {
+COLUMNS: Mapping[str, tuple[PaddingSide, float]] = {
     # name in the trainer's rollout dict: (left-padded over prompt tokens, right-padded over completion tokens, or one
     # value per row; padding value). Source: trl 0.18.0 to 1.16.0, GRPOTrainer._generate_and_score_completions.
     "prompt_ids": ("prompt", 0),
@@ -37,7 +37,7 @@ COLUMNS: Mapping[str, tuple[Kind, float]] = {
 DROPPED = frozenset({"num_items_in_batch"})
 """Keys of the rollout dict that are replaced: the token count of the whole rollout."""
 
-Tensors = dict[str, torch.Tensor]
+TensorsByName = dict[str, torch.Tensor]
 
 
 DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -45,7 +45,7 @@ DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16, t
 
 
 @dataclass
-class RolloutRows:
+class TrlRolloutRows:
     """The rows of one rollout, as far as one rank knows them.
 
     index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
@@ -57,14 +57,14 @@ class RolloutRows:
     """
 
     index: int
-    tensors: Tensors
+    tensors: TensorsByName
     slots: dict[int, int]
     response_tokens: list[int]
     prompt_tokens: list[int]
     completion_tokens: list[int]
     facts: dict[int, dict[str, Any]]
-    pictures: Pictures | None = None
-    places: Places = field(default_factory=lambda: Places([], []))
+    pictures: RolloutImages | None = None
+    places: CompletionPlaces = field(default_factory=lambda: CompletionPlaces([], []))
 
     def images(self, position: int) -> int:
         """Images of the completion at `position`."""
@@ -109,7 +109,7 @@ class RolloutRows:
         self.facts = {position: self.facts[position] for position in kept}
         self.slots = {position: row for row, position in enumerate(kept)}
 
-    def _column(self, name: str, route: Route, kept: Sequence[int], device: torch.device) -> torch.Tensor:
+    def _column(self, name: str, route: RowRoute, kept: Sequence[int], device: torch.device) -> torch.Tensor:
         """The column of the rows that this rank holds from now on, as wide as their longest. Collective."""
         kind, padding = COLUMNS[name]
         old, tokens = self.tensors[name], self.prompt_tokens if kind == "prompt" else self.completion_tokens
@@ -147,7 +147,7 @@ class RolloutRows:
     @classmethod
     def from_states(
         cls, states: Sequence[Mapping[str, Any]], device: torch.device, ranks: int, *, everyone: bool
-    ) -> RolloutRows:
+    ) -> TrlRolloutRows:
         """The rollout from what one or more ranks stored of it: every row that at least one of them held.
 
         everyone: all of `ranks` ranks read the same states, so that each holds every row. Raises `CannotAttach` where
@@ -174,20 +174,20 @@ class RolloutRows:
             if "places" not in states[0]:
                 reason = "an earlier version wrote it with images, and not which rank holds them: resume with that one"
                 raise CannotAttach({"resume": f"rollout {states[0]['index']} of the checkpoint: {reason}"})
-            kept["pictures"] = Pictures.from_states([state["pictures"] for state in states], device)
+            kept["pictures"] = RolloutImages.from_states([state["pictures"] for state in states], device)
         if everyone or "places" not in states[0]:  # earlier versions kept every row of later steps on every rank
-            kept["places"] = Places.everywhere(len(states[0]["response_tokens"]), ranks)
+            kept["places"] = CompletionPlaces.everywhere(len(states[0]["response_tokens"]), ranks)
         else:
-            kept["places"] = Places.from_state(states[0]["places"])
+            kept["places"] = CompletionPlaces.from_state(states[0]["places"])
         return cls(**{**states[0], **kept})
 
 
-class MicroBatch(dict[str, Any]):
+class TrlMicroBatch(dict[str, Any]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
     micro_batches: of this rank's part of the step. per_token: share of one response token in a mean over all of the
     step's, times the ranks, over which gradients are averaged.
-    most_rows: rows, fillers included, of the rank that has most of them in this turn. expected: what its rows shall
+    most_rows: rows, fillers included, of the rank that has most of them in this turn. expected: what its rows should
     train; None while a loss is probed.
     """
 
@@ -198,12 +198,12 @@ class MicroBatch(dict[str, Any]):
     expected: Rows | None = None
 
 
-def known_columns(output: Mapping[str, Any]) -> Tensors:
+def known_columns(output: Mapping[str, Any]) -> TensorsByName:
     """The columns of `COLUMNS` in a rollout dict; None stands for a column that is not there (trl 0.18 and 0.19)."""
     return {name: output[name] for name in output if name in COLUMNS and output[name] is not None}
 
 
-def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
+def columns_of(output: Mapping[str, Any], rows: int) -> TensorsByName:
     """The known columns of a rollout dict. Raises `ValueError` naming a key that is not known to be per completion."""
     unknown = sorted(set(output) - COLUMNS.keys() - DROPPED)
     if unknown:
@@ -222,7 +222,7 @@ def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     return columns
 
 
-def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> torch.Tensor:
+def _to_width(tensor: torch.Tensor, width: int, kind: PaddingSide, padding: float) -> torch.Tensor:
     """Pads or trims dimension 1 to `width`, on the left for prompts and on the right for completions."""
     have = tensor.shape[1]
     if have >= width:
@@ -232,8 +232,8 @@ def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> t
 
 
 def made_alike(
-    accelerator: Any, columns: Tensors, lengths: Sequence[tuple[int, int, int]]
-) -> tuple[Tensors, list[tuple[int, int, int]]]:
+    accelerator: Any, columns: TensorsByName, lengths: Sequence[tuple[int, int, int]]
+) -> tuple[TensorsByName, list[tuple[int, int, int]]]:
     """This rank's columns in the form that all ranks give them, and the lengths of every rank's completions, in rank
     order. Collective.
 
@@ -277,17 +277,17 @@ def _form(column: torch.Tensor) -> int:
 
 
 def assemble(
-    picks: Sequence[tuple[RolloutRows, int] | None],
-    filler: tuple[RolloutRows, int],
+    picks: Sequence[tuple[TrlRolloutRows, int] | None],
+    filler: tuple[TrlRolloutRows, int],
     pad_token: int,
     width_multiple: int | None,
-) -> MicroBatch:
+) -> TrlMicroBatch:
     """One micro-batch from (rollout, position) picks, trimmed to its own longest prompt and completion.
 
     `None` is a filler row: a copy of `filler` whose loss mask and advantage are zero.
     """
     chosen = [pick if pick is not None else filler for pick in picks]
-    parts: list[Tensors] = []
+    parts: list[TensorsByName] = []
     for rollout, position in chosen:
         row = rollout.slots[position]
         parts.append({name: tensor[row : row + 1] for name, tensor in rollout.tensors.items()})
@@ -295,7 +295,7 @@ def assemble(
     completion_width = _round_up(
         max(rollout.completion_tokens[position] for rollout, position in chosen), width_multiple
     )
-    batch = MicroBatch()
+    batch = TrlMicroBatch()
     for part in parts:  # of a rollout without any image
         for name in TYPES:
             if name not in part and any(name in other for other in parts):
@@ -321,10 +321,10 @@ def assemble(
     return batch
 
 
-def made_up(probe: ProbeBatch) -> MicroBatch:
+def made_up(probe: ProbeBatch) -> TrlMicroBatch:
     """A micro-batch for a probe of the loss, whose log-probabilities no model makes: any tokens do."""
     rows = len(probe.lengths)
-    batch = MicroBatch(
+    batch = TrlMicroBatch(
         prompt_ids=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
         prompt_mask=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
         completion_ids=torch.ones_like(probe.mask),
@@ -339,7 +339,7 @@ def made_up(probe: ProbeBatch) -> MicroBatch:
     return batch
 
 
-def with_rows(tensor: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+def with_rows(tensor: torch.Tensor, batch: TrlMicroBatch) -> torch.Tensor:
     """A metric of one value per row as long as on the rank with most rows, NaN where this rank has none.
 
     TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl

@@ -42,19 +42,19 @@ PLANNED = (
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     from batchbridge_trl.engine import Enforcer
-    from batchbridge_trl.observe import Observer
+    from batchbridge_trl.observe import TrlObserver
     from batchbridge_trl.recording import StepLog
-    from batchbridge_trl.watching import Watch
+    from batchbridge_trl.watching import TrlStepProbe
 
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
-        watch = Watch(trainer, request.spec.objective, patches)
+        watch = TrlStepProbe(trainer, request.spec.objective, patches)
         enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
         notes = [*_not_replayed(trainer), *enforcer.notes()]
         return Patched(left_different=left, notes=notes, detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
-    watch = Watch(trainer, own.objective, patches)
-    observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
+    watch = TrlStepProbe(trainer, own.objective, patches)
+    observer = TrlObserver(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
     return Patched(detach=observer.detach)
 
 

@@ -12,23 +12,23 @@ from typing import Any
 import torch
 
 from batchbridge.kit import Length, partition_by_tokens, partition_packed
-from batchbridge_trl.images import COUNTS, TENSORS, TYPES, Pictures, taken, together
-from batchbridge_trl.releases import Producer
+from batchbridge_trl.images import COUNTS, TENSORS, TYPES, RolloutImages, taken, together
+from batchbridge_trl.releases import LogprobMethod
 
 
 class Scorer:
     """A stand-in for the method that makes log-probabilities; with gradients or unknown extra inputs it is native.
 
-    tokens_per_device: None: TRL's own chunks, of which one without images shall not be given empty image tensors, which
-    models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in each
-    forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
+    tokens_per_device: None: TRL's own chunks, of which one without images should not be given empty image tensors,
+    which models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in
+    each forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
     packed: whether completions lie end to end, each prompt once.
     """
 
     def __init__(
         self,
         native: Any,
-        producer: Producer,
+        producer: LogprobMethod,
         tokens_per_device: int | None,
         most: Callable[[int], int],
         *,
@@ -79,7 +79,7 @@ class Scorer:
         else:
             (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
         images = {name: value for name, value in wanted.items() if name not in TYPES}
-        pictures = Pictures.of_rows(taken(images, len(lengths))) if images else None
+        pictures = RolloutImages.of_rows(taken(images, len(lengths))) if images else None
         shortest = min(range(len(lengths)), key=lambda item: lengths[item].tokens)
         cuts += [[shortest]] * (self._most(len(cuts)) - len(cuts))
         result: torch.Tensor | None = None

@@ -32,7 +32,7 @@ from batchbridge.kit.parser_kinds import (
 from batchbridge.kit.versions import holds as holds
 from batchbridge_trl.settings_transformers import TRAINING_ARGUMENTS as TRAINING_ARGUMENTS
 from batchbridge_trl.settings_transformers import TRANSFORMERS as TRANSFORMERS
-from batchbridge_trl.tables import Gone, Group, fixed_before
+from batchbridge_trl.tables import RemovedKey, SettingGroup, fixed_before
 
 VERSIONS = ">=0.15"
 """Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one
@@ -287,13 +287,15 @@ _LAUNCH = (
     Key("gpu_ids", ANY, None),
 )
 
-GRPO_CONFIG = Group("trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
-SCRIPT_ARGUMENTS = Group("trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
-GRPO_SCRIPT_ARGUMENTS = Group("trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS)
-MODEL_CONFIG = Group("trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
-DATASET_MIXTURE = Group("trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
-LAUNCH = Group("trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
-ENVIRONMENT = Group("trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", VARIABLES),))
+GRPO_CONFIG = SettingGroup("trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
+SCRIPT_ARGUMENTS = SettingGroup("trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
+GRPO_SCRIPT_ARGUMENTS = SettingGroup("trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS)
+MODEL_CONFIG = SettingGroup("trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
+DATASET_MIXTURE = SettingGroup("trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
+LAUNCH = SettingGroup("trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
+ENVIRONMENT = SettingGroup(
+    "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", VARIABLES),)
+)
 
 TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
 """The groups of settings that a `GRPOConfig` holds."""
@@ -336,36 +338,36 @@ _REPLACED = {
 _OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.57.6, not in 5.23.0"
 _IN_5_14 = "transformers TrainingArguments: in 5.14.0, not in 5.15.0"
 GONE = (
-    Gone("max_prompt_length", "trl 0.28.0", None, "trl GRPOConfig 0.28.0; prompts are not cut since 0.26.0"),
-    Gone("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0", same="dtype"),
-    Gone(
+    RemovedKey("max_prompt_length", "trl 0.28.0", None, "trl GRPOConfig 0.28.0; prompts are not cut since 0.26.0"),
+    RemovedKey("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0", same="dtype"),
+    RemovedKey(
         *("wandb_log_unique_prompts", "trl 0.27.0", "log_unique_prompts", "trl GRPOConfig 0.27.0"),
         same="log_unique_prompts",
     ),
-    Gone("use_liger_loss", "trl 0.28.0", "use_liger_kernel", "trl GRPOConfig 0.28.0"),
-    Gone("vllm_device", "trl 0.18.0", None, "trl GRPOConfig 0.18.0; vllm_mode says where generation runs"),
-    Gone(
+    RemovedKey("use_liger_loss", "trl 0.28.0", "use_liger_kernel", "trl GRPOConfig 0.28.0"),
+    RemovedKey("vllm_device", "trl 0.18.0", None, "trl GRPOConfig 0.18.0; vllm_mode says where generation runs"),
+    RemovedKey(
         "vllm_max_model_len", "trl 0.18.0", "vllm_max_model_length", "trl GRPOConfig 0.18.0; the new key came in 0.26"
     ),
-    Gone("vllm_dtype", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
-    Gone("vllm_enable_prefix_caching", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
-    Gone(
+    RemovedKey("vllm_dtype", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
+    RemovedKey("vllm_enable_prefix_caching", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
+    RemovedKey(
         *("vllm_guided_decoding_regex", "trl 0.28.0", "vllm_structured_outputs_regex", "trl GRPOConfig 0.28.0"),
         same="vllm_structured_outputs_regex",
     ),
-    Gone("gradient_checkpointing_use_reentrant", "trl 0.27.0", None, "trl ScriptArguments 0.27.0"),
-    Gone(
+    RemovedKey("gradient_checkpointing_use_reentrant", "trl 0.27.0", None, "trl ScriptArguments 0.27.0"),
+    RemovedKey(
         *("warmup_ratio", "transformers 5.15", "warmup_steps (below 1 it is a share)", _IN_5_14),
         same="warmup_steps",
     ),
-    Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS, unread=True),
-    Gone(
+    RemovedKey("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS, unread=True),
+    RemovedKey(
         *("evaluation_strategy", "transformers 4.46", "eval_strategy", "transformers TrainingArguments 4.56.2"),
         same="eval_strategy",
     ),
-    *(Gone(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS, same=new) for key, new in _RENAMED.items()),
-    *(Gone(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS) for key, new in _REPLACED.items()),
-    Gone("logging_dir", "transformers 5.15", None, _IN_5_14),
+    *(RemovedKey(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS, same=new) for key, new in _RENAMED.items()),
+    *(RemovedKey(key, "transformers 5", new, _OLD_TRAINING_ARGUMENTS) for key, new in _REPLACED.items()),
+    RemovedKey("logging_dir", "transformers 5.15", None, _IN_5_14),
 )
 """Keys that published recipes still hold and that newer versions do not take: looked up where a version has no row.
 `same`: transformers 4.57.6 TrainingArguments copies the old value to the new key; TRL's own keys a release renamed.

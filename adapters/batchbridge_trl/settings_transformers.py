@@ -21,7 +21,7 @@ from batchbridge.kit.parser_kinds import (
     TEXTS,
     choice,
 )
-from batchbridge_trl.tables import Group
+from batchbridge_trl.tables import SettingGroup
 
 TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.29", "4.57.6"), (">=0.29", "5.23.0"))
 """TRL versions -> the transformers release that is assumed beside them; TRL pins a lower bound only. 4.51.3 is the last
@@ -254,4 +254,4 @@ _TRAINING_ARGUMENTS = (
 )
 
 
-TRAINING_ARGUMENTS = Group("transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS)
+TRAINING_ARGUMENTS = SettingGroup("transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS)

@@ -24,15 +24,15 @@ from batchbridge.kit import (
     partition_packed,
 )
 from batchbridge_trl.compute_time import ComputeTime
-from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.rows import TrlRolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
 
-class Shares:
+class StepShares:
     """The shares of a trainer's ranks in the steps of a plan. rollouts: those that are still trained on, by number.
     packed: whether completions lie end to end, each prompt once."""
 
-    def __init__(self, trainer: Any, plan: Plan, rollouts: dict[int, RolloutRows], *, packed: bool = False) -> None:
+    def __init__(self, trainer: Any, plan: Plan, rollouts: dict[int, TrlRolloutRows], *, packed: bool = False) -> None:
         self._packed = packed
         self._trainer, self._plan, self._rollouts = trainer, plan, rollouts
         self._accelerator = trainer.accelerator
@@ -55,7 +55,7 @@ class Shares:
         """Goes on with the shares that a checkpoint of equally many ranks stored."""
         self._shares.update(state["steps"])
 
-    def completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
+    def completions(self, step: StepPlan) -> list[tuple[TrlRolloutRows, int]]:
         """Every completion of the step, by its rollout and its position there."""
         rollouts = [self._rollouts[member.rollout] for member in step.members]
         return list(zip(rollouts, step.positions, strict=True))
@@ -79,7 +79,7 @@ class Shares:
                         batch.append(None)
         return self._shares[step.index]
 
-    def filler(self, step: StepPlan) -> tuple[RolloutRows, int]:
+    def filler(self, step: StepPlan) -> tuple[TrlRolloutRows, int]:
         """The completion that filler rows of the step are copies of: its shortest with images, where it has one, and a
         short one that this rank holds anyway otherwise."""
         first = self._rollouts[step.rollouts[0]]
@@ -125,7 +125,7 @@ class Shares:
         # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
         return int(max(gather_object([passes])))
 
-    def keep_own(self, rollout: RolloutRows) -> None:
+    def keep_own(self, rollout: TrlRolloutRows) -> None:
         """Sends the rows of `rollout` to the ranks that train them, and drops what this rank does not train.
         Collective.
 

@@ -12,7 +12,7 @@ GENERATIONS, PASSES = "num_generations", "num_iterations"
 BATCH, STEPS = "generation_batch_size", "steps_per_generation"
 
 
-class Sizes(NamedTuple):
+class TrlSizes(NamedTuple):
     """The integers as given. Units: `micro` completions per device and micro-batch; `accumulation` micro-batches per
     optimizer step; `generations` completions per prompt; `generation_batch` completions per rollout, over all devices;
     `steps_per_generation` micro-batches per rollout; `iterations` passes; `world` devices."""
@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
         """The completions of so many micro-batches, which setting `key` says, in words."""
         return f"{MICRO} {self.micro} x {WORLD} {self.world} x {key} {steps}"
 
-    def resolve(self) -> Rollout | None:
+    def resolve(self) -> RolloutSizes | None:
         """The rollout that `GRPOConfig.__post_init__` (trl 0.18.0 to 1.16.0) fills in; None where it raises, or where a
         size is not positive. Before 0.18 a rollout feeds one optimizer step, as it does where neither setting is
         given."""
@@ -75,10 +75,10 @@ class Sizes(NamedTuple):
         steps, rest = divmod(self.completions, self.micro_step)
         if rest or steps < 1 or self.completions % self.generations:
             return None
-        return Rollout(steps, self.completions, self.completions // self.generations)
+        return RolloutSizes(steps, self.completions, self.completions // self.generations)
 
 
-class Rollout(NamedTuple):
+class RolloutSizes(NamedTuple):
     """One rollout: `steps_per_generation` micro-batches, `completions` over all devices, `prompts`."""
 
     steps_per_generation: int
@@ -95,18 +95,18 @@ FIELDS = {
     "generation_batch": BATCH,
     "steps_per_generation": STEPS,
 }
-"""Field of `Sizes` -> native key."""
+"""Field of `TrlSizes` -> native key."""
 
 
-def sizes_of(native: Mapping[str, Any]) -> Sizes | None:
+def sizes_of(native: Mapping[str, Any]) -> TrlSizes | None:
     """The sizes in `native` settings; None while one of them is missing or no integer."""
     values = {name: native.get(key) for name, key in FIELDS.items()}
-    required = FIELDS.keys() - Sizes._field_defaults.keys()
+    required = FIELDS.keys() - TrlSizes._field_defaults.keys()
     for name, value in values.items():
         if not isinstance(value, int) and (value is not None or name in required | {"iterations"}):
             return None
     steps = gradient_accumulation_kwargs(native).get("num_steps")
-    return Sizes(**values, rewritten_accumulation=steps if isinstance(steps, int) else None)  # type: ignore[arg-type]
+    return TrlSizes(**values, rewritten_accumulation=steps if isinstance(steps, int) else None)  # type: ignore[arg-type]
     # checked above
 
 

@@ -22,17 +22,17 @@ COPIES |= {"AsyncGRPOTrainer"}
 one."""
 
 
-class Start(NamedTuple):
+class StartOfRun(NamedTuple):
     """The way in which a run is started.
 
-    said: whether a command is known; a recipe alone is started without a launcher's own settings. sharding: "none"
+    is_known: whether a command is known; a recipe alone is started without a launcher's own settings. sharding: "none"
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
     configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes
     of Accelerate's device mesh by dimension. trainers: the classes that the script names, by module; None: the script
     is not here. streams: whether it asks for a dataset to be streamed.
     """
 
-    said: bool
+    is_known: bool
     sharding: str | None = "none"
     engine: Mapping[str, Any] | None = {}
     fsdp: int | None = None
@@ -48,9 +48,9 @@ class Start(NamedTuple):
         return stage if isinstance(stage, int) else None
 
 
-def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> Start:
+def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> StartOfRun:
     """The way in which the run of a source is started. script: what its command starts, where that is not TRL's own."""
-    start = _accelerate(source, native)._replace(said=bool(source.argv) or "launcher" in source.launcher)
+    start = _accelerate(source, native)._replace(is_known=bool(source.argv) or "launcher" in source.launcher)
     if native.get("deepspeed") is not None:
         start = start._replace(sharding="deepspeed", engine=_engine(native["deepspeed"], source.path))
     elif native.get("fsdp") not in (None, "", [], False):
@@ -66,9 +66,9 @@ def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> S
     )
 
 
-def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
+def _accelerate(source: Source, native: Mapping[str, Any]) -> StartOfRun:
     """The options, which win, and the file that Accelerate's launcher is told."""
-    launcher, said = source.launcher, Start(said=False)
+    launcher, said = source.launcher, StartOfRun(is_known=False)
     named = launcher.get("config_file") or native.get("accelerate_config") or native.get("config_file")
     if isinstance(named, str) and named in PACKAGED_ACCELERATE_CONFIGS:
         said = _PACKAGED[named]
@@ -92,17 +92,17 @@ def _zero(stage: Any) -> Mapping[str, Any]:
     return {"zero_optimization": {"stage": stage}}
 
 
-_PACKAGED: Mapping[str, Start] = {
-    **{f"zero{stage}": Start(False, "deepspeed", _zero(stage), None, "bf16") for stage in (1, 2, 3)},
-    **{f"fsdp{version}": Start(False, "fsdp", {}, version, "bf16") for version in (1, 2)},
-    "multi_gpu": Start(False, mixed_precision="bf16"),
-    "single_gpu": Start(False, mixed_precision="bf16"),
+_PACKAGED: Mapping[str, StartOfRun] = {
+    **{f"zero{stage}": StartOfRun(False, "deepspeed", _zero(stage), None, "bf16") for stage in (1, 2, 3)},
+    **{f"fsdp{version}": StartOfRun(False, "fsdp", {}, version, "bf16") for version in (1, 2)},
+    "multi_gpu": StartOfRun(False, mixed_precision="bf16"),
+    "single_gpu": StartOfRun(False, mixed_precision="bf16"),
 }
 _KINDS = {"DEEPSPEED": "deepspeed", "FSDP": "fsdp", "MEGATRON_LM": "other", "TPU": "other", "XLA": "other"}
 _MESH = "parallelism_config_"
 
 
-def _file(path: Path) -> Start:
+def _file(path: Path) -> StartOfRun:
     """An accelerate file."""
     values = load_source(path).values
     sharding = _KINDS.get(str(values.get("distributed_type")).upper(), "none")
@@ -110,8 +110,8 @@ def _file(path: Path) -> Start:
     file = deepspeed.get("deepspeed_config_file")
     engine = _zero(deepspeed.get("zero_stage")) if file is None else _engine(file, path)
     mesh = {key.removeprefix(_MESH): value for key, value in _group(values, "parallelism_config").items()}
-    return Start(
-        said=False,
+    return StartOfRun(
+        is_known=False,
         sharding=sharding,
         engine=engine if sharding == "deepspeed" else {},
         fsdp=int(fsdp.get("fsdp_version") or 1) if sharding == "fsdp" else None,
@@ -222,6 +222,6 @@ def _full(node: ast.expr, modules: Mapping[str, str]) -> str:
     return ""
 
 
-def unknown_trainers(start: Start) -> Sequence[str]:
+def unknown_trainers(start: StartOfRun) -> Sequence[str]:
     """The trainers that a script names beside TRL's own."""
     return [name for name in start.trainers or () if name != STOCK]

@@ -13,7 +13,7 @@ from batchbridge.kit.versions import holds
 
 
 @dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
-class Group:
+class SettingGroup:
     """Keys of one native class; `source` is its symbol and the versions that were read."""
 
     source: str
@@ -21,12 +21,13 @@ class Group:
 
 
 def fixed_before(row: Key) -> tuple[Key, Key]:
-    """A row of a setting that came with a version, and one of those before, which did what its default says."""
+    """Two rows of a setting that a release added: its own, and a fixed one for older releases, which behave as its
+    default."""
     came = row.versions.removeprefix(">=").partition(",")[0]
     return row._replace(versions=f"<{came}", fixed=True), row
 
 
-class Gone(NamedTuple):
+class RemovedKey(NamedTuple):
     """A key that newer versions do not know: since when, what says it now (None: nothing), and the source.
 
     same: the key that means the same with the same value, where there is one. unread: nothing ever read its value.
@@ -67,7 +68,7 @@ class Gone(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Key]:
+def settings_of(groups: tuple[SettingGroup, ...], version: str) -> dict[str, Key]:
     """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
     found: dict[str, Key] = {}
     for group in groups:
@@ -77,6 +78,6 @@ def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Key]:
     return found
 
 
-def versions_of(groups: tuple[Group, ...], key: str) -> set[str]:
+def versions_of(groups: tuple[SettingGroup, ...], key: str) -> set[str]:
     """The ranges of versions in which `key` is a setting; empty where it never was, or is one in every version."""
     return {row.versions for group in groups for row in group.settings if row.key == key and not row.fixed} - {""}

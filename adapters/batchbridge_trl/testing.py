@@ -17,8 +17,8 @@ import torch
 from transformers import TrainerCallback
 
 from batchbridge import Plan, Spec
-from batchbridge.testing.oracle import ScriptedRun, Surrogate, gradient_bar, relative_error
-from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.oracle import OracleSurrogate, ScriptedRun, gradient_bar, relative_error
+from batchbridge.testing.tiny import PAD, ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_trl import releases
 
 TAKES_ROLLOUTS = ">=1.0"
@@ -27,7 +27,7 @@ COPIES_REFERENCE = "<0.19"
 """Releases that copy the policy for their reference model, instead of loading it."""
 
 
-def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
+def rollout_func(script: ScriptedRollouts) -> Callable[[list[str], Any], dict[str, Any]]:
     """A `rollout_func` that plays `script`; loss masks enter through `env_mask`, TRL failing on empty completions.
 
     TRL hands each rank a contiguous part of the prompt-major completions, so a row's place tells its sample.
@@ -46,13 +46,13 @@ def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
     return play
 
 
-def _who(script: Script, trainer: Any, prompts: Sequence[str]) -> list[tuple[int, int]]:
+def _who(script: ScriptedRollouts, trainer: Any, prompts: Sequence[str]) -> list[tuple[int, int]]:
     """(prompt, sample) of each row of a rank's part of a rollout."""
     first, group = trainer.accelerator.process_index * len(prompts), trainer.num_generations
     return [(script.prompt_index(prompt), (first + row) % group) for row, prompt in enumerate(prompts)]
 
 
-def reward_func(script: Script) -> Callable[..., list[float]]:
+def reward_func(script: ScriptedRollouts) -> Callable[..., list[float]]:
     """The rewards of `script`, for rollouts that `rollout_func` played."""
 
     def scripted_reward(prompts: Any, completions: Any, scripted: list[tuple[int, int]], **others: Any) -> list[float]:
@@ -68,7 +68,7 @@ class ScriptedModel:
     the script has no empty completions.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ScriptedRollouts) -> None:
         if script.empty:
             raise ValueError("before trl 1.0 scripted completions have no loss masks: Script(empty=frozenset())")
         self._script, self._trainer = script, None
@@ -90,15 +90,15 @@ class ScriptedModel:
         return torch.cat([input_ids, padded], dim=1)
 
 
-def default_script() -> Script:
+def default_script() -> ScriptedRollouts:
     """A script that the installed TRL can play, with an empty completion where there are loss masks."""
-    return Script() if releases.has(TAKES_ROLLOUTS) else Script(empty=frozenset())
+    return ScriptedRollouts() if releases.has(TAKES_ROLLOUTS) else ScriptedRollouts(empty=frozenset())
 
 
 def scripted_trainer(
     output_dir: str | Path,
     *,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
     prompts: int = 6,
     policy: Any = None,
     reference: Any = None,
@@ -233,11 +233,11 @@ def gradient_errors(
     *,
     plan: Plan | None = None,
     records: Iterable[Mapping[str, Any]] | None = None,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
     policy: Callable[[], Any] = tiny_policy,
     reference: Any = None,
     steps: int | None = None,
-    surrogate: Surrogate | None = None,
+    surrogate: OracleSurrogate | None = None,
     precision: torch.dtype = torch.float32,
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None,
     beside: Callable[[int, Any], torch.Tensor] | None = None,

@@ -1,4 +1,4 @@
-"""Unsloth's GRPOConfig: importing unsloth puts it in the place of TRL's, with other defaults and rewritten settings.
+"""Unsloth's GRPOConfig: importing unsloth puts it in place of TRL's, with other defaults and rewritten settings.
 
 Source: unsloth 2026.10.9 models/rl.py:3309-3600 (defaults in `replacements`, rewrites in `extra_args`), read.
 """

@@ -4,6 +4,8 @@ TrlParser gives YAML values to argparse as defaults, and argparse converts defau
 type (trl 1.16.0 TrlParser.set_defaults_with_config; see `batchbridge.kit.parser_kinds`). A `GRPOConfig(...)` call
 converts nothing; there, integers in quotes are refused here, and numbers in quotes are taken where the key is a float,
 because `1e-6` is what a YAML loader hands on.
+
+Its own file: reading, writing and the file's schema use it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from batchbridge.kit.versions import holds
 from batchbridge_trl.settings_transformers import COUNTED_TOKENS
 
 _NULL, _TAKES_NULL = ("none", "null"), ">=1.6"
-"""Texts for no value, where the type is no text. Source: trl 1.6.0 scripts/_hf_argparser.py _accept_none; 1.5.1 has
+"""Texts for no value, where the type is not text. Source: trl 1.6.0 scripts/_hf_argparser.py _accept_none; 1.5.1 has
 none, and none has them for flags."""
 NULL_TEXT = f"^({'|'.join(map(any_case, _NULL))})$"
 TOO_LARGE = WrongValue(

@@ -25,11 +25,11 @@ from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.loss_terms import CONTROLLER, LossTerms
-from batchbridge_trl.releases import Producer
+from batchbridge_trl.releases import LogprobMethod
 from batchbridge_trl.sharding import gradient_of
 
 
-class Watch:
+class TrlStepProbe:
     """The measuring of one trainer's steps.
 
     objective: of the run, as the loss computes it.
@@ -163,8 +163,8 @@ class Watch:
         return norm
 
     def objection(self) -> str | None:
-        """The objection to the loss's other terms, or to what happened to the step's gradient after backward; None
-        where it is as planned. Collective."""
+        """An error about the loss's other terms, or about a change of
+        the step's gradient after backward; None where both are as planned. Collective."""
         clipping, self._clipping = self._clipping, 1.0
         beside = None if self.terms is None else self.terms.objection()
         if self._witness is None:
@@ -250,7 +250,7 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 
 
 @contextlib.contextmanager
-def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch, terms: LossTerms) -> Iterator[None]:
+def leaf_in(trainer: Any, producer: LogprobMethod, tap: Tap, made: ProbeBatch, terms: LossTerms) -> Iterator[None]:
     """The span in which a loss is probed: its log-probabilities are the probe's. Entropies and a router's loss are
     zeros."""
 

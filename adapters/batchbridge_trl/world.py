@@ -26,7 +26,7 @@ _LARGEST_FILE = 64 * 1024
 _LINE = r"^num_processes\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$"
 
 
-class World(NamedTuple):
+class WorldSize(NamedTuple):
     """The world size (devices) and where it comes from; both None when nobody says it, with the reason."""
 
     size: int | None
@@ -36,7 +36,7 @@ class World(NamedTuple):
     """Whether the number is from an accelerate file that only lies beside the recipe: the launch may name another."""
 
 
-def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> World:
+def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> WorldSize:
     """Processes that train. `native`: the recipe's converted settings."""
     if context.world_size is not None:
         return _said(context.world_size, "argument", "the world size that was asked for")
@@ -57,13 +57,13 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         for path in (folder / named, near_file(named, source.path)):
             if path is not None and (found := _read(path)):
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
-        return World(None, None, f"accelerate_config = {named} does not say num_processes")
+        return WorldSize(None, None, f"accelerate_config = {named} does not say num_processes")
     return _beside(source.path)
 
 
-def _beside(recipe: Path | None) -> World:
+def _beside(recipe: Path | None) -> WorldSize:
     if recipe is None:
-        return World(None, None, "no accelerate file is known")
+        return WorldSize(None, None, "no accelerate file is known")
     found = {path: place for path in _candidates(recipe) if (place := _read(path))}
     sizes = {size for size, _ in found.values()}
     if len(sizes) == 1:
@@ -72,8 +72,8 @@ def _beside(recipe: Path | None) -> World:
         return _said(size, "file", f"{shown}:{line}", shown, line)._replace(guessed=True)
     if sizes:
         said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
-        return World(None, None, f"the accelerate files beside the recipe disagree ({said})")
-    return World(None, None, "beside the recipe lies no *accelerate*.yaml, and no folder accelerate_configs")
+        return WorldSize(None, None, f"the accelerate files beside the recipe disagree ({said})")
+    return WorldSize(None, None, "beside the recipe lies no *accelerate*.yaml, and no folder accelerate_configs")
 
 
 def _shown(path: Path) -> str:
@@ -108,5 +108,5 @@ def _read(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _said(size: int, origin: Any, detail: str, file: str | None = None, line: int | None = None) -> World:
-    return World(size, Provenance((KEY,), size, origin, detail, file, line))
+def _said(size: int, origin: Any, detail: str, file: str | None = None, line: int | None = None) -> WorldSize:
+    return WorldSize(size, Provenance((KEY,), size, origin, detail, file, line))

@@ -11,7 +11,7 @@ from batchbridge.kit import LARGEST, LossTerm
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, GIVEN, MODE, loss_types, shifted
+from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, FIXED_FIELDS, MODE, loss_types, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH
 from batchbridge_trl.tables import settings_of
@@ -26,8 +26,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
-    said, rows = spec.values, settings_of(TRAINER_GROUPS, version)
-    known = {path for path, value in said.items() if value is not None}
+    settings, rows = spec.values, settings_of(TRAINER_GROUPS, version)
+    known = {path for path, value in settings.items() if value is not None}
     values = written_by((row for row in rows.values() if known.issuperset(row.fields)), spec, problems)
     _write_sizes(spec, values, problems)
     _write_horizon(spec, values, problems)
@@ -35,8 +35,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     _write_objective(spec, values, problems, version)
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
-        problems.fits(said.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}", wanted)
-    for path, value in said.items():
+        problems.fits(settings.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}", wanted)
+    for path, value in settings.items():
         fits = not isinstance(value, int) or not too_large(value)
         problems.fits(fits, path, f"trl takes integers of at most {LARGEST:,} in size")
     if holds("<1.6", version) and CLIP_MAX in values:
@@ -49,7 +49,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 @lru_cache(maxsize=64)
 def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
     """Canonical fields that no setting decides in `version`, with the values that they may have."""
-    given: dict[str, tuple[Any, ...]] = {g.path: (g.value,) for g in GIVEN if holds(g.versions, version)}
+    given: dict[str, tuple[Any, ...]] = {g.path: (g.value,) for g in FIXED_FIELDS if holds(g.versions, version)}
     given |= {path: (*given[path], None) for path in _MAY_BE_UNKNOWN}
     cut = {} if holds("<0.26", version) else {"carried.max_prompt_tokens": (None,)}
     return {**_FIXED, **given, **cut}
@@ -83,7 +83,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "objective.kl_clamp": (None,),
     "objective.reward_clip": (None,),
 }
-"""Canonical fields that every version of TRL fixes, with the values that it has; `GIVEN` has the others."""
+"""Canonical fields that every version of TRL fixes, with the values that it has; `FIXED_FIELDS` has the others."""
 
 
 def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:

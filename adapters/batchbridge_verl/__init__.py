@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge import AdapterEntry, Tells, hookimpl
+from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
 ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo": "main_ppo",
@@ -38,7 +38,7 @@ UNREAD: Mapping[str, str] = {
 }
 """Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
 _NOT_READ = "|".join((*OTHERS, *UNREAD))
-TELLS = Tells(
+TELLS = DetectionFacts(
     programs={
         rf"^([^=\n]*[./])?({'|'.join(entry.replace('.', '[./]') for entry in ENTRIES)})": 1.0,
         rf"^-m\n({_NOT_READ})|^[./]*({_NOT_READ.replace('.', '/')})[^=\n]*\.py$": 0.4,

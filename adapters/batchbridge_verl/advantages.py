@@ -11,7 +11,7 @@ from batchbridge.kit.step_driver import RolloutRows
 
 
 def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """Puts the rule's advantages in the place of verl's, where rewards decide them; others stay verl's.
+    """Puts the rule's advantages in place of verl's, where rewards decide them; others stay verl's.
 
     verl gives a group of one its plain reward, and whitens over every token of the rollout where the schema says batch.
     Source: verl 0.9.1 core_algos.compute_grpo_outcome_advantage.

@@ -11,8 +11,8 @@ from typing import Any
 
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.omegaconf_kinds import FLOAT, INT, OPTIONAL_INT, TRUTH
-from batchbridge.kit.values import Told, by
-from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, STRATEGY, THRESHOLD, TRAINER_MODE, Run
+from batchbridge.kit.values import FieldValue, by
+from batchbridge_verl.run import FULLY_ASYNC, MINI, PROMPTS, REQUIRED, STRATEGY, THRESHOLD, TRAINER_MODE, VerlRun
 from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
 
 PROGRAM_OF: Mapping[str, str] = {
@@ -84,7 +84,7 @@ def own_defaults(program: str, version: str) -> Mapping[str, Any]:
     return {**_BOTH, **_OWN[program], **old, **new}
 
 
-def staleness(run: Run) -> dict[str, Told]:
+def staleness(run: VerlRun) -> dict[str, FieldValue]:
     """The allowed age of completions: one_step_off's are one rollout old; what fully_async and the V1 trainer count."""
     if run.entry == "one_step_off":
         ahead = "one_step_off_policy generates one rollout ahead"
@@ -94,45 +94,45 @@ def staleness(run: Run) -> dict[str, Told]:
     return _v1_staleness(run) if run.ahead else {}
 
 
-def _v1_staleness(run: Run) -> dict[str, Told]:
+def _v1_staleness(run: VerlRun) -> dict[str, FieldValue]:
     """The staleness of the V1 trainer. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than
     the threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie there
     finished."""
     threshold = run[THRESHOLD]
     if threshold is not None and run[STRATEGY] == "drop":
         counted = "rollouts that a group spans, its own not counted"
-        mode, maximum = "bounded", Told(threshold - 1, THRESHOLD, counted)
+        mode, maximum = "bounded", FieldValue(threshold - 1, THRESHOLD, counted)
     else:
-        mode, maximum = "unbounded", Told(None, THRESHOLD if threshold is None else STRATEGY)
-    return {"staleness.mode": Told(mode, TRAINER_MODE), "staleness.maximum": maximum}
+        mode, maximum = "unbounded", FieldValue(None, THRESHOLD if threshold is None else STRATEGY)
+    return {"staleness.mode": FieldValue(mode, TRAINER_MODE), "staleness.maximum": maximum}
 
 
-def _fully_async_staleness(run: Run) -> dict[str, Told]:
+def _fully_async_staleness(run: VerlRun) -> dict[str, FieldValue]:
     """The staleness of fully_async: with staleness_threshold 0 the generator stops until the next weights. Above, it
     bounds how many prompts are begun before them: each of those goes on over any number of synchronisations, so that no
     age is certain."""
     every = f"weights are handed over every {run[SYNCHRONISED]} rollouts"
-    told = {"staleness.unit": by("weight_versions", every, SYNCHRONISED)}
+    values = {"staleness.unit": by("weight_versions", every, SYNCHRONISED)}
     if run[STALE]:
         what = f"{run[STALE]:g} of what is trained between two of them may be begun with the older weights"
-        return told | {"staleness.mode": Told("unbounded", STALE), "staleness.maximum": by(None, what, STALE)}
+        return values | {"staleness.mode": FieldValue("unbounded", STALE), "staleness.maximum": by(None, what, STALE)}
     what = "what is trained between two of them is generated with the first ones"
-    return told | {"staleness.mode": Told("bounded", STALE), "staleness.maximum": by(0, what, STALE)}
+    return values | {"staleness.mode": FieldValue("bounded", STALE), "staleness.maximum": by(0, what, STALE)}
 
 
-def sizes(run: Run) -> dict[str, Told]:
+def sizes(run: VerlRun) -> dict[str, FieldValue]:
     """fully_async's rollout, which is what its trainer takes from the queue at once, and the length of the run."""
     if run.entry != FULLY_ASYNC:
         return {}
     taken = f"{MINI} {run[MINI]} x {REQUIRED} {run[REQUIRED]}; {PROMPTS} has to be 0"
     over = "the generator goes on into the next epoch"
-    told = {
+    values = {
         "rollout.prompts_per_rollout": by(run.prompts_per_rollout, taken, MINI, REQUIRED),
         "order.last_rollout": by("wrap", over),
-        "horizon.epochs": Told(float(run["trainer.total_epochs"]), "trainer.total_epochs"),
+        "horizon.epochs": FieldValue(float(run["trainer.total_epochs"]), "trainer.total_epochs"),
         "horizon.rollouts": by(None, "total_training_steps is not read", "trainer.total_training_steps"),
     }
     if (prompts := run[TOTAL]) is not None:
         length = f"{TOTAL} {prompts} prompts // {run.prompts_per_rollout}"
-        told["horizon.rollouts"] = by(prompts // run.prompts_per_rollout, length, TOTAL)
-    return told
+        values["horizon.rollouts"] = by(prompts // run.prompts_per_rollout, length, TOTAL)
+    return values

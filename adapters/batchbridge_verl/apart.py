@@ -57,7 +57,7 @@ def number_dataset(owner: Any, patches: Patches) -> None:
     patches.made("train_dataloader.dataset", undo, again=again, **told)
 
 
-class Apart:
+class SeparateEngines:
     """One trainer's hand-overs and rollouts. steps_per_rollout: optimizer steps."""
 
     def __init__(self, trainer: Any, steps_per_rollout: int, patches: Patches) -> None:
@@ -125,7 +125,7 @@ class Apart:
         return workers_ray.asked(self._engines, _held)
 
     def _sent(self) -> dict[str, int | None]:
-        """The weights that were handed over, as `Sent.steps`."""
+        """The weights that were handed over, as `SentWeights.steps`."""
         (sent,) = workers_ray.asked(self._trainer.actor_rollout_wg.workers[:1], _sent)
         found: dict[str, int | None] = sent
         return found
@@ -149,7 +149,7 @@ class Apart:
 # ---- in the processes
 
 
-class Sent:
+class SentWeights:
     """The record, beside the training worker of rank 0, of weights that were handed over. steps: digest -> optimizer
     steps done before; None: none since this start."""
 
@@ -170,7 +170,7 @@ class Sent:
         return digested(weights, sent), config
 
 
-class Held:
+class HandedWeights:
     """The record, beside an engine, of the weights that it was given last. digest: None while it is given something,
     and before. giving: whether that is right now."""
 
@@ -240,7 +240,7 @@ def _digest(tensor: torch.Tensor) -> bytes:
 _HERE = "batchbridge_weights"
 
 
-def _follow(target: Any, made: Callable[[Any], Sent | Held] | None) -> None:
+def _follow(target: Any, made: Callable[[Any], SentWeights | HandedWeights] | None) -> None:
     earlier = vars(target).pop(_HERE, None)
     if earlier is not None:
         earlier.patches.undo()
@@ -249,22 +249,22 @@ def _follow(target: Any, made: Callable[[Any], Sent | Held] | None) -> None:
 
 
 def _follow_sent(worker: Any, on: bool | None) -> None:
-    """The start of a `Sent` inside a Ray actor of the worker group. on: None undoes it."""
-    _follow(_actor_of(worker), Sent if on else None)
+    """The start of a `SentWeights` inside a Ray actor of the worker group. on: None undoes it."""
+    _follow(_actor_of(worker), SentWeights if on else None)
 
 
 def _follow_held(worker: Any, on: bool | None) -> None:
-    """The start of a `Held` inside a Ray actor of a replica. on: None undoes it."""
-    _follow(worker, Held if on else None)
+    """The start of a `HandedWeights` inside a Ray actor of a replica. on: None undoes it."""
+    _follow(worker, HandedWeights if on else None)
 
 
 def _sent(worker: Any) -> dict[str, int | None]:
-    """The steps of a `Sent`, asked inside a Ray actor of the worker group."""
+    """The steps of a `SentWeights`, asked inside a Ray actor of the worker group."""
     found: dict[str, int | None] = getattr(_actor_of(worker), _HERE).steps
     return found
 
 
 def _held(worker: Any) -> str | None:
-    """The digest of a `Held`, asked inside a Ray actor of a replica."""
+    """The digest of a `HandedWeights`, asked inside a Ray actor of a replica."""
     found: str | None = getattr(worker, _HERE).digest
     return found

@@ -1,4 +1,7 @@
-"""The attachment to a trainer: `runtime.RUNTIME`, and what trainers of verl.experimental depend on beside its code."""
+"""The attachment to a trainer: `runtime.RUNTIME`, and what trainers of verl.experimental depend on beside its code.
+
+Its own file: `runtime` cannot import what verl.experimental's trainers need.
+"""
 
 from __future__ import annotations
 

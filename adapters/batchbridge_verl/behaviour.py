@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeStep
-from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
+from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
-from batchbridge_verl.run import DYNAMIC, EPOCHS, FULLY_ASYNC, GROUP, PROMPTS, Run
+from batchbridge_verl.run import DYNAMIC, EPOCHS, FULLY_ASYNC, GROUP, PROMPTS, VerlRun
 from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER
 from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES, TORCH_SEED
 
@@ -34,13 +34,13 @@ LEGACY_FORMULAS = {
 micro-batch. Source: verl 0.6.1 dp_actor.py:434, 0.7.1 dp_actor.py:583."""
 
 
-def aggregation_of(run: Run) -> str:
+def aggregation_of(run: VerlRun) -> str:
     """The canonical aggregation that acts."""
     mode = LOSS_MODES[run.surrogate]
     return mode.insists_on(run.version) or AGGREGATIONS[run[f"{ACTOR}loss_agg_mode"]]
 
 
-def behaviour(run: Run) -> Behaviour:
+def behaviour(run: VerlRun) -> Behaviour:
     """The behaviour of verl in this run."""
     aggregation = aggregation_of(run)
     scope: DenominatorScope = "optimizer_step"
@@ -67,7 +67,7 @@ def behaviour(run: Run) -> Behaviour:
     )
 
 
-def _order(run: Run) -> str:
+def _order(run: VerlRun) -> str:
     if not run["data.shuffle"]:
         return "as in the dataset; an epoch's incomplete batch is dropped"
     draw, workers = ("every second", "above 0") if run["data.dataloader_num_workers"] else ("every", "0")
@@ -77,11 +77,11 @@ def _order(run: Run) -> str:
     )
 
 
-def _seed(run: Run) -> int:
+def _seed(run: VerlRun) -> int:
     return TORCH_SEED if run["data.seed"] is None else int(run["data.seed"])
 
 
-def _membership(run: Run) -> str:
+def _membership(run: VerlRun) -> str:
     replicas = "" if run.replicas is None else f" ({run.replicas} in all)"
     share = "equal share of" if run.share is None else str(run.share)
     cut = (
@@ -100,7 +100,7 @@ def _membership(run: Run) -> str:
     return f"completions stand prompt by prompt; {cut}"
 
 
-def _undecided(run: Run) -> Iterator[str]:
+def _undecided(run: VerlRun) -> Iterator[str]:
     if run.entry == FULLY_ASYNC:
         yield "which rollout has a prompt, and which weights generated it: what is generated first is trained first"
     if run.v1 and run.completions_per_rollout > run.completions_per_step:
@@ -119,7 +119,7 @@ def native_steps(
     Raises `ValueError` naming what the settings leave open.
     """
     run = getattr(reading, "run", None)
-    if not isinstance(run, Run) or reading.spec is None or not run.replicas or not run.share:
+    if not isinstance(run, VerlRun) or reading.spec is None or not run.replicas or not run.share:
         raise ValueError("the settings give no run: see the findings")
     for open_, why in (
         (run.v1, "the V1 trainer takes completions in the order of their arrival"),
@@ -140,7 +140,7 @@ def native_steps(
     return _steps(run, dataset_size, response_tokens)
 
 
-def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
+def _prompt_orders(run: VerlRun, dataset_size: int) -> Iterator[list[int]]:
     """Each epoch's order. Measured: exp_order2 of verl 0.9.1 with torchdata."""
     if not run["data.shuffle"]:
         while True:
@@ -152,11 +152,11 @@ def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
         yield generator.permutation(dataset_size)
 
 
-def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+def _steps(run: VerlRun, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
     replicas, share, micro = run.replicas or 1, run.share or 1, run.micro or 1
     block, per_rank = run.completions_per_rollout // replicas, run.world // replicas
 
-    def deal(rows: Sequence[Completion]) -> Iterator[list[tuple[int, Sequence[Completion]]]]:
+    def deal(rows: Sequence[PromptAndSample]) -> Iterator[list[tuple[int, Sequence[PromptAndSample]]]]:
         for cut in range(0, block, share):
             starts = [(rank, rank * block + cut + at) for rank in range(replicas) for at in range(0, share, micro)]
             yield [(rank * per_rank, rows[start : start + micro]) for rank, start in starts]
@@ -168,7 +168,7 @@ def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -
     return dealt_steps(planned, tokens, group=run[GROUP], passes=run[EPOCHS], deal=deal, weight=weight)
 
 
-def _weight(run: Run, length: int, total: int, local: list[int]) -> Fraction | None:
+def _weight(run: VerlRun, length: int, total: int, local: list[int]) -> Fraction | None:
     """Weight of one token: the formulas above, in numbers."""
     if not length:
         return Fraction(0)

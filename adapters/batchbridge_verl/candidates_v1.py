@@ -15,15 +15,15 @@ from batchbridge import CannotAttach
 from batchbridge.kit import CandidatePlan
 from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
-from batchbridge_verl.driver import Driver
+from batchbridge_verl.driver import VerlDriver
 from batchbridge_verl.engine import WEIGHTS_OF
-from batchbridge_verl.trainer_v1 import V1, name_of, objects
+from batchbridge_verl.trainer_v1 import VerlTrainerV1, name_of, objects
 
 
-class CandidatesV1(V1):
+class VerlCandidatesV1(VerlTrainerV1):
     """The patches of one trainer; the number of the next candidate."""
 
-    def __init__(self, trainer: Any, driver: Driver, plan: CandidatePlan, patches: Patches) -> None:
+    def __init__(self, trainer: Any, driver: VerlDriver, plan: CandidatePlan, patches: Patches) -> None:
         self._candidates, self._next = plan, 0
         self._ahead = trainer.trainer_mode != "sync"
         super().__init__(trainer, driver, patches)

@@ -37,7 +37,7 @@ DIGESTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Defaults:
+class ComposedDefaults:
     """Dotted key to default, interpolations as they stand; where they come from, for a person; what went wrong."""
 
     values: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Defaults:
         return frozenset(found)
 
 
-def defaults_for(version: str, engine: str, program: str = "main_ppo") -> Defaults:
+def defaults_for(version: str, engine: str, program: str = "main_ppo") -> ComposedDefaults:
     """The defaults of `version`: of the installed package where it is that version, else the shipped table; with what a
     program has otherwise."""
     package = package_folder(version)
@@ -66,12 +66,12 @@ def defaults_for(version: str, engine: str, program: str = "main_ppo") -> Defaul
 
 
 @lru_cache(maxsize=32)
-def _shipped(version: str, engine: str) -> Defaults:
-    return Defaults(defaults_of(version, engine), f"default of verl {version}")
+def _shipped(version: str, engine: str) -> ComposedDefaults:
+    return ComposedDefaults(defaults_of(version, engine), f"default of verl {version}")
 
 
 @lru_cache(maxsize=16)
-def _installed(package: Path, version: str, engine: str) -> Defaults:
+def _installed(package: Path, version: str, engine: str) -> ComposedDefaults:
     shipped = _shipped(version, engine)
     folder = package / "trainer" / "config"
     try:
@@ -79,14 +79,14 @@ def _installed(package: Path, version: str, engine: str) -> Defaults:
     except OSError:
         return shipped
     if same:
-        return Defaults(shipped.values, f"default of verl {version}, as installed")
+        return ComposedDefaults(shipped.values, f"default of verl {version}, as installed")
     if importlib.util.find_spec("hydra") is None:
-        return Defaults(shipped.values, shipped.detail, (_unread(folder, version, "hydra is not installed"),))
+        return ComposedDefaults(shipped.values, shipped.detail, (_unread(folder, version, "hydra is not installed"),))
     try:
         values = compose(folder, version, engine)
     except Exception as error:  # whatever a changed configuration makes hydra or OmegaConf raise
-        return Defaults(shipped.values, shipped.detail, (_unread(folder, version, _first_line(error)),))
-    return Defaults(values, f"default of verl {version}, composed by hydra from the installed package")
+        return ComposedDefaults(shipped.values, shipped.detail, (_unread(folder, version, _first_line(error)),))
+    return ComposedDefaults(values, f"default of verl {version}, composed by hydra from the installed package")
 
 
 GENERATED = "trainer/config/_generated_ppo_trainer.yaml"

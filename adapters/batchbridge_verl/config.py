@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 from batchbridge import Finding, Fix, Reading, Source, Where
 from batchbridge.kit import Context, NativeCheck
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
-from batchbridge.kit.hydra_said import HydraSaid
-from batchbridge.kit.omegaconf_said import as_given
+from batchbridge.kit.hydra_settings import HydraSettings
+from batchbridge.kit.omegaconf_settings import as_given
 from batchbridge.kit.values import spec_of
 from batchbridge_verl import CONFIGS, TELLS
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, defaults_for, difference
-from batchbridge_verl.given import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.meaning import meaning
-from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, Run
+from batchbridge_verl.programs import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
@@ -59,7 +59,7 @@ class VerlAdapter(PackagedAdapter):
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
-        told_by_user = PROGRAM.said(source)
+        told_by_user = PROGRAM.settings_of(source)
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
@@ -85,14 +85,14 @@ class VerlAdapter(PackagedAdapter):
         reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
         if unread or unreadable or any(one.code in (CODES.wrong_value, CODES.undecided) for one in wrong_keys):
             return reading
-        run = Run(
+        run = VerlRun(
             native=native,
             version=version,
             engine=engine,
             entry=program,
             own_program=told_by_user.own_program,
             world=world,
-            given=frozenset(told_by_user.places),
+            given_keys=frozenset(told_by_user.places),
             prompts_in_dataset=_at_most(native[MOST_PROMPTS], context.dataset_size),
         )
         reading = dataclasses.replace(reading, dataset_size=run.prompts_in_dataset)
@@ -104,13 +104,13 @@ class VerlAdapter(PackagedAdapter):
         # What is refused is not merely unread.
         kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
         reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused))
-        told = None if undecided else meaning(run)
-        if told is None:
+        settings = None if undecided else meaning(run)
+        if settings is None:
             return reading
-        provenance = origins(told, native, told_by_user.places, defaults.detail)
+        provenance = origins(settings, native, told_by_user.places, defaults.detail)
         from batchbridge_verl.behaviour import behaviour
 
-        return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run))
+        return dataclasses.replace(reading, spec=spec_of(settings), provenance=provenance, behaviour=behaviour(run))
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """Hydra overrides and YAML."""
@@ -174,54 +174,56 @@ def _at_most(limit: int, prompts: int | None) -> int | None:
     return prompts if prompts is None or limit <= 0 else min(limit, prompts)
 
 
-def _engine(told: HydraSaid, version: str) -> str | None:
+def _engine(settings: HydraSettings, version: str) -> str | None:
     """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says; None with a
     finding."""
-    named, strategy = told.values.get(ENGINE), told.values.get(f"{ACTOR}strategy")
+    named, strategy = settings.values.get(ENGINE), settings.values.get(f"{ACTOR}strategy")
     engine, key = named, ENGINE
     if named == "dp":
         engine = "fsdp"
-    elif named is None and CONFIGS.get(told.config or ""):
-        engine, key = CONFIGS[told.config or ""], "--config-name"
-    elif named is None and told.entry_from_words and not told.from_file:
+    elif named is None and CONFIGS.get(settings.config or ""):
+        engine, key = CONFIGS[settings.config or ""], "--config-name"
+    elif named is None and settings.entry_from_words and not settings.from_file:
         engine, key = "fsdp", f"{ACTOR}strategy"  # a command composes what it names, whatever the strategy says
         if isinstance(strategy, str) and strategy in tables.ENGINES[1:]:
-            told.findings.append(_other_strategy(strategy, told, version))
+            settings.findings.append(_other_strategy(strategy, settings, version))
             return None
     elif named is None and isinstance(strategy, str) and strategy in tables.ENGINES:
         engine, key = strategy, f"{ACTOR}strategy"
     elif named is None:
-        groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in told.values)}
+        groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in settings.values)}
         engine, key = groups.pop() if len(groups) == 1 else "fsdp", ACTOR
     known = tables.engines_of(version)
     if isinstance(engine, str) and engine in known:
-        listed = ENGINE in told.places and told.places[ENGINE].key != ENGINE  # in a file's defaults list
-        by_hydra = listed or (told.entry_from_words and ENGINE not in told.configured)
-        word = told.operations.get(ENGINE) if by_hydra else None
+        listed = ENGINE in settings.places and settings.places[ENGINE].key != ENGINE  # in a file's defaults list
+        by_hydra = listed or (settings.entry_from_words and ENGINE not in settings.configured)
+        word = settings.operations.get(ENGINE) if by_hydra else None
         # Hydra takes no + of a group, and no null; "force" is what was set on top of words.
         chosen = word in (None, "force") or (word == "set" and named not in (None, "fsdp"))
-        by_name = named is None or not (listed or told.entry_from_words)
+        by_name = named is None or not (listed or settings.entry_from_words)
         if chosen and (by_name or tables.chosen_by_key(engine, version)):
             return engine
-        told.findings.append(_other_strategy(engine, told, version))
+        settings.findings.append(_other_strategy(engine, settings, version))
         return None
     shown = str(engine)[:40].encode("utf-8", "replace").decode()
     text = f"the engine {shown} is not known for verl {version}; known are {', '.join(known)}"
     fixes, native = (Fix("model_engine=dp or model_engine=megatron"),), "hydra: MissingConfigException"
-    told.findings.append(Finding("BB-VERL-007", "error", "config", text, (Where(key, shown),), fixes, native=native))
+    settings.findings.append(
+        Finding("BB-VERL-007", "error", "config", text, (Where(key, shown),), fixes, native=native)
+    )
     return None
 
 
-def _other_strategy(engine: str, told: HydraSaid, version: str) -> Finding:
+def _other_strategy(engine: str, settings: HydraSettings, version: str) -> Finding:
     """A command that asks for an engine in a way that its version does not have."""
     by_key = tables.chosen_by_key(engine, version)
     name, config = ("dp", "ppo") if engine == "fsdp" else (engine, f"ppo_{engine}")
     way = f"model_engine={name}" if by_key else f"--config-name={config}_trainer.yaml"
-    key = ENGINE if ENGINE in told.places else f"{ACTOR}strategy"
-    said = {"add": "+", "delete": "~"}.get(told.operations.get(key, ""), "") + key
-    said += f" = {as_given(told.values.get(key))}"
+    key = ENGINE if ENGINE in settings.places else f"{ACTOR}strategy"
+    said = {"add": "+", "delete": "~"}.get(settings.operations.get(key, ""), "") + key
+    said += f" = {as_given(settings.values.get(key))}"
     text = f"{said} does not choose the configuration of verl {version} with that engine; {way} does"
-    where, fixes = (told.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: name} if by_key else {}),)
+    where, fixes = (settings.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: name} if by_key else {}),)
     native = "ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException"
     source = "verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0"
     return Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native, source=source)

@@ -12,7 +12,7 @@ from typing import Any
 from batchbridge import Reading
 from batchbridge.kit import NativeCheck
 from batchbridge_verl.installed import installed
-from batchbridge_verl.run import Run
+from batchbridge_verl.run import VerlRun
 
 _CODE = ("_target_", "external_lib", "trust_remote_code", "custom_cls", "name_or_path", "function", "module")
 """Last words of keys that name code of the user's, which nothing runs here."""
@@ -33,7 +33,7 @@ _MODEL = {
 def question(reading: Reading) -> NativeCheck | None:
     """The user's settings for `build`; None of a configuration that is not `ppo_trainer`'s."""
     run = getattr(reading, "run", None)
-    if not isinstance(run, Run) or run.entry not in ("main_ppo", "main_ppo_sync"):
+    if not isinstance(run, VerlRun) or run.entry not in ("main_ppo", "main_ppo_sync"):
         return None
     said = {key: reading.native[key] for key in reading.given if key in reading.native}
     left_out = sorted(key for key, value in said.items() if _is_code(key, value))

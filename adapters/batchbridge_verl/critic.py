@@ -7,12 +7,12 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import Critic
 from batchbridge.kit.clipping import UNREACHED, canonical_bound, native_bound
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 from batchbridge.kit.writing import Problems
-from batchbridge_verl.run import CRITIC_WARMUP, GROUP, Run
+from batchbridge_verl.run import CRITIC_WARMUP, GROUP, VerlRun
 from batchbridge_verl.settings import CRITIC, holds
 from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, aggregations
-from batchbridge_verl.writing_carried import Target
+from batchbridge_verl.writing_carried import WritingTarget
 
 _MINI, _MICRO, _GLOBAL = (
     f"{CRITIC}ppo_{name}" for name in ("mini_batch_size", "micro_batch_size_per_gpu", "micro_batch_size")
@@ -23,7 +23,7 @@ _AGGREGATION, _FACTOR, _RATE = f"{CRITIC}loss_agg_mode", f"{CRITIC}loss_scale_fa
 _SPLIT = ("critic.completions_per_device", "critic.tokens_per_device")
 
 
-def critic(run: Run) -> dict[str, Told] | None:
+def critic(run: VerlRun) -> dict[str, FieldValue] | None:
     """Canonical field -> what the run says of its critic; nothing without one, None where its loss is not known.
 
     Source: verl 0.4.0 to 0.9.1 trainer/config/critic, RayPPOTrainer._update_critic, compute_value_loss.
@@ -37,36 +37,36 @@ def critic(run: Run) -> dict[str, Told] | None:
     if aggregation is None or size < 1 or run[f"{CRITIC}ppo_epochs"] < 1:
         return None
     legacy = run.legacy and run.engine != "megatron"
-    told = {
-        "completions_per_step": Told(size, None, f"{_MINI} {run[_MINI]} x {GROUP} {run[GROUP]}", (_MINI, GROUP)),
-        "passes_per_rollout": Told(run[f"{CRITIC}ppo_epochs"], f"{CRITIC}ppo_epochs"),
-        "rollout_shuffle": Told("none", None, "dp_critic does not shuffle")
+    values = {
+        "completions_per_step": FieldValue(size, None, f"{_MINI} {run[_MINI]} x {GROUP} {run[GROUP]}", (_MINI, GROUP)),
+        "passes_per_rollout": FieldValue(run[f"{CRITIC}ppo_epochs"], f"{CRITIC}ppo_epochs"),
+        "rollout_shuffle": FieldValue("none", None, "dp_critic does not shuffle")
         if legacy
-        else Told("completions" if run[f"{CRITIC}shuffle"] else "none", f"{CRITIC}shuffle"),
-        "warmup_rollouts": Told(
+        else FieldValue("completions" if run[f"{CRITIC}shuffle"] else "none", f"{CRITIC}shuffle"),
+        "warmup_rollouts": FieldValue(
             max(run[CRITIC_WARMUP] - 1, 0), None, f"{CRITIC_WARMUP} counts from 1", (CRITIC_WARMUP,)
         ),
-        "aggregation": Told(aggregation, _AGGREGATION),
-        "value_clip": Told(None if run[_CLIP] >= UNREACHED else run[_CLIP], _CLIP),
-        "gamma": Told(run["algorithm.gamma"], "algorithm.gamma"),
-        "gae_lambda": Told(run["algorithm.lam"], "algorithm.lam"),
+        "aggregation": FieldValue(aggregation, _AGGREGATION),
+        "value_clip": FieldValue(None if run[_CLIP] >= UNREACHED else run[_CLIP], _CLIP),
+        "gamma": FieldValue(run["algorithm.gamma"], "algorithm.gamma"),
+        "gae_lambda": FieldValue(run["algorithm.lam"], "algorithm.lam"),
     }
     if aggregation == "sequence_sum_over_constant":
         width = "data.max_response_length"
-        told["constant"] = (
-            Told(run[width], None, "loss_scale_factor null: the response's width", (width, _FACTOR))
+        values["constant"] = (
+            FieldValue(run[width], None, "loss_scale_factor null: the response's width", (width, _FACTOR))
             if run[_FACTOR] is None
-            else Told(run[_FACTOR], _FACTOR)
+            else FieldValue(run[_FACTOR], _FACTOR)
         )
     if run.legacy and aggregation.startswith("sequence") and holds(">=0.6.1", run.version):
-        told["count_empty"] = Told(False, None, "agg_loss leaves fully masked sequences out")
+        values["count_empty"] = FieldValue(False, None, "agg_loss leaves fully masked sequences out")
     rate, override = _RATE, f"{CRITIC}optim.override_optimizer_config.lr"
     if run.engine == "fsdp" and run[override] is not None:
         rate = override
-    told["learning_rate"] = Told(run[rate], rate)
+    values["learning_rate"] = FieldValue(run[rate], rate)
     key = clip_key(run)
     bound = run[key]
-    told["max_gradient_norm"] = Told(
+    values["max_gradient_norm"] = FieldValue(
         bound if run.engine == "megatron" or bound is None else canonical_bound(bound), key
     )
     # Source: verl 0.8.0 to 0.9.1 EngineConfig.use_dynamic_bsz, RayPPOTrainer.init_workers, PPOTrainer._setup: a token
@@ -74,15 +74,17 @@ def critic(run: Run) -> dict[str, Told] | None:
     if not run.legacy:
         pass
     elif run[_DYNAMIC]:
-        told["tokens_per_device"] = Told(run[_BUDGET], _BUDGET)
+        values["tokens_per_device"] = FieldValue(run[_BUDGET], _BUDGET)
     elif run[_MICRO] is not None:
-        told["completions_per_device"] = Told(run[_MICRO], _MICRO)
+        values["completions_per_device"] = FieldValue(run[_MICRO], _MICRO)
     elif run[_GLOBAL] is not None and replicas and run[_GLOBAL] >= replicas:
-        told["completions_per_device"] = Told(run[_GLOBAL] // replicas, None, f"{_GLOBAL} / replicas", (_GLOBAL,))
-    return {f"critic.{name}": entry for name, entry in told.items()}
+        values["completions_per_device"] = FieldValue(
+            run[_GLOBAL] // replicas, None, f"{_GLOBAL} / replicas", (_GLOBAL,)
+        )
+    return {f"critic.{name}": entry for name, entry in values.items()}
 
 
-def clip_key(run: Run) -> str:
+def clip_key(run: VerlRun) -> str:
     """The key that bounds the critic's gradient norm; see `meaning.clip_grad_key`."""
     if run.legacy and run.engine == "fsdp":
         return f"{CRITIC}grad_clip"
@@ -90,7 +92,7 @@ def clip_key(run: Run) -> str:
     return f"{CRITIC}optim.clip_grad" if run[deprecated] is None else deprecated
 
 
-def write_critic(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def write_critic(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     """Writes them, and that there is none where only the estimator would have one."""
     critic, group = spec.critic, spec.rollout.completions_per_prompt
     gae = values.get("algorithm.adv_estimator") == "gae"
@@ -159,7 +161,7 @@ def _split_as_policy(spec: Spec) -> dict[str, int | None]:
     return dict(zip(_SPLIT, (micro.completions_per_device, micro.tokens_per_device), strict=True))
 
 
-def _as_policy(spec: Spec, to: Target) -> Critic:
+def _as_policy(spec: Spec, to: WritingTarget) -> Critic:
     """A critic that is trained in the policy's steps; on legacy workers with its micro-batches, too."""
     aggregation = spec.loss.policy.aggregation
     known = aggregation in {AGGREGATIONS[name] for name in aggregations(to.version)}

@@ -17,13 +17,13 @@ from batchbridge.kit import Objective, Surrogate
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import facts
-from batchbridge_verl.engine import EngineLayer, response_length
+from batchbridge_verl.engine import VerlEngineLayer, response_length
 from batchbridge_verl.other_engines import is_proven
 from batchbridge_verl.settings import holds
-from batchbridge_verl.watching import Given, Watch
+from batchbridge_verl.watching import VerlStepInputs, VerlStepProbe
 
 VALUE = "value"
-"""The surrogate that a value loss is, in the place of a policy's."""
+"""The surrogate that a value loss is, in place of a policy's."""
 
 
 def value_loss(clip: float) -> Surrogate:
@@ -37,7 +37,7 @@ def value_loss(clip: float) -> Surrogate:
     return loss
 
 
-class ValueWatch(Watch):
+class VerlCriticStepProbe(VerlStepProbe):
     """The measuring of a critic's optimizer steps."""
 
     output: ClassVar[str] = "values"
@@ -47,20 +47,20 @@ class ValueWatch(Watch):
         self.shows = True
 
     def tap(self) -> Tap:
-        """The tap of a critic's values, as in `Watch.tap`."""
+        """The tap of a critic's values, as in `VerlStepProbe.tap`."""
         return Tap(self.objective, surrogate=value_loss(float(self._config.cliprange_value)))
 
 
-class CriticLayer(EngineLayer):
+class VerlCriticLayer(VerlEngineLayer):
     """The patches of a training worker that holds a critic."""
 
     model = "critic"
 
-    def _watching(self, patches: Patches) -> Watch:
+    def _watching(self, patches: Patches) -> VerlStepProbe:
         if not is_proven(self._engine):
             name = type(self._engine).__name__
             raise CannotAttach({"engine": f"the critic's {name}: a critic is measured on FSDP alone"})
-        return ValueWatch(self._engine, self._config, patches)
+        return VerlCriticStepProbe(self._engine, self._config, patches)
 
     def _apply_settings(self) -> None:
         super()._apply_settings()
@@ -78,12 +78,12 @@ class CriticLayer(EngineLayer):
                 why="critic.denominator_scope of the spec",
             )
 
-    def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Given:
+    def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> VerlStepInputs:
         def column(name: str) -> torch.Tensor:
             values: torch.Tensor = data[name]
             return values.to_padded_tensor(0) if values.is_nested else values.clone()
 
-        return Given(column("loss_mask"), column("returns"), column("values"), None, None, None)
+        return VerlStepInputs(column("loss_mask"), column("returns"), column("values"), None, None, None)
 
     def _facts(self, data: Any, row: int) -> dict[str, Any]:
         """Returns stand where a policy has its advantages, values where it has old log-probabilities."""

@@ -20,12 +20,12 @@ from batchbridge.kit import Request
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import is_on, on, setting
 from batchbridge_verl.settings import holds
-from batchbridge_verl.terms import ESTIMATORS, Estimator
+from batchbridge_verl.terms import ESTIMATORS, VerlEstimator
 
 if TYPE_CHECKING:
     import torch
 
-    from batchbridge_verl.run import Run
+    from batchbridge_verl.run import VerlRun
 
 ENABLED = "distillation.enabled"
 _LOSS = "distillation.distillation_loss."
@@ -51,12 +51,12 @@ ALONE = (
 )
 
 
-def estimator_of(run: Run) -> tuple[Estimator | None, str]:
+def estimator_of(run: VerlRun) -> tuple[VerlEstimator | None, str]:
     """The estimator that gives the advantages that are trained, and the key that says so. Where a teacher does, verl
     computes those of its estimator, too, and trains on none of them."""
     key, mode = "algorithm.adv_estimator", f"{_LOSS}loss_mode"
     if _says_reward(lambda name: run.native.get(f"{_LOSS}{name}", DEFAULTS[name])) and run.native.get(ENABLED):
-        return Estimator(f"{_NAMED}{run.native.get(mode, DEFAULTS['loss_mode'])}", "open", "none"), mode
+        return VerlEstimator(f"{_NAMED}{run.native.get(mode, DEFAULTS['loss_mode'])}", "open", "none"), mode
     return ESTIMATORS.get(run[key]), key
 
 
@@ -74,7 +74,7 @@ def _says_reward(read: Callable[[str], Any]) -> bool:
     return bool(is_on(read("use_policy_gradient"))) and not is_on(read("use_task_rewards"))
 
 
-def refused(request: Request, run: Run) -> bool | None:
+def refused(request: Request, run: VerlRun) -> bool | None:
     """Whether a run has a teacher that a wrapped one does not follow; None: its settings do not say."""
     if not (taught := on(request, ENABLED)):
         return taught
@@ -102,14 +102,14 @@ def _followed(read: Callable[[str], Any], spec: Spec) -> bool:
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TeacherRows:
     """A rank's rows of a teacher's log-probabilities, (rows, response tokens). bound: of a distance; infinity: none."""
 
     logprobs: torch.Tensor
     bound: float
 
     @classmethod
-    def of(cls, loss: Any, data: Any) -> Teacher | None:
+    def of(cls, loss: Any, data: Any) -> TeacherRows | None:
         """The teacher in a worker's loss and a batch as it arrived; None without a teacher."""
         if (config := settings_of(loss)) is None:
             return None

@@ -34,7 +34,7 @@ from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import AGGREGATIONS
 
 
-class Driver(StepDriver):
+class VerlDriver(StepDriver):
     """The parts that both trainers need: the plan, the workers, and the cut of a rollout into steps."""
 
     other_ranks = FSDP_SHARDS
@@ -42,7 +42,7 @@ class Driver(StepDriver):
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)
         self.trainer, self.actor = trainer, trainer.config.actor_rollout_ref.actor
-        self.critic: CriticDriver | None = None
+        self.critic: VerlCriticDriver | None = None
         """The driver of the critic's optimizer steps, over the same rollouts; None without one."""
         self._trained: int | None = None
         """Optimizer steps of the plan that are done; None before the first rollout."""
@@ -152,11 +152,11 @@ class Driver(StepDriver):
         return merged(outputs) or {"mfu": [0.0]}  # a rollout of which every row is dropped trains nothing
 
 
-class CriticDriver(Driver):
+class VerlCriticDriver(VerlDriver):
     """The critic's optimizer steps, one call of its worker's `train_mini_batch` each. orders: of the critic's run."""
 
     def install(self, patches: Patches) -> None:
-        """The workers' orders, as in `Driver.install`, given to the critic's workers."""
+        """The workers' orders, as in `VerlDriver.install`, given to the critic's workers."""
         group = self.trainer.critic_wg
         self.receipts = install_everywhere(group, self.orders, patches, _in_critic, _critic_probed, name="critic_wg")
 
@@ -179,7 +179,7 @@ class CriticDriver(Driver):
         return None
 
 
-class Answered:
+class ReadyResult:
     """The result of a worker group's call whose answer is there already."""
 
     def __init__(self, metrics: dict[str, Any]) -> None:
@@ -192,7 +192,7 @@ class Answered:
         return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": self._metrics})
 
 
-def critic_driver(trainer: Any, request: Request, orders: Orders) -> CriticDriver:
+def critic_driver(trainer: Any, request: Request, orders: Orders) -> VerlCriticDriver:
     """The driver of the critic's steps, by what the policy's workers are told."""
     critic, plan = request.spec.critic, request.plan
     assert critic is not None, "asked where a critic is trained"
@@ -218,7 +218,7 @@ def critic_driver(trainer: Any, request: Request, orders: Orders) -> CriticDrive
     assert critics is not None, "the policy's run is planned, and so is this one"
     if spec.horizon.lr_tick == "optimizer_step":
         own = dataclasses.replace(own, ticks=critics.total_optimizer_steps)
-    return CriticDriver(trainer, dataclasses.replace(request, spec=spec, plan=critics), own)
+    return VerlCriticDriver(trainer, dataclasses.replace(request, spec=spec, plan=critics), own)
 
 
 def together(members: Sequence[tuple[int, int]], ranks: int, *, multiple: int) -> list[tuple[int, int] | None]:
@@ -286,13 +286,13 @@ def _probed(worker: Any) -> None:
 
 def _in_critic(worker: Any, orders: Orders | None) -> Receipt | None:
     """Orders in a Ray actor of the critic's worker group: `orders` installed, or with None removed."""
-    from batchbridge_verl.critic_engine import CriticLayer
+    from batchbridge_verl.critic_engine import VerlCriticLayer
     from batchbridge_verl.engine import install, remove
 
     if orders is None:
         remove(_critic_of(worker))
         return None
-    return install(_critic_of(worker), orders, layer=CriticLayer)
+    return install(_critic_of(worker), orders, layer=VerlCriticLayer)
 
 
 def _critic_probed(worker: Any) -> None:

@@ -24,13 +24,13 @@ from batchbridge_verl.proven import CODE
 from batchbridge_verl.terms import REJECTS
 
 if TYPE_CHECKING:
-    from batchbridge_verl.watching import Watch
+    from batchbridge_verl.watching import VerlStepProbe
 
 WEIGHTS_OF = "batchbridge_weights_of"
 
 
 def install(
-    worker: Any, orders: Orders, beside: Sequence[Any] = (), *, layer: type[EngineLayer] | None = None
+    worker: Any, orders: Orders, beside: Sequence[Any] = (), *, layer: type[VerlEngineLayer] | None = None
 ) -> Receipt:
     """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed. beside: engines
     of its process that only score (the reference's). layer: of another model than the policy.
@@ -49,7 +49,7 @@ def install(
     orders = orders.here(found if known else named_in(found, worker.engine))
     patches = Patches()
     try:
-        worker.batchbridge = (layer or EngineLayer)(worker, orders, patches, beside)
+        worker.batchbridge = (layer or VerlEngineLayer)(worker, orders, patches, beside)
     except BaseException:
         patches.undo()
         raise
@@ -58,7 +58,7 @@ def install(
 
 
 def probe(worker: Any) -> None:
-    """Holds the loss of an installed worker against the plan's weights, where it shall follow the plan. Collective.
+    """Holds the loss of an installed worker against the plan's weights, where it should follow the plan. Collective.
     Raises `CannotAttach`."""
     worker.batchbridge.probe()
 
@@ -70,7 +70,7 @@ def remove(worker: Any) -> None:
         layer.remove()
 
 
-class EngineLayer:
+class VerlEngineLayer:
     """The patches of one training worker."""
 
     model: ClassVar[str] = "actor"
@@ -117,12 +117,12 @@ class EngineLayer:
         ):
             patches.set(target, name, value, what="held against the plan", why="ledger")
 
-    def _watching(self, patches: Patches) -> Watch:
+    def _watching(self, patches: Patches) -> VerlStepProbe:
         """The part that measures this model's optimizer steps."""
-        from batchbridge_verl.other_engines import LossWatch, is_proven
-        from batchbridge_verl.watching import Watch
+        from batchbridge_verl.other_engines import VerlLossStepProbe, is_proven
+        from batchbridge_verl.watching import VerlStepProbe
 
-        kind = Watch if is_proven(self._engine) else LossWatch
+        kind = VerlStepProbe if is_proven(self._engine) else VerlLossStepProbe
         return kind(self._engine, self._orders.trained.objective, self._config, patches)
 
     def _facts(self, data: Any, row: int) -> dict[str, Any]:
@@ -295,17 +295,17 @@ class EngineLayer:
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
         """The values that this rank's rows are meant to train, as the batch has it now."""
-        from batchbridge_verl.distillation import Teacher
-        from batchbridge_verl.watching import Given
+        from batchbridge_verl.distillation import TeacherRows
+        from batchbridge_verl.watching import VerlStepInputs
 
         trained = self._orders.trained
-        return Given.of(
+        return VerlStepInputs.of(
             data,
             detached=self._orders.detached,
             penalised=trained.objective.kl_placement == "loss" and bool(trained.objective.kl_coefficient),
             kl_share=self._kl_shares(len(data), everyone),
             mask=self._mask,
-            teacher=Teacher.of(self._worker.loss_fn, data),
+            teacher=TeacherRows.of(self._worker.loss_fn, data),
         )
 
     def _old_objections(self, data: Any) -> list[str]:

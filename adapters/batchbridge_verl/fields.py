@@ -1,8 +1,10 @@
 """The fields of verl's dataclasses: which keys the actor's and the critic's groups take.
 
-verl makes dataclasses of both groups before any worker starts, and a dataclass takes no key that is no field of it. The
-fields are the keys of the composed configuration and those of `fields.json`: class to field to [first version, last
+verl makes dataclasses of both groups before any worker starts, and a dataclass takes no key that is not a field of it.
+The fields are the keys of the composed configuration and those of `fields.json`: class to field to [first version, last
 version], by index into the versions of `defaults.json`.
+
+Its own file: it reads the recorded `fields.json`, which only unknown keys need.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from batchbridge_verl.composed import Defaults
+from batchbridge_verl.composed import ComposedDefaults
 from batchbridge_verl.settings import ACTOR, CRITIC, holds, index_of
 
 INSTANTIATE = ("_convert_", "_recursive_", "_partial_", "_args_")
 """Words of hydra's own in a group that it instantiates. Source: hydra-core 1.3.2 _instantiate2._Keys."""
 
 
-def stranger(key: str, version: str, defaults: Defaults) -> str | None:
+def stranger(key: str, version: str, defaults: ComposedDefaults) -> str | None:
     """The group whose dataclass refuses `key`; None where none does.
 
     Source: verl 0.6.0 to 0.9.1 utils/config.py omega_conf_to_dataclass (hydra's instantiate) in validate_config.

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from batchbridge.kit.file_schema import LEAF, Schema, Words, choice, has, nested, refused, setting
+from batchbridge.kit.file_schema import LEAF, ChoiceWords, Schema, choice, has, nested, refused, setting
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import anything
 from batchbridge_verl import CONFIGS
 from batchbridge_verl import settings as tables
-from batchbridge_verl.given import OPEN
+from batchbridge_verl.programs import OPEN
 from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, GLOBAL_MICRO, MICRO, MINI
 from batchbridge_verl.settings import ACTOR, CRITIC, ENGINE, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES, aggregations, kl_estimators, names_in
@@ -48,8 +48,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "trainer.critic_warmup": ("rollouts", "Rollouts that train the critic alone."),
     f"{ACTOR}loss_agg_mode": ("", "What a token of the policy loss weighs: over what the mean or the sum is taken."),
     f"{ACTOR}loss_scale_factor": ("tokens", "The constant that seq-mean-token-sum-norm divides by."),
-    "algorithm.adv_estimator": ("", "How advantages are made of rewards; one's own code may register others."),
-    f"{ACTOR}policy_loss.loss_mode": ("", "The surrogate of the policy loss; one's own code may register others."),
+    "algorithm.adv_estimator": ("", "How advantages are made of rewards; custom code may register others."),
+    f"{ACTOR}policy_loss.loss_mode": ("", "The surrogate of the policy loss; custom code may register others."),
     f"{ACTOR}clip_ratio_low": ("", "How far below 1 a probability ratio is clipped."),
     f"{ACTOR}clip_ratio_high": ("", "How far above 1 a probability ratio is clipped."),
     f"{ACTOR}clip_ratio_c": ("", "The bound of dual clipping, where the advantage is negative."),
@@ -66,13 +66,13 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
 they come to is in `run` and `meaning`."""
 
 
-def words_of(version: str) -> Mapping[str, Words]:
+def words_of(version: str) -> Mapping[str, ChoiceWords]:
     """The words of settings; verl refuses others of the aggregation alone, in whatever run."""
-    kl = Words(kl_estimators(version), only=False)
+    kl = ChoiceWords(kl_estimators(version), only=False)
     return {
-        f"{ACTOR}loss_agg_mode": Words(aggregations(version)),
-        "algorithm.adv_estimator": Words(names_in(version, ESTIMATORS), only=False),
-        f"{ACTOR}policy_loss.loss_mode": Words(names_in(version, LOSS_MODES), only=False),
+        f"{ACTOR}loss_agg_mode": ChoiceWords(aggregations(version)),
+        "algorithm.adv_estimator": ChoiceWords(names_in(version, ESTIMATORS), only=False),
+        f"{ACTOR}policy_loss.loss_mode": ChoiceWords(names_in(version, LOSS_MODES), only=False),
         f"{ACTOR}kl_loss_type": kl,
         "algorithm.kl_penalty": kl,
     }

@@ -28,7 +28,7 @@ OF_A_FORK = "trainer/data_loader.py"
 """A file that EasyR1's package (0.3.0 to 0.3.3.dev0) has, and verl's has not."""
 
 
-class Installed(NamedTuple):
+class CheckoutContents(NamedTuple):
     """The contents of the folder: the project, the version that its files say, and what speaks against it."""
 
     project: Literal["verl", "easyr1"]
@@ -36,7 +36,7 @@ class Installed(NamedTuple):
     doubts: tuple[str, ...] = ()
 
 
-def installed() -> Installed | None:
+def installed() -> CheckoutContents | None:
     """The package `verl` of this environment; None where there is none."""
     package = folder_of("verl")
     return None if package is None else look(package)
@@ -54,21 +54,21 @@ def _is(package: Path, version: str) -> bool:
     return found.project == "verl" and found.version == version and not found.doubts
 
 
-def look(package: Path) -> Installed:
+def look(package: Path) -> CheckoutContents:
     """The project and version that the files of `package` say."""
     from packaging.version import InvalidVersion, Version  # in most environments there is no verl to look at
 
     if (package / OF_A_FORK).exists():
-        return Installed("easyr1", None)
+        return CheckoutContents("easyr1", None)
     try:
         version = (package / "version" / "version").read_text(encoding="utf-8").strip()
         parsed = Version(version)
     except (OSError, ValueError, InvalidVersion):
-        return Installed("verl", None, ("it has no readable file version/version",))
+        return CheckoutContents("verl", None, ("it has no readable file version/version",))
     doubts = []
     for name, first, last in MARKERS:
         expected = Version(first) <= parsed and (last is None or parsed <= Version(last))
         if (package / name).exists() != expected:
             found, known = ("lacks", "has") if expected else ("has", "lacks")
             doubts.append(f"it {found} {name}, which {version} {known}")
-    return Installed("verl", version, tuple(doubts))
+    return CheckoutContents("verl", version, tuple(doubts))

@@ -1,4 +1,7 @@
-"""Hooks of `batchbridge run`: the trainers that verl builds itself, in a Ray actor, are wrapped before they start."""
+"""Hooks of `batchbridge run`: the trainers that verl builds itself, in a Ray actor, are wrapped before they start.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from batchbridge import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge_verl.apart import Apart, is_one_step_off, number_dataset
+from batchbridge_verl.apart import SeparateEngines, is_one_step_off, number_dataset
 from batchbridge_verl.driver import install_everywhere
-from batchbridge_verl.queued import Queued, is_fully_async
+from batchbridge_verl.queued import QueuedTrainer, is_fully_async
 
 
-class Observer:
+class VerlObserver:
     """The patches of one trainer: V1, V0, V0's kind whose engines have devices of their own, or that with a queue."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
         if is_fully_async(trainer):
-            self.receipts = Queued(trainer, orders, patches).receipts
+            self.receipts = QueuedTrainer(trainer, orders, patches).receipts
             return
-        self._apart = Apart(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
+        self._apart = SeparateEngines(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
         number_dataset(trainer, patches)
         if hasattr(trainer, "_fetch_one_gen_batch"):
             self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint

@@ -1,4 +1,4 @@
-"""Engines that no proof ran on, where somebody allows them: measured at the two places that every engine of verl has,
+"""Engines that no proof ran on, where someone allows them: measured at the two places that every engine of verl has,
 the loss that it is handed and the call before its update.
 
 Of such an engine nothing is patched but what verl's own interface names, so that schedules of pipelines, optimizers and
@@ -24,7 +24,7 @@ from batchbridge.kit.measuring import Measured, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.workers import TrainedRow
-from batchbridge_verl.watching import Watch
+from batchbridge_verl.watching import VerlStepProbe
 
 PROVEN = ("FSDPEngineWithLMHead", "FSDPEngineWithValueHead")
 """Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
@@ -55,7 +55,7 @@ def hold_interface(engine: Any) -> None:
         raise CannotAttach({ALLOWED: reason})
 
 
-class LossWatch(Watch):
+class VerlLossStepProbe(VerlStepProbe):
     """The measuring of an engine's optimizer steps at the loss that verl hands it."""
 
     def _hook(self, patches: Patches) -> None:
@@ -94,8 +94,8 @@ class LossWatch(Watch):
         return hooked
 
     def look(self, rows: Sequence[TrainedRow], size: int) -> list[str]:
-        """The measurement of a step's rows, as in `Watch.look`. A process that has no loss, of a pipeline's earlier
-        stage, shows no weights; another one of its replica does."""
+        """The measurement of a step's rows, as in `VerlStepProbe.look`. A process that has no loss, of a pipeline's
+        earlier stage, shows no weights; another one of its replica does."""
         if not has_loss(self._engine, bool(self._places)):
             for row in rows:
                 row.measured(Measured(None, 0.0))
@@ -104,7 +104,8 @@ class LossWatch(Watch):
 
 
 def has_loss(engine: Any, seen: bool) -> bool:
-    """Whether this process is one that shall have seen the loss: it has, or no process of its replica. Collective."""
+    """Whether the loss reached this process, or reached no process of its replica (which is an error of all).
+    Collective."""
     everyone: list[Any] = [None] * torch.distributed.get_world_size()
     replica = int(engine.get_data_parallel_rank())
     torch.distributed.all_gather_object(everyone, (replica, seen))

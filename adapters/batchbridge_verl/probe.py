@@ -14,7 +14,7 @@ from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
 from batchbridge_verl.distillation import bound_of, settings_of
 from batchbridge_verl.other_engines import is_proven, run_probe
-from batchbridge_verl.watching import Watch, responses_of
+from batchbridge_verl.watching import VerlStepProbe, responses_of
 
 REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
@@ -23,7 +23,7 @@ REMEDY = (
 PROMPT_TOKENS = 2
 
 
-def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
+def hold_loss_against(spec: Spec, worker: Any, watch: VerlStepProbe) -> None:
     """The check (`CannotAttach`) that the worker's loss, run on leaves in the engine's own loop (denominators,
     micro-batches, factor for the ranks, backward), has the weights of `spec`. Collective; no model runs."""
     taps = []

@@ -23,7 +23,7 @@ from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
 from batchbridge_verl.ahead import OBSERVED_ALONE, ON_THE_TRAINERS_DEVICES, SETTINGS
-from batchbridge_verl.apart import Apart, number_dataset
+from batchbridge_verl.apart import SeparateEngines, number_dataset
 from batchbridge_verl.driver import install_everywhere
 from batchbridge_verl.engine import WEIGHTS_OF
 from batchbridge_verl.installed import installed
@@ -90,7 +90,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
     return dict(flatten(values))
 
 
-class Queued(Apart):
+class QueuedTrainer(SeparateEngines):
     """The patches of a trainer that knows its rollouter."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
@@ -146,8 +146,8 @@ _PAUSE = 0.02
 """Seconds between two looks at an engine that is given weights."""
 
 
-class Stamping:
-    """The patches of a rollouter. engines: the workers beside its engines, each with `apart.Held`."""
+class RolloutStamps:
+    """The patches of a rollouter. engines: the workers beside its engines, each with `apart.HandedWeights`."""
 
     def __init__(self, rollouter: Any, engines: Sequence[Any]) -> None:
         self.patches, self._engines = Patches(), engines
@@ -201,7 +201,7 @@ def _stamp(rollouter: Any, engines: Sequence[Any] | None) -> None:
     if earlier is not None:
         earlier.patches.undo()
     if engines is not None:
-        setattr(rollouter, _HERE, Stamping(rollouter, engines))
+        setattr(rollouter, _HERE, RolloutStamps(rollouter, engines))
 
 
 def _prompts(rollouter: Any) -> int:

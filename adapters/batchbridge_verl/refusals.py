@@ -18,7 +18,7 @@ from batchbridge.kit.refusals import (
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge_verl import distillation
 from batchbridge_verl.ahead import OBSERVED_ALONE, ON_THE_TRAINERS_DEVICES
-from batchbridge_verl.run import FULLY_ASYNC, Run
+from batchbridge_verl.run import FULLY_ASYNC, VerlRun
 from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
 from batchbridge_verl.sharing import asked_in_vain
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
@@ -27,7 +27,7 @@ from batchbridge_verl.writing import resolved_budget_settings
 PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
-"""A bound that is never reached: verl has no word for a clip that is off, and infinity times zero is no number."""
+"""A bound that is never reached: verl has no word for a clip that is off, and infinity times zero is not a number."""
 SAMPLER, CORRECTION = "trainer.v1.sampler.", "algorithm.rollout_correction."
 CORRECTING = tuple(f"{CORRECTION}{name}" for name in ("rollout_is", "rollout_rs", "bypass_mode"))
 """Settings that the sampler's log-probabilities act by."""
@@ -57,9 +57,9 @@ def loss_mode(spec: Spec) -> str | None:
     return next((mode.name for mode in LOSS_MODES.values() if (mode.surrogate, mode.ratio_level) == wanted), None)
 
 
-def run_of(request: Request) -> Run:
+def run_of(request: Request) -> VerlRun:
     """The run that a request's settings are."""
-    run: Run = request.reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    run: VerlRun = request.reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
     return run
 
 
@@ -92,7 +92,7 @@ def _fully_async(request: Request) -> bool:
 
 @REFUSALS.row(
     "own_program",
-    "BatchBridge works with a program of one's own where it builds verl's own trainer",
+    "BatchBridge works with a custom program that builds verl's trainer",
     remedy="batchbridge run tells when the trainer is built",
 )
 def _own_program(request: Request) -> bool | None:

@@ -2,6 +2,8 @@
 
 verl logs once per rollout, under the rollout's number; a rollout of several optimizer steps is one line. The numbers
 are fetched from the training worker of rank 0 when the actor was updated, and put beside the actor's own.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
 """
 
 from __future__ import annotations

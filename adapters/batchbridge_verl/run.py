@@ -28,11 +28,11 @@ _SIZES = (GROUP, MINI, EPOCHS)
 
 
 @dataclass(frozen=True)
-class Run:
+class VerlRun:
     """Settings by native key with the version, the engine, the trainer's entry point, and the devices.
 
-    `entry`: main_ppo, main_ppo_sync, one_step_off or fully_async. `own_program`: a module of somebody's own that starts
-    it. `given`: keys that the user said.
+    `entry`: main_ppo, main_ppo_sync, one_step_off or fully_async. `own_program`: a module of a user's own that starts
+    it. `given_keys`: keys that the user said.
     """
 
     native: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Run:
     engine: str
     entry: str
     world: int
-    given: frozenset[str] = frozenset()
+    given_keys: frozenset[str] = frozenset()
     prompts_in_dataset: int | None = None
     own_program: str | None = None
 

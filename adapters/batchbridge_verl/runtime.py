@@ -11,7 +11,7 @@ from batchbridge.kit import CandidatePlan, Context, MicroBatch, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.model_files import images_of
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Settable, own_spec, setting, split
+from batchbridge.kit.refusals import SettableFields, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
@@ -69,7 +69,7 @@ def _assumed(reading: Reading) -> tuple[str, ...]:
 
 ALWAYS = ("critic", "unproven_engine", "distillation", "asynchronous", "initialised")
 """Refusals that hold in every mode."""
-SETTABLE: Settable = {
+SETTABLE: SettableFields = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
     "objective.surrogate": ("policy_loss.loss_mode", lambda value, spec: loss_mode(spec)),
     "objective.ratio_level": ("policy_loss.loss_mode", lambda value, spec: loss_mode(spec)),
@@ -90,12 +90,12 @@ SETTABLE: Settable = {
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
     from batchbridge.kit.workers import orders_of
-    from batchbridge_verl.driver import Driver, critic_driver
+    from batchbridge_verl.driver import VerlDriver, critic_driver
 
     if request.mode != "enforce":
-        from batchbridge_verl.observe import Observer
+        from batchbridge_verl.observe import VerlObserver
 
-        Observer(trainer, orders_of(request, version), patches)
+        VerlObserver(trainer, orders_of(request, version), patches)
         return Patched()
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
@@ -109,22 +109,22 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         detached=request.spec.objective.old_logprobs == "detached",
         padding=request.padding if shares else "padded",
     )
-    driver = Driver(trainer, request, orders)
+    driver = VerlDriver(trainer, request, orders)
     if trainer.use_critic:
         driver.critic = critic_driver(trainer, request, orders)
     configure(trainer.config, _budget(request), patches)
     if isinstance(request.plan, CandidatePlan):
-        from batchbridge_verl.candidates_v1 import CandidatesV1
+        from batchbridge_verl.candidates_v1 import VerlCandidatesV1
 
-        CandidatesV1(trainer, driver, request.plan, patches)
+        VerlCandidatesV1(trainer, driver, request.plan, patches)
     elif is_v1(trainer):
-        from batchbridge_verl.trainer_v1 import V1
+        from batchbridge_verl.trainer_v1 import VerlTrainerV1
 
-        V1(trainer, driver, patches)
+        VerlTrainerV1(trainer, driver, patches)
     else:
-        from batchbridge_verl.trainer_v0 import V0
+        from batchbridge_verl.trainer_v0 import VerlTrainerV0
 
-        V0(trainer, driver, patches)
+        VerlTrainerV0(trainer, driver, patches)
     if shares:
         where = "in every worker" if request.padding == "free" else "in every worker whose model is proven"
         patches.note("engine", what=f"each prompt once, its completions behind it, {where}", why="padding")

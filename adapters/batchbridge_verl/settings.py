@@ -34,7 +34,7 @@ ENGINE = "model_engine"
 trainer/config/model_engine."""
 
 UNRECORDED = "(a path)"
-"""The word in the place of a default that is a machine's path."""
+"""The word in place of a default that is a machine's path."""
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."

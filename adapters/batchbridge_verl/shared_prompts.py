@@ -22,7 +22,7 @@ from batchbridge import BatchDrift
 from batchbridge.kit import Length, partition_packed
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.packable import ROUGH, TOLERANCE, not_packable
-from batchbridge.kit.packing import Packed, PackedRows, attending, language_model
+from batchbridge.kit.packing import PackedModel, PackedRows, attending, language_model
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge_verl.watching import ROW
 
@@ -124,7 +124,7 @@ class SharedPrompts:
             raise ValueError(f'padding="free" does not know {", ".join(sorted(unknown)) or "padded rows"}')
         rows, places = laid_out(micro_batch, inputs["position_ids"])
         self._places = places
-        self._engine.module = packed = Packed(self._module, rows)
+        self._engine.module = packed = PackedModel(self._module, rows)
         # The row ends with an output that predicts nothing: to verl it is padding.
         more = torch.cat([places, places[-1:]])
         labels = {name: outputs[name][more] for name in ("input_ids_rmpad_rolled", "temperature_rmpad")}

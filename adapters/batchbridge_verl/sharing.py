@@ -68,7 +68,7 @@ def in_the_way(trainer: Any, request: Request) -> str | None:
 
 
 def asked_in_vain(trainer: Any, request: Request) -> str | None:
-    """The reason why prompts that shall be shared cannot; None where they can, or need not."""
+    """The reason why prompts that should be shared cannot; None where they can, or need not."""
     return in_the_way(trainer, request) if request.padding == "free" else None
 
 

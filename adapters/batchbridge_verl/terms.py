@@ -73,7 +73,7 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
     return tuple(AGGREGATIONS[name] for name in aggregations(version))
 
 
-class Estimator(NamedTuple):
+class VerlEstimator(NamedTuple):
     """One `algorithm.adv_estimator`; baseline "open": its name is all that the canonical schema says of it.
 
     `scale` None: norm_adv_by_std_in_grpo says. needs: what RayPPOTrainer alone hands it, and the V1 trainer does not.
@@ -93,7 +93,7 @@ class Estimator(NamedTuple):
         return f"advantage: {self.name}" if self.baseline == "open" else ""
 
 
-def names_in(version: str, rows: Mapping[str, LossMode] | Mapping[str, Estimator]) -> list[str]:
+def names_in(version: str, rows: Mapping[str, LossMode] | Mapping[str, VerlEstimator]) -> list[str]:
     """The names of those rows that a version has."""
     return [row.name for row in rows.values() if holds(row.versions, version)]
 
@@ -102,20 +102,20 @@ _SQUARES_OF = "the sum of squared probabilities"
 ESTIMATORS = {
     row.name: row
     for row in (
-        Estimator("grpo", "group_mean", None, 1e-6, 1),
-        Estimator("grpo_vectorized", "group_mean", None, 1e-6, 1, ">=0.6.0"),
-        Estimator("rloo", "leave_one_out", "none"),
-        Estimator("rloo_vectorized", "leave_one_out", "none", versions=">=0.6.0"),
-        Estimator("reinforce_plus_plus", "none", "batch", ddof=1),
-        Estimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
-        Estimator("gae", "value", "batch", ddof=1),
-        Estimator("remax", "open", "none", needs="the reward of a greedy completion"),
-        Estimator("opo", "open", "none"),  # the group's rewards, weighed by length
-        Estimator("grpo_passk", "open", None, 1e-6, 1),  # the best completion of a group alone has an advantage
-        Estimator("gpg", "open", "none", versions=">=0.5.0"),  # times the share of groups with any signal
-        Estimator("gdpo", "open", None, 1e-6, 1, ">=0.7.1", "rewards that are normalised one by one"),
-        Estimator("optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
-        Estimator("tir_optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
+        VerlEstimator("grpo", "group_mean", None, 1e-6, 1),
+        VerlEstimator("grpo_vectorized", "group_mean", None, 1e-6, 1, ">=0.6.0"),
+        VerlEstimator("rloo", "leave_one_out", "none"),
+        VerlEstimator("rloo_vectorized", "leave_one_out", "none", versions=">=0.6.0"),
+        VerlEstimator("reinforce_plus_plus", "none", "batch", ddof=1),
+        VerlEstimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
+        VerlEstimator("gae", "value", "batch", ddof=1),
+        VerlEstimator("remax", "open", "none", needs="the reward of a greedy completion"),
+        VerlEstimator("opo", "open", "none"),  # the group's rewards, weighed by length
+        VerlEstimator("grpo_passk", "open", None, 1e-6, 1),  # the best completion of a group alone has an advantage
+        VerlEstimator("gpg", "open", "none", versions=">=0.5.0"),  # times the share of groups with any signal
+        VerlEstimator("gdpo", "open", None, 1e-6, 1, ">=0.7.1", "rewards that are normalised one by one"),
+        VerlEstimator("optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
+        VerlEstimator("tir_optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
     )
 }
 """Estimators of the advantage by name. Source: verl 0.4.0 to 0.9.1 core_algos; 0.9.1 trainer/ppo/v1/trainer_base.py

@@ -11,7 +11,7 @@ from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLo
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import GAE, hold_gae
-from batchbridge_verl.driver import Answered, CriticDriver, Driver, checkpoint_to_resume
+from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume
 from batchbridge_verl.engine import column
 from batchbridge_verl.observe import numbered
 from batchbridge_verl.sampling import hand_seeds
@@ -20,10 +20,10 @@ NAMED = (ROLLOUT, POSITION, SAMPLE)
 """Columns that say which completion a row is."""
 
 
-class V0:
+class VerlTrainerV0:
     """The patches of one trainer; the rollout that is being trained on."""
 
-    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+    def __init__(self, trainer: Any, driver: VerlDriver, patches: Patches) -> None:
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
         self._native_init = trainer.init_workers
@@ -150,8 +150,8 @@ class V0:
 
         return update_actor
 
-    def _update_critic(self, critic: CriticDriver, native: Any) -> Any:
-        def train_mini_batch(batch: Any) -> Answered:
+    def _update_critic(self, critic: VerlCriticDriver, native: Any) -> Any:
+        def train_mini_batch(batch: Any) -> ReadyResult:
             from verl.utils import tensordict_utils as tu
 
             rows = self._rows_of(batch)
@@ -163,7 +163,7 @@ class V0:
                 tu.assign_non_tensor(part, **values)
                 return tu.get(native(part).get(), "metrics")
 
-            return Answered(critic.train(rows.index, rows, send))
+            return ReadyResult(critic.train(rows.index, rows, send))
 
         return train_mini_batch
 

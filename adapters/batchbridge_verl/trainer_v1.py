@@ -11,14 +11,14 @@ from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import hold_advantages, rewrite_advantages
-from batchbridge_verl.driver import Answered, CriticDriver, Driver, checkpoint_to_resume
+from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume
 from batchbridge_verl.sampling import hand_seeds
 
 
-class V1:
+class VerlTrainerV1:
     """The patches of one trainer; the rollout that is being trained on."""
 
-    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+    def __init__(self, trainer: Any, driver: VerlDriver, patches: Patches) -> None:
         self._trainer, self._driver, self._patches = trainer, driver, patches
         # The one that the plan is of, as verl's own data loader keeps the one that it was built with.
         self._dataset = trainer.train_dataset
@@ -188,8 +188,8 @@ class V1:
 
         return update_actor
 
-    def _update_critic(self, critic: CriticDriver, native: Any) -> Any:
-        def train_mini_batch(batch: Any) -> Answered:
+    def _update_critic(self, critic: VerlCriticDriver, native: Any) -> Any:
+        def train_mini_batch(batch: Any) -> ReadyResult:
             rows = self._rows
             assert rows is not None, "rows are placed before they are trained on"
 
@@ -198,7 +198,7 @@ class V1:
                 part.extra_info = {**batch.extra_info, **values}
                 return native(part).get()["metrics"]
 
-            return Answered(critic.train(rows.index, rows, send))
+            return ReadyResult(critic.train(rows.index, rows, send))
 
         return train_mini_batch
 

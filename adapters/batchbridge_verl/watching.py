@@ -25,7 +25,7 @@ from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge.kit.workers import TrainedRow
-from batchbridge_verl.distillation import Teacher
+from batchbridge_verl.distillation import TeacherRows
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
@@ -38,7 +38,7 @@ FURTHEST = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class VerlStepInputs:
     """A rank's rows as they arrived: copies, since the loss may change what it is given.
 
     All of shape (rows, tokens), kl_share (rows, 1). old, reference: log-probabilities; None where the loss has none.
@@ -51,8 +51,8 @@ class Given:
     reference: torch.Tensor | None
     sampler: torch.Tensor | None
     kl_share: torch.Tensor | None
-    teacher: Teacher | None = None
-    """The teacher whose distance gives the advantages, in the place of those that arrived."""
+    teacher: TeacherRows | None = None
+    """The teacher whose distance gives the advantages, in place of those that arrived."""
 
     @classmethod
     def of(
@@ -63,8 +63,8 @@ class Given:
         penalised: bool,
         kl_share: Sequence[float] | None = None,
         mask: str = "loss_mask",
-        teacher: Teacher | None = None,
-    ) -> Given:
+        teacher: TeacherRows | None = None,
+    ) -> VerlStepInputs:
         """The values that a batch gives. data: a batch as the trainer sends it. detached: ratios are over the current
         policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained."""
 
@@ -112,7 +112,7 @@ class Given:
         )
 
 
-class Watch:
+class VerlStepProbe:
     """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
 
     output: ClassVar[str] = "log_probs"
@@ -123,7 +123,7 @@ class Watch:
         self.objective = objective_of(objective)
         self.shows = (self.objective.surrogate or "ppo") in FORMULAS
         self._tap = self.tap()
-        self._given: Given | None = None
+        self._given: VerlStepInputs | None = None
         self._places: list[list[int]] = []
         self._clipping = 1.0
         self._weight: ShardedWeight | None = None
@@ -151,7 +151,7 @@ class Watch:
     # ---- log-probabilities
 
     @contextlib.contextmanager
-    def expecting(self, given: Given, before_update: Callable[[], None]) -> Iterator[None]:
+    def expecting(self, given: VerlStepInputs, before_update: Callable[[], None]) -> Iterator[None]:
         """The span in which an optimizer step runs: its rows, and what is called right before its update."""
         self._tap.drop()
         self._places.clear()

@@ -27,7 +27,7 @@ from batchbridge_verl.run import (
     TRAINER_MODE,
 )
 from batchbridge_verl.settings import ACTOR, PARALLEL, REFERENCE, ROLLOUT, holds
-from batchbridge_verl.writing_carried import Target, write_carried
+from batchbridge_verl.writing_carried import WritingTarget, write_carried
 
 
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     return engine | {key: values[key] for key in tables.BY_KEY if key in values}
 
 
-def _target(spec: Spec, version: str) -> Target:
+def _target(spec: Spec, version: str) -> WritingTarget:
     new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
-    return Target(version, min(tables.engines_of(version), key=lambda engine: _lacks(engine, spec)), not new)
+    return WritingTarget(version, min(tables.engines_of(version), key=lambda engine: _lacks(engine, spec)), not new)
 
 
 def _lacks(engine: str, spec: Spec) -> tuple[bool, bool, bool, bool]:
@@ -73,7 +73,7 @@ def _lacks(engine: str, spec: Spec) -> tuple[bool, bool, bool, bool]:
     return devices, schedule not in (None, *terms.SCHEDULES[engine]), not optimizer, not decay
 
 
-def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_sizes(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     topology, rollout, step, micro = spec.topology, spec.rollout, spec.optimizer_step, spec.micro_batch
     world, group, completions = topology.world_size, rollout.completions_per_prompt, step.completions_per_step
     if problems.fits(world >= 1, "topology.world_size", "at least 1"):
@@ -111,7 +111,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
 
 
-def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_order(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     order, horizon = spec.order, spec.horizon
     values[f"{ACTOR}shuffle"] = spec.optimizer_step.rollout_shuffle == "completions"
     filters = ("replace_zero_variance", "none") if holds(">=0.9.0", to.version) else ("none",)
@@ -160,7 +160,7 @@ def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
     return budget_settings(micro) | {group + name: value for group in groups for name, value in followers.items()}
 
 
-def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_staleness(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     staleness = spec.staleness
     if staleness.mode == "sync" or not problems.fits(
         staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
@@ -184,7 +184,7 @@ def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: P
     problems.fits(spec.order.last_optimizer_step != "error", "order.last_optimizer_step", pads, ("pad",))
 
 
-def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_loss(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     policy, modes, advantage = spec.loss.policy, _loss_modes_for(spec.objective), spec.advantage
     terms_of = {"loss.kl": spec.loss.kl, "loss.entropy": spec.loss.entropy}
     other = next((term for term in terms_of.values() if term not in (None, policy)), None)
@@ -241,7 +241,7 @@ def _loss_modes_for(objective: Objective) -> list[terms.LossMode]:
     return [mode for mode in same if level in (None, mode.ratio_level)]
 
 
-def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_objective(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     objective, modes = spec.objective, _loss_modes_for(spec.objective)
     surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in terms.LOSS_MODES.values())

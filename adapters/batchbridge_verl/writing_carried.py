@@ -16,7 +16,7 @@ _OPTIM = f"{ACTOR}optim."
 _OVERRIDE = f"{_OPTIM}override_optimizer_config."
 
 
-class Target(NamedTuple):
+class WritingTarget(NamedTuple):
     """The target of writing: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
 
     version: str
@@ -24,7 +24,7 @@ class Target(NamedTuple):
     legacy: bool
 
 
-def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def write_carried(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     """Writes them; what `written_by` has written is there already."""
     carried, megatron = spec.carried, to.engine == "megatron"
     for name, value in (("lr", carried.learning_rate), ("weight_decay", carried.weight_decay)):
@@ -52,11 +52,11 @@ def write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Prob
         values |= {f"{ACTOR}megatron.dtype": "float16"} if megatron else mixed
 
 
-def _has(to: Target, names: Iterable[str]) -> str:
+def _has(to: WritingTarget, names: Iterable[str]) -> str:
     return f"verl's {to.engine} engine has {', '.join(names)}"
 
 
-def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_optimizer(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     carried, engine, optimizer = spec.carried, to.engine, spec.carried.optimizer
     if optimizer is not None:
         names = {canonical: name for name, canonical in OPTIMIZERS[engine].items()}
@@ -89,7 +89,7 @@ _ARGUMENTS = {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_
 """Arguments of a cosine -> FSDP's own names; the start of the warm-up follows from the floor."""
 
 
-def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Problems) -> None:
+def _write_schedule(text: str, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
     if (parts := problems.schedule(text)) is None:
         return
     (name, arguments), field = parts, "carried.lr_schedule"

@@ -1,7 +1,7 @@
 """A reader of bash launch scripts that executes nothing."""
 
 from bashread.reader import MAX_BYTES, read_script
-from bashread.script import Argument, Command, Remark, Script
+from bashread.script import Argument, Command, Remark, ScriptCommands
 from bashread.values import Unknown
 
-__all__ = ["MAX_BYTES", "Argument", "Command", "Remark", "Script", "Unknown", "read_script"]
+__all__ = ["MAX_BYTES", "Argument", "Command", "Remark", "ScriptCommands", "Unknown", "read_script"]

@@ -36,7 +36,7 @@ def _tokens(text: str) -> list[str]:
     while place < len(text):
         match = token.match(text, place)
         if match is None or match.end() == place:
-            raise NotArithmetic(f"{text[place : place + 20]!r} is no arithmetic")
+            raise NotArithmetic(f"{text[place : place + 20]!r} is not arithmetic")
         found.append(match[match.lastgroup or 0])
         if len(found) > _MOST_TOKENS:
             raise NotArithmetic(f"more than {_MOST_TOKENS} symbols")
@@ -53,7 +53,7 @@ def _number(token: str) -> int:
             return _wrapped(int(token, 16))
         return _wrapped(int(token, 8) if len(token) > 1 and token[0] == "0" else int(token))
     except ValueError:
-        raise NotArithmetic(f"{token[:20]} is no number") from None
+        raise NotArithmetic(f"{token[:20]} is not a number") from None
 
 
 def _wrapped(value: int) -> int:

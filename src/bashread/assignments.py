@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bashread.state import Shell
 from bashread.syntax import WORDS, assignments
-from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
+from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooManyCommands, Unknown, Word
 from bashread.words import array_of, fields, index, single
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
     else:
         shell.variables[name] = text
     if isinstance(made := shell.variables.get(name), str) and len(made) > MAX_TEXT:
-        raise TooMuch(f"a variable has more than {MAX_TEXT:,} characters")
+        raise TooManyCommands(f"a variable has more than {MAX_TEXT:,} characters")
     return DONE
 
 

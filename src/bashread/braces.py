@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from bashread.quotes import skipped
-from bashread.values import Scope
+from bashread.values import ExpansionScope
 
 _RANGE = r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d{1,9}))?"
 
 
-def braces(raw: str, scope: Scope) -> list[str]:
+def braces(raw: str, scope: ExpansionScope) -> list[str]:
     """The raw words that brace expansion makes of `raw`; it comes before everything else and respects quotes."""
     scope.spend(len(raw) + 1)
     start = 0
@@ -27,7 +27,7 @@ def braces(raw: str, scope: Scope) -> list[str]:
     return [raw]
 
 
-def _range(inner: str, scope: Scope) -> list[str] | None:
+def _range(inner: str, scope: ExpansionScope) -> list[str] | None:
     match = re.fullmatch(_RANGE, inner)
     if match is None:
         return None
@@ -45,7 +45,7 @@ def _range(inner: str, scope: Scope) -> list[str] | None:
     return [f"{number:0{width}d}" for number in numbers]
 
 
-def _brace(raw: str, start: int, scope: Scope) -> tuple[int, int, list[str]] | None:
+def _brace(raw: str, start: int, scope: ExpansionScope) -> tuple[int, int, list[str]] | None:
     """The first unquoted `{...}` from `start`: where it opens and closes, and its parts between commas."""
     place = start if "{" in raw else len(raw)
     while place < len(raw):
@@ -56,7 +56,7 @@ def _brace(raw: str, start: int, scope: Scope) -> tuple[int, int, list[str]] | N
     return None
 
 
-def _brace_parts(raw: str, opened: int, scope: Scope) -> tuple[int, list[str]] | None:
+def _brace_parts(raw: str, opened: int, scope: ExpansionScope) -> tuple[int, list[str]] | None:
     scope.spend(len(raw) - opened)
     depth, place, cut = 0, opened, opened + 1
     parts: list[str] = []

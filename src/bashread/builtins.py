@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from bashread.conditions import plain
-from bashread.state import Exit, LoopLeft, Return, Shell
+from bashread.state import ExitLeft, LoopLeft, ReturnLeft, Shell
 from bashread.values import ASSUMED, DONE, Outcome, Unknown, Word
 
 Builtin = Callable[[Shell, list[Word], int, "str | None"], Outcome]
@@ -97,7 +97,7 @@ def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> 
         status = Outcome(int(said[:3]) == 0) if said.isascii() and said.isdigit() else ASSUMED
         if unknown := shell.unknowns.of(said):
             status = Outcome(None, unknown)
-        raise Exit(line, status) if name == "exit" else Return(status)
+        raise ExitLeft(line, status) if name == "exit" else ReturnLeft(status)
     levels = said or "1"
     raise LoopLeft(name, int(levels[:3]) if levels.isascii() and levels.isdigit() else 1)
 

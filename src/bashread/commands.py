@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bashread.assignments import assign
 from bashread.builtins import BUILTINS, Builtin
-from bashread.state import Exit, Return, Shell
+from bashread.state import ExitLeft, ReturnLeft, Shell
 from bashread.syntax import WORDS, assignments, beyond
 from bashread.values import ASSUMED, DONE, NotBash, Outcome, Word
 
@@ -54,7 +54,7 @@ def execute(shell: Shell, words: list[Word], line: int, document: str | None = N
 
 
 def _outside(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    """Runs what is no function of the script."""
+    """Runs what is not a function of the script."""
     name = words[0].text
     act = _RUNNERS.get(name) or BUILTINS.get(name)
     if act is not None:
@@ -70,7 +70,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
     shell.locals.append({})
     shell.source = source
     try:
-        return shell.enclosed(lambda: shell.run(body), Return)
+        return shell.enclosed(lambda: shell.run(body), ReturnLeft)
     finally:
         for kept, value in shell.locals.pop().items():
             if value is None:
@@ -109,7 +109,7 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
         shell.variables = {name: value for name, value in shell.variables.items() if name in (*shell.exported, "IFS")}
         shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
         try:
-            return shell.enclosed(run, Exit)
+            return shell.enclosed(run, ExitLeft)
         finally:
             shell.zero = zero
 
@@ -126,7 +126,7 @@ def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     rest = words[3 if len(words) > 1 and words[1].text == "-a" else 1 :]
     if not rest:
         return DONE
-    raise Exit(line, _outside(shell, rest, line, document))
+    raise ExitLeft(line, _outside(shell, rest, line, document))
 
 
 def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:

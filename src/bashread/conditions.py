@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bashread.patterns import matcher
 from bashread.quotes import skipped
-from bashread.values import NotBash, Outcome, Scope, Unknown
+from bashread.values import ExpansionScope, NotBash, Outcome, Unknown
 from bashread.words import element, fields, pattern, single
 
 
@@ -29,7 +29,7 @@ _NUMBERS = {
 _FILES = frozenset(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
 
 
-def bracket(raw: str, line: int, scope: Scope) -> Outcome:
+def bracket(raw: str, line: int, scope: ExpansionScope) -> Outcome:
     """The outcome of `[ ... ]` or `[[ ... ]]`, brackets included."""
     double = raw.startswith("[[")
     inner = raw[2:-2] if double else raw[1:-1]
@@ -39,7 +39,7 @@ def bracket(raw: str, line: int, scope: Scope) -> Outcome:
     return plain([word.text for raw_word in words for word in fields(raw_word, line, scope)], line, scope)
 
 
-def plain(words: list[str], line: int, scope: Scope) -> Outcome:
+def plain(words: list[str], line: int, scope: ExpansionScope) -> Outcome:
     """The outcome of `test words`."""
     return _Conditions([_Operand(word, word) for word in words], line, scope).whole()
 
@@ -60,7 +60,7 @@ def raw_words(text: str) -> list[str]:
 class _Conditions:
     """Recursive descent over the words of one condition."""
 
-    def __init__(self, words: list[_Operand], line: int, scope: Scope) -> None:
+    def __init__(self, words: list[_Operand], line: int, scope: ExpansionScope) -> None:
         self.words, self.line, self.scope, self.place, self.depth = words, line, scope, 0, 0
 
     def whole(self) -> Outcome:

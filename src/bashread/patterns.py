@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable
 
-from bashread.values import NotBash, Scope, TooMuch
+from bashread.values import ExpansionScope, NotBash, TooManyCommands
 
 
 def matcher(shape: str) -> Callable[[str], bool]:
@@ -18,12 +18,12 @@ def matcher(shape: str) -> Callable[[str], bool]:
     return lambda text: match(text) is not None
 
 
-def trimmed(text: str, operator: str, shape: str, scope: Scope) -> str | None:
+def trimmed(text: str, operator: str, shape: str, scope: ExpansionScope) -> str | None:
     """`#`, `##`, `%`, `%%`: the shortest or longest prefix or suffix that matches."""
     if scope.unknowns.of(shape):
         return None
     if len(text) > 4096:
-        raise TooMuch("a pattern is matched against more than 4,096 characters")
+        raise TooManyCommands("a pattern is matched against more than 4,096 characters")
     matches = matcher(shape)
     lengths = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
     for length in lengths:

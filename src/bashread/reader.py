@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bashread.script import Script
-from bashread.state import Exit, LoopLeft, Return, Shell
+from bashread.script import ScriptCommands
+from bashread.state import ExitLeft, LoopLeft, ReturnLeft, Shell
 from bashread.statements import STATEMENTS
-from bashread.values import TooMuch, Word
+from bashread.values import TooManyCommands, Word
 
 MAX_BYTES = 256 * 1024
 """Largest script (bytes). The largest launch scripts of the supported frameworks have some 20 KiB."""
 
 
-def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
+def read_script(text: str, env: Mapping[str, str] | None = None) -> ScriptCommands:
     """The commands of the script `text`. `env`: values of environment variables, and of arguments by number.
 
-    Never raises for bad input: what cannot be read is a remark. Raises `TypeError` for values that are no text.
+    Never raises for bad input: what cannot be read is a remark. Raises `TypeError` for values that are not text.
     """
     given = dict(env or {})
     for name, value in given.items():
@@ -36,15 +36,15 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
     shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
     try:
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-            raise TooMuch(f"the script has more than {MAX_BYTES:,} bytes")
+            raise TooManyCommands(f"the script has more than {MAX_BYTES:,} bytes")
         shell.run_text(text.replace("\0", ""), 0)
-    except Exit as ended:
+    except ExitLeft as ended:
         shell.remark("ends", ended.line, "the script ends here")
-    except (Return, LoopLeft):
+    except (ReturnLeft, LoopLeft):
         pass
-    except TooMuch as reason:
+    except TooManyCommands as reason:
         shell.remark("not_read", shell.line or 1, f"reading stops here: {reason}")
     except RecursionError:
         shell.remark("not_read", shell.line or 1, "reading stops here: nested too deeply")
-    choices = tuple(unknown for unknown in shell.unknowns.known if unknown.one_of and unknown.given)
-    return Script(tuple(shell.commands), tuple(shell.remarks), choices)
+    choices = tuple(unknown for unknown in shell.unknowns.known if unknown.one_of and unknown.names)
+    return ScriptCommands(tuple(shell.commands), tuple(shell.remarks), choices)

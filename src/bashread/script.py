@@ -1,4 +1,7 @@
-"""The commands that a script would execute: the result of reading it."""
+"""The commands that a script would execute: the result of reading it.
+
+Its own file: the types of the result, which every module of the reader uses.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Remark(NamedTuple):
     text: str
 
 
-class Script(NamedTuple):
+class ScriptCommands(NamedTuple):
     """The commands that a script would execute, in order, and what is to be said about it.
 
     choices: what is unknown, but one of a few known texts (`Unknown.one_of`).

@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING
 from bashread.arithmetic import NotArithmetic, evaluate
 from bashread.script import Argument, Command, Remark
 from bashread.syntax import parse
-from bashread.values import ASSUMED, DONE, MARK, Array, NotBash, Outcome, TooMuch, Unknown, Unknowns, Word, names_of
+from bashread.values import (
+    ASSUMED,
+    DONE,
+    MARK,
+    Array,
+    NotBash,
+    Outcome,
+    TooManyCommands,
+    Unknown,
+    Unknowns,
+    Word,
+    names_of,
+)
 from bashread.words import element, fields, single
 
 if TYPE_CHECKING:
@@ -38,20 +50,20 @@ _PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/nu
 _GAP = re.compile(rb"(?:[ \t]|\\[ \t\n])*")
 
 Variables = dict[str, "str | Array"]
-Functions = dict[str, tuple["Node", bytes]]
+ShellFunctions = dict[str, tuple["Node", bytes]]
 """A function's body, and the source that its places count in."""
 Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
 """The action of each kind of node of the grammar."""
 
 
-class Exit(Exception):
+class ExitLeft(Exception):
     """The command `exit`: the script, or the subshell, ends on this line."""
 
     def __init__(self, line: int, outcome: Outcome) -> None:
         self.line, self.outcome = line, outcome
 
 
-class Return(Exception):
+class ReturnLeft(Exception):
     """The command `return`."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -74,7 +86,7 @@ class Shell:
         self.env = env
         self.variables: Variables = {"IFS": " \t\n"}
         self.exported = set(env)
-        self.functions: Functions = {}
+        self.functions: ShellFunctions = {}
         self.positional: list[Word] = []
         self.zero: str | None = None
         self.in_function = 0
@@ -84,7 +96,9 @@ class Shell:
         self.only_if: tuple[Unknown, ...] = ()
         self.captured: list[str] | None = None
         self.decided_output = True
-        self.ways_out: dict[object, tuple[Unknown, ...]] = dict.fromkeys((Exit, Return, "break", "continue"), ())
+        self.ways_out: dict[object, tuple[Unknown, ...]] = dict.fromkeys(
+            (ExitLeft, ReturnLeft, "break", "continue"), ()
+        )
         """The deciding unknowns of each way out; see `enclosed`."""
         self.work = self.depth = 0
         self.source = b""
@@ -92,7 +106,7 @@ class Shell:
 
     # ---- the scope that words are expanded in
 
-    # Their meaning: `values.Scope`.
+    # Their meaning: `values.ExpansionScope`.
 
     def value(self, name: str, line: int) -> str | Array | None:
         if name == "0":
@@ -120,7 +134,7 @@ class Shell:
         before = self.captured, self.decided_output, self.commands, self.remarks
         self.captured, self.decided_output, self.commands, self.remarks = [], True, [], {}
         try:
-            with self.subshell(), contextlib.suppress(Exit):
+            with self.subshell(), contextlib.suppress(ExitLeft):
                 self.run_text(code, line - 1)
         finally:
             output, decided = "".join(self.captured), self.decided_output and not self.remarks
@@ -167,7 +181,7 @@ class Shell:
     def spend(self, amount: int) -> None:
         self.work += amount
         if self.work > MAX_WORK:
-            raise TooMuch("expanding its words takes too long")
+            raise TooManyCommands("expanding its words takes too long")
 
     # ---- what is recorded
 
@@ -178,7 +192,7 @@ class Shell:
     def record(self, words: list[Word], line: int) -> None:
         """Adds a `Command` to those that would run."""
         if len(self.commands) >= MAX_COMMANDS:
-            raise TooMuch(f"more than {MAX_COMMANDS:,} commands")
+            raise TooManyCommands(f"more than {MAX_COMMANDS:,} commands")
         self.decided_output = False
         shown = tuple(
             Argument(self.unknowns.shown(word.text), word.line, self.unknowns.of(word.text)) for word in words
@@ -192,7 +206,7 @@ class Shell:
 
     # ---- variables
 
-    def saved(self) -> tuple[Variables, Functions, list[Word]]:
+    def saved(self) -> tuple[Variables, ShellFunctions, list[Word]]:
         """The state that a subshell may change and its parent gets back: see `restore`."""
         self.spend(8 * len(self.variables))
         return self.copied(), dict(self.functions), list(self.positional)
@@ -211,7 +225,7 @@ class Shell:
         finally:
             self.restore(saved)
 
-    def restore(self, saved: tuple[Variables, Functions, list[Word]]) -> None:
+    def restore(self, saved: tuple[Variables, ShellFunctions, list[Word]]) -> None:
         """Takes back what was `saved`."""
         self.variables, self.functions, self.positional = saved
 
@@ -223,14 +237,14 @@ class Shell:
         ends: list[Variables] = []
         arguments: list[list[Word]] = []
         functions = dict(self.functions)
-        leaving: Exit | Return | LoopLeft | None = None
+        leaving: ExitLeft | ReturnLeft | LoopLeft | None = None
         printed = len(self.captured or ())
         for body in bodies:
             variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
             self.restore((variables, dict(start[1]), start[2]))
             try:
                 body()
-            except (Exit, Return, LoopLeft) as left:
+            except (ExitLeft, ReturnLeft, LoopLeft) as left:
                 leaving, way = left, left.name if isinstance(left, LoopLeft) else type(left)
                 self.ways_out[way] = tuple(dict.fromkeys((*self.ways_out[way], *unknown)))
             else:
@@ -258,7 +272,7 @@ class Shell:
 
     # ---- running
 
-    def enclosed(self, run: Callable[[], Outcome], way_out: type[Exit | Return]) -> Outcome:
+    def enclosed(self, run: Callable[[], Outcome], way_out: type[ExitLeft | ReturnLeft]) -> Outcome:
         """Runs a function or a subshell, which `way_out` ends; undecided where nothing decides which one it takes."""
         before, self.ways_out[way_out] = self.ways_out[way_out], ()
         try:
@@ -273,7 +287,7 @@ class Shell:
         """Runs a script; `base` lines stand before its first."""
         self.spend(len(text) * 4)
         if text.count("$") > MAX_EXPANSIONS:
-            raise TooMuch(f"more than {MAX_EXPANSIONS:,} expansions")
+            raise TooManyCommands(f"more than {MAX_EXPANSIONS:,} expansions")
         before = self.source, self.base
         try:
             self.source, root = parse(text.encode("utf-8", "replace"))
@@ -313,7 +327,7 @@ class Shell:
             if not node.is_named or node.type in ("comment", "ERROR"):  # errors: see `_errors`
                 continue
             if after is not None and after.type == "&":  # in the background
-                with self.subshell(), contextlib.suppress(Exit):
+                with self.subshell(), contextlib.suppress(ExitLeft):
                     self.run(node)
                 outcome = DONE
             else:
@@ -327,7 +341,7 @@ class Shell:
         self.line = self.at(node)
         if self.depth > MAX_DEPTH:
             self.depth = 0
-            raise TooMuch(f"nested deeper than {MAX_DEPTH}")
+            raise TooManyCommands(f"nested deeper than {MAX_DEPTH}")
         try:
             act = self._statements.get(node.type)
             if act is None:

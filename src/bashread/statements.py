@@ -10,9 +10,9 @@ from bashread.assignments import assign, assign_all, declare, unset
 from bashread.commands import command
 from bashread.conditions import bracket
 from bashread.patterns import matcher
-from bashread.state import Exit, LoopLeft, Shell, Statements
+from bashread.state import ExitLeft, LoopLeft, Shell, Statements
 from bashread.syntax import WORDS, beyond, clauses
-from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown, names_of
+from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooManyCommands, Unknown, names_of
 from bashread.words import heredoc, pattern, single
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _subshell(shell: Shell, node: Node) -> Outcome:
     if (raw := shell.raw(node)).startswith("((") and raw.endswith("))"):  # the grammar's `! (( ))`
         return shell.nonzero(raw[2:-2], shell.at(node))
     with shell.subshell():
-        return shell.enclosed(lambda: shell.block(node.children), Exit)
+        return shell.enclosed(lambda: shell.block(node.children), ExitLeft)
 
 
 def _list(shell: Shell, node: Node) -> Outcome:
@@ -57,7 +57,7 @@ def _pipeline(shell: Shell, node: Node) -> Outcome:
         if (part.child_by_field_name("body") or part).type == "list":  # bash's a && (b | c)
             outcome = shell.run(part)
             continue
-        with shell.subshell(), contextlib.suppress(Exit):
+        with shell.subshell(), contextlib.suppress(ExitLeft):
             shell.run(part)
     return outcome
 
@@ -205,7 +205,7 @@ def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]
             shell.branches([open_turn, lambda: DONE], open_next, line)
         elif broken:
             return DONE
-    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+    raise TooManyCommands(f"a loop has more than {MAX_TURNS:,} turns")
 
 
 def _unknown_turns(shell: Shell, turn: Callable[[], Outcome], unknown: tuple[Unknown, ...], line: int) -> Outcome:

@@ -26,7 +26,7 @@ WORDS = frozenset(
 
 
 def parse(source: bytes) -> tuple[bytes, Node]:
-    """A script (UTF-8), and the root of its syntax tree; parts that are no bash are ERROR nodes.
+    """A script (UTF-8), and the root of its syntax tree; parts that are not bash are ERROR nodes.
 
     The grammar takes `a=1 b=2` and the line below for one command, as it does `a | b | c` and `d && e`: a semicolon is
     put between them.

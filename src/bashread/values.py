@@ -23,7 +23,7 @@ class Word(NamedTuple):
     open: bool = False
 
 
-class TooMuch(Exception):
+class TooManyCommands(Exception):
     """The script wants more than the bounds allow; the text says what."""
 
 
@@ -34,7 +34,7 @@ class NotBash(Exception):
 class Unknown(NamedTuple):
     """Something that only running the script would tell.
 
-    shown: as the user wrote it. given: the names that `--env` decides it with. plain: an environment variable that
+    shown: as the user wrote it. names: the names that `--env` decides it with. plain: an environment variable that
     nothing has set, which counts as unset where the script itself says what then (`${X:-8}`, `[ -z "$X" ]`). one_of:
     all that it can be, where a program of the machine decides: `$(probe && echo npu || echo gpu)`; last, what it is
     where that program fails.
@@ -42,14 +42,14 @@ class Unknown(NamedTuple):
 
     shown: str
     line: int
-    given: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     plain: bool = False
     one_of: tuple[str, ...] = ()
 
 
 def names_of(unknowns: Iterable[Unknown]) -> tuple[str, ...]:
     """The names that `--env` decides `unknowns` with."""
-    return tuple(dict.fromkeys(name for unknown in unknowns for name in unknown.given))
+    return tuple(dict.fromkeys(name for unknown in unknowns for name in unknown.names))
 
 
 class Outcome(NamedTuple):
@@ -88,7 +88,7 @@ class Unknowns:
 
         def one(match: re.Match[str]) -> str:
             unknown = self.known[int(match[1])]
-            return match[0] if unknown.given else self.mark(unknown._replace(given=(name,)))
+            return match[0] if unknown.names else self.mark(unknown._replace(names=(name,)))
 
         return MARK.sub(one, text)
 
@@ -107,7 +107,7 @@ class Unknowns:
         return False if MARK.sub("", text) else None
 
 
-class Scope(Protocol):
+class ExpansionScope(Protocol):
     """The scope in which a word is expanded."""
 
     unknowns: Unknowns
@@ -128,7 +128,7 @@ class Scope(Protocol):
         """The value of `$((text))`."""
 
     def spend(self, amount: int) -> None:
-        """Counts work; raises `TooMuch`."""
+        """Counts work; raises `TooManyCommands`."""
 
 
 MARK = re.compile("\0(\\d+)\0")

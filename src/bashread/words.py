@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from bashread.braces import braces
 from bashread.patterns import at_slash, trimmed
 from bashread.quotes import ansi_c, closing, find, matching
-from bashread.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Word, names_of
+from bashread.values import MAX_TEXT, Array, ExpansionScope, NotBash, TooManyCommands, Unknown, Word, names_of
 
 
 class _Event(NamedTuple):
@@ -32,7 +32,7 @@ class _Event(NamedTuple):
         return self.text if self.items is None else self.by.join(item.text for item in self.items)
 
 
-def fields(raw: str, line: int, scope: Scope) -> list[Word]:
+def fields(raw: str, line: int, scope: ExpansionScope) -> list[Word]:
     """The words that the raw word `raw` becomes as an argument of a command."""
     made: list[Word] = []
     if raw.startswith(("<(", ">(")):  # the name of a pipe
@@ -42,17 +42,17 @@ def fields(raw: str, line: int, scope: Scope) -> list[Word]:
     return made
 
 
-def single(raw: str, line: int, scope: Scope) -> str:
+def single(raw: str, line: int, scope: ExpansionScope) -> str:
     """The text that `raw` becomes where nothing is split: in an assignment, in `[[ ]]`, as the subject of `case`."""
     return _joined(_events(raw, line, scope))
 
 
-def heredoc(raw: str, line: int, scope: Scope) -> str:
+def heredoc(raw: str, line: int, scope: ExpansionScope) -> str:
     """The text of a here-document whose delimiter is not quoted: quotes are plain characters."""
     return _joined(_events(raw, line, scope, mode="document"))
 
 
-def pattern(raw: str, line: int, scope: Scope) -> str:
+def pattern(raw: str, line: int, scope: ExpansionScope) -> str:
     """`raw` as a pattern of `fnmatch`."""
     parts = []
     for event in _events(raw, line, scope):
@@ -78,11 +78,11 @@ def _joined(events: Iterator[_Event]) -> str:
 
 def _bounded(text: str) -> str:
     if len(text) > MAX_TEXT:
-        raise TooMuch(f"a value has more than {MAX_TEXT:,} characters")
+        raise TooManyCommands(f"a value has more than {MAX_TEXT:,} characters")
     return text
 
 
-def _separators(scope: Scope) -> str:
+def _separators(scope: ExpansionScope) -> str:
     """The characters of `$IFS`; bash's own where nothing decides them."""
     value = scope.value("IFS", 0)
     return value if isinstance(value, str) and not scope.unknowns.of(value) else " \t\n"
@@ -134,7 +134,7 @@ def _split(events: Iterator[_Event], line: int, separators: str) -> list[Word]:
 _Mode = Literal["word", "quotes", "alternative", "document"]
 
 
-def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator[_Event]:
+def _events(raw: str, line: int, scope: ExpansionScope, mode: _Mode = "word") -> Iterator[_Event]:
     """The pieces of `raw`; mode "quotes": within double quotes; "alternative": there, after `:-`, where further ones
     say nothing; "document": in a here-document."""
     scope.spend(len(raw) + 1)
@@ -161,7 +161,7 @@ def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator
         elif char == '"':
             end = closing(raw, place + 1, '"')
             inner = list(_events(raw[place + 1 : end], line, scope, "quotes"))
-            if not inner or any(event.items != () for event in inner):  # "$@" without words is no word, "" is one
+            if not inner or any(event.items != () for event in inner):  # "$@" without words is not a word, "" is one
                 yield _Event("quoted")
             yield from inner
             place = end + 1
@@ -189,7 +189,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]"
 _PARAMETER = r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(.*)"
 _OPERATOR = r"(:?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@)(.*)"
 _DEFAULTS = ("-", "=", "?", "+")
-"""Operators, after a colon or not, that say what stands in the place of a value."""
+"""Operators, after a colon or not, that say what stands in place of a value."""
 
 
 class _Expansion(NamedTuple):
@@ -197,7 +197,7 @@ class _Expansion(NamedTuple):
 
     kind: Literal["quoted", "split"]
     line: int
-    scope: Scope
+    scope: ExpansionScope
 
     def at(self, raw: str, place: int) -> tuple[list[_Event], int]:
         """The text at a `$` or a backquote, and where it ends."""
@@ -247,7 +247,7 @@ class _Expansion(NamedTuple):
             return self.text(self.length(content[1:]))
         match = re.fullmatch(_PARAMETER, content, re.DOTALL)
         if match is None:
-            raise NotBash(f"${{{content}}} is no parameter")
+            raise NotBash(f"${{{content}}} is not a parameter")
         name, rest = match[1], match[2]
         subscript = None
         if rest.startswith("["):
@@ -407,7 +407,7 @@ class _Expansion(NamedTuple):
         return self.text(self.mark(f"!{content}", named))
 
 
-def _variable(name: str, line: int, scope: Scope) -> str:
+def _variable(name: str, line: int, scope: ExpansionScope) -> str:
     """The value of a variable or a special parameter; a mark where nothing has set it."""
     if name == "*":
         return _separators(scope)[:1].join(word.text for word in scope.words())
@@ -423,7 +423,7 @@ def _variable(name: str, line: int, scope: Scope) -> str:
     return value
 
 
-def _unset(name: str, line: int, scope: Scope) -> str:
+def _unset(name: str, line: int, scope: ExpansionScope) -> str:
     special = not (name.isidentifier() or name.isdigit()) or name in _CHANGING
     given = () if special else (name,)
     return scope.unknowns.mark(Unknown(f"${name}", line, given, plain=not special))
@@ -435,7 +435,7 @@ _CHANGING = frozenset(_OWN.split())
 """Names that bash itself sets."""
 
 
-def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | None:
+def element(name: str, subscript: str | None, line: int, scope: ExpansionScope) -> str | None:
     """The value of `${name[subscript]}`, or `${name}` without a subscript; None where it is certainly unset."""
     value = scope.value(name, line)
     if subscript is None:
@@ -453,14 +453,14 @@ def element(name: str, subscript: str | None, line: int, scope: Scope) -> str | 
     return array[key].text if key in array else None
 
 
-def _undecided(items: Iterable[Word], line: int, scope: Scope) -> str:
+def _undecided(items: Iterable[Word], line: int, scope: ExpansionScope) -> str:
     """The mark of how many words `items` are; nothing where that is certain."""
     if not (found := [one for item in items if item.open for one in scope.unknowns.of(item.text)]):
         return ""
     return scope.unknowns.mark(Unknown(" ".join(one.shown for one in found), line, names_of(found)))
 
 
-def array_of(value: str | Array, line: int, scope: Scope) -> Array:
+def array_of(value: str | Array, line: int, scope: ExpansionScope) -> Array:
     """A variable's value as an array, which one that is not decided may be."""
     return value if isinstance(value, dict) else {0: Word(value, line, open=bool(scope.unknowns.of(value)))}
 
@@ -470,7 +470,7 @@ def keys_of(array: Array) -> list[int | str]:
     return sorted(array, key=lambda key: key if isinstance(key, int) else 0)
 
 
-def index(array: Array, subscript: str, line: int, scope: Scope) -> int | str | None:
+def index(array: Array, subscript: str, line: int, scope: ExpansionScope) -> int | str | None:
     """The key that `subscript` names; None where it is not decided."""
     scope.spend(len(array) // 4)
     if any(isinstance(key, str) for key in array):

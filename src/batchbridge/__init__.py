@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.adapter import Adapter as Adapter
     from batchbridge.contract.attachment import Attachment as Attachment
     from batchbridge.contract.detection import AdapterEntry as AdapterEntry
-    from batchbridge.contract.detection import Tells as Tells
+    from batchbridge.contract.detection import DetectionFacts as DetectionFacts
     from batchbridge.contract.enforcement import Enforcement as Enforcement
     from batchbridge.contract.enforcement import Obstacle as Obstacle
     from batchbridge.contract.hookspecs import hookimpl as hookimpl

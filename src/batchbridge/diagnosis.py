@@ -27,7 +27,7 @@ from batchbridge.reading.read import read
 MAX_CHARACTERS = 1 << 20
 """The most characters that are read; of a longer text only the end is: that is where a traceback says what happened."""
 _LARGEST = 10**9
-"""The largest size: larger numbers in a text are no sizes."""
+"""The largest size: larger numbers in a text are not sizes."""
 _TIMES = 20
 """Most matches of one pattern that are reported."""
 
@@ -96,7 +96,7 @@ def doctor(
         One diagnosis for each text that was recognised; none where nothing is known.
 
     Raises:
-        TypeError: `text` is no text, `readings` no sequence, or has what `read` does not take.
+        TypeError: `text` is not text, `readings` no sequence, or has what `read` does not take.
     """
     if not isinstance(text, str):
         raise TypeError(f"doctor reads a text, not a {type(text).__name__}; of a file: its read_text()")

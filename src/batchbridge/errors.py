@@ -10,7 +10,7 @@
     |- BatchDrift (RuntimeError)     a run that departed from its plan
     `- LostGradient (RuntimeError)   a micro-batch whose gradients never arrived
 
-What is wrong with a configuration is no exception but a `Finding` of its reading. Standard library only.
+What is wrong with a configuration is not an exception but a `Finding` of its reading. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Packages whose names are loaded when they are first used. Standard library only."""
+"""Packages whose names are loaded when they are first used. Standard library only.
+
+Its own file: packages import it before anything else.
+"""
 
 from __future__ import annotations
 

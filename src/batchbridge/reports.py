@@ -15,8 +15,8 @@ from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.releases import Judged
-    from batchbridge.render.text import Table
+    from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.render.text import TableRenderer
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -28,7 +28,7 @@ class Check:
 
     name: str
     reading: Reading
-    judged: Judged | None = None
+    judged: ReleaseVerdicts | None = None
     """The judgements under every known release, where nobody named a version; `reading` is then of one of them."""
     devices: tuple[int, ...] = ()
     """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
@@ -96,7 +96,7 @@ class Explanation(Check):
     def _repr_html_(self) -> str:
         return self.reading._repr_html_()
 
-    def text(self, table: Table | None = None, *, verbose: bool = False) -> str:
+    def text(self, table: TableRenderer | None = None, *, verbose: bool = False) -> str:
         """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge explain -v`."""
         from batchbridge.render import text
 
@@ -184,7 +184,7 @@ def _fields(
 ) -> dict[str, Any]:
     """The fields of a `Check` but `keep`. said: the other arguments of `batchbridge.read`."""
     reading = read(source, framework=framework, version=version, **said)
-    found: Judged | None = None
+    found: ReleaseVerdicts | None = None
     devices: tuple[int, ...] = ()
     if not isinstance(source, Reading):
         if reading.framework_version is None:

@@ -17,7 +17,7 @@ from batchbridge.meaning.findings import Finding
 from batchbridge.reading import read as reader
 from batchbridge.reading.arguments import as_read
 
-Example = Mapping[str, Any]
+ExampleSettings = Mapping[str, Any]
 """A configuration as data: `values` or `argv`, `version`, and `world_size` and `dataset_size` where they are needed."""
 
 
@@ -29,7 +29,7 @@ class RulePage:
     code: str
     framework: str
     rows: tuple[RuleRow, ...]
-    example: Example | None
+    example: ExampleSettings | None
     finding: Finding | None
     summary: str
 
@@ -65,7 +65,7 @@ def known_rules() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def read_example(framework: str, example: Example) -> Reading:
+def read_example(framework: str, example: ExampleSettings) -> Reading:
     """A reading of an example, as `batchbridge.read` would give it."""
     source, context = as_read(example)
     return reader.read_source(source, plugins.adapters()[framework], context)

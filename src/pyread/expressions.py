@@ -97,7 +97,7 @@ OF_A_TRAINING_MACHINE: Mapping[str, bool] = {
 }
 """Questions to the machine, by full or last name, with the answer of one that trains; each is noted."""
 LONGEST_FORM = 8
-"""Characters of a format specification; a wide one is no setting's."""
+"""Characters of a format specification; a wide one is not a setting's."""
 _WIDE = re.compile(r":[^}]{9,}")
 _SET_BY_LAUNCHERS = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_NNODES"})
 """Environment variables that the launch sets, whatever the default behind them says."""
@@ -383,7 +383,7 @@ class Expressions:
             owner = self.value(node.func.value, scope)
             method = node.func.attr
             if isinstance(owner, Unknown):
-                self._arguments(node, scope)  # whose calls count all the same
+                self._arguments(node, scope)  # whose calls count anyway
                 raise Undecided(owner)
             if isinstance(owner, (str, dict, list, Parser)):
                 positional, keywords, _ = self._arguments(node, scope)

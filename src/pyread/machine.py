@@ -36,7 +36,7 @@ _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 
 Module = tuple[ast.Module, Scope]
 FindModule = Callable[[str, str], "tuple[str, str] | None"]
-"""(dotted name, file that imports it) to (text, file), or None where it is no file of the program."""
+"""(dotted name, file that imports it) to (text, file), or None where it is not a file of the program."""
 LoadFile = Callable[[str], Any]
 """A path that the program opens, to the settings in that file; None where it has none."""
 
@@ -111,7 +111,7 @@ class Machine(Expressions):
                     continue
 
     def module(self, name: str, file: str) -> Scope | None:
-        """A module of the program, read once; None where it is somebody else's."""
+        """A module of the program, read once; None where it is someone else's."""
         found = self.find_module(name, file)
         if found is None:
             return None

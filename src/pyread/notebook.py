@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 _MAGIC = re.compile(r"\s*[!%?]")
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 _PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "python", "python3"})
-"""Cell magics whose cell is Python all the same."""
+"""Cell magics whose cell is Python anyway."""
 
 
 class Code(NamedTuple):
     """Python text whose cells stand one below the other, with the last line of each; `cells` is empty for a file.
 
-    shell: lines that a shell runs. unread: numbers of the cells that are no Python."""
+    shell: lines that a shell runs. unread: numbers of the cells that are not a Python."""
 
     text: str
     cells: tuple[int, ...]
@@ -26,7 +26,7 @@ class Code(NamedTuple):
 
 def code_of_notebook(text: str) -> Code:
     """The code of a notebook. Every cell counts, so that cell 3 is the third cell that a reader sees. Raises
-    `ValueError` where the text is no notebook."""
+    `ValueError` where the text is not a notebook."""
     try:
         document = json.loads(text)
     except RecursionError as error:

@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 class NotPython(Exception):
-    """A text that is no Python, or no notebook; `line` where it is known."""
+    """A text that is not a Python, or no notebook; `line` where it is known."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ def _code(text: str, file: str) -> Code:
     try:
         return code_of_notebook(text)
     except ValueError as error:
-        raise NotPython(f"this is no notebook: {error}") from error
+        raise NotPython(f"this is not a notebook: {error}") from error
 
 
 def _pins(shell: Sequence[str]) -> dict[str, str]:

@@ -187,7 +187,7 @@ def unknown_in(value: Any, depth: int = 0, seen: set[int] | None = None) -> Unkn
 
 
 def shown(value: Any) -> str:
-    """A value that is no plain one, for a person."""
+    """A value that is not a plain one, for a person."""
     if isinstance(value, Symbol):
         return value.name
     if isinstance(value, Instance):

@@ -19,7 +19,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 
 HERE, RANKS = Path(__file__).parent, 2
 MODULES = {"easyr1": "proofs", "openrlhf": "orl_proofs", "open_instruct": "oi_proofs"}
@@ -52,7 +52,7 @@ def spec_of(words: list[str], framework: str, version: str, prompts: int) -> Spe
 
 def planned(spec: Spec, prompts: int) -> dict[str, Any]:
     """The ledger that the plan of a specification leads to, as the modules summarise it."""
-    script, plan, steps = Script(), Plan(spec, prompts), []
+    script, plan, steps = ScriptedRollouts(), Plan(spec, prompts), []
     for number in range(plan.total_optimizer_steps):
         step = plan.step(number)
         members = list(step.members)

@@ -117,7 +117,7 @@ def openrlhf(reading: Reading) -> Any:
 
 
 def open_instruct(reading: Reading) -> Any:
-    from batchbridge_open_instruct.refusals import View
+    from batchbridge_open_instruct.refusals import LearnerView
 
     args, spec = Group(said(reading)), reading.spec
     assert spec is not None
@@ -133,7 +133,7 @@ def open_instruct(reading: Reading) -> Any:
         strange_layers=any(model in named for model in ("Qwen3.5", "OLMoE")),
         trainer=SimpleNamespace(policy=SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: policy))),
     )
-    return View(args, args, learner)
+    return LearnerView(args, args, learner)
 
 
 TRAINERS: dict[str, Callable[[Reading], Any]] = {
@@ -226,9 +226,9 @@ def record(group: Mapping[str, Any]) -> Any:
 def verl_own(trainer: Any, version: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Context]:
     omegaconf = pytest.importorskip("omegaconf")
     from batchbridge_verl import runtime
-    from batchbridge_verl.installed import Installed
+    from batchbridge_verl.installed import CheckoutContents
 
-    monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", version))
+    monkeypatch.setattr(runtime, "installed", lambda: CheckoutContents("verl", version))
     trainer.config, trainer.train_dataset = omegaconf.OmegaConf.create(plain(trainer.config)), range(PROMPTS)
     return runtime.source_of(trainer)
 

@@ -213,7 +213,7 @@ def test_the_real_demo_of_open_r1_is_converted(here: Run, shared: Path) -> None:
 def shared() -> Path:
     path = Path(__file__).parents[3] / "shared" / "corpus"
     if not path.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     return path
 
 

@@ -118,7 +118,7 @@ def test_texts_are_found_inside_a_coloured_wrapped_traceback_with_rays_prefixes(
 NOISE = """\
 2026-03-01 10:11:12,345 INFO worker.py:1841 -- Started a local Ray instance. 8 x 80 GiB
 Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  1.9s/it]
-(WorkerDict pid=4711, ip=10.0.0.2) /usr/lib/python3.11/site-packages/torch/x.py:65: UserWarning: 7 x 1 is no matter
+(WorkerDict pid=4711, ip=10.0.0.2) /usr/lib/python3.11/site-packages/torch/x.py:65: UserWarning: 7 x 1 is not a matter
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "train.py", line 128, in <module>
 [rank3]:     main(batch_size=512, chunk=6)
@@ -204,7 +204,7 @@ PLACES = re.compile(r"\b[A-Z]\b|\bGAS\b|\bpd\b|\(\.\.\)")
 @pytest.mark.shared
 def test_every_error_text_of_the_reference_is_known() -> None:
     if not PAIN.is_file():
-        pytest.skip("../shared/reference is no part of this repository")
+        pytest.skip("../shared/reference is not part of this repository")
     _, _, section = PAIN.read_text(encoding="utf-8").partition("### Error texts")
     lines = [line for line in section.partition("\n\n")[0].splitlines() if line.startswith("- ")]
     # What begins with dots or a bracket is the tail of the text before it, with other numbers.

@@ -16,7 +16,7 @@ from toys import plain_spec, reading_of
 import batchbridge
 from batchbridge.cli.main import main
 from batchbridge.comparing.convert import convert_to
-from batchbridge.comparing.edit_file import Into, convert_into
+from batchbridge.comparing.edit_file import EditedFile, convert_into
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Reading
 
@@ -72,7 +72,7 @@ trainer:
 FILES = {"verl": VERL, "trl": TRL, "open_r1": TRL, "easyr1": EASYR1}
 
 
-def into(framework: str, text: str | bytes, path: Path, source: Reading | None = None, **changes: Any) -> Into:
+def into(framework: str, text: str | bytes, path: Path, source: Reading | None = None, **changes: Any) -> EditedFile:
     """A plain run converted into a file with `text`."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     reading = source or reading_of(plain_spec(**changes), dataset_size=160)
@@ -80,7 +80,7 @@ def into(framework: str, text: str | bytes, path: Path, source: Reading | None =
     return convert_into(adapter, convert_to(adapter, reading), path)
 
 
-def changed(found: Into) -> dict[str, tuple[str, Any]]:
+def changed(found: EditedFile) -> dict[str, tuple[str, Any]]:
     return {change.key: (change.action, change.new) for change in found.changes}
 
 
@@ -194,8 +194,8 @@ def test_a_file_of_comments_gets_the_whole_configuration(framework: str, tmp_pat
         ("learning_rate: 1\nlearning_rate: 2\n", "set twice"),
         ("learning_rate: 1\n---\nlearning_rate: 2\n", "another document"),
         ("learning_rate: !!python/name:os.system\n", "tags are not followed"),
-        ("- 1\n", "no mapping"),
-        (b"learning_rate: \xff\n", "no text"),
+        ("- 1\n", "not a mapping"),
+        (b"learning_rate: \xff\n", "not text"),
         (VERL, "reads as verl"),
         ("per_device_train_batch_size: many\n", None),
     ],

@@ -237,7 +237,7 @@ def test_a_misspelt_key_is_named_with_its_line_and_the_nearest(run: Run) -> None
     assert "ppo_micro_batch_size_per_gpu" in finding["fixes"][0]["text"]
 
 
-# ---- what is no batch rule, and what is nearly known
+# ---- what is not a batch rule, and what is nearly known
 
 
 @pytest.mark.parametrize(

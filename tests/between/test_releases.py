@@ -150,7 +150,7 @@ def test_a_checkout_of_the_framework_says_its_version(recipe: Path, said: str, v
         ("openrlhf", "version.txt", "0.11.0\n", (), None, ""),
         ("openrlhf", "version.txt", "a text\n", ("openrlhf/cli/train_ppo_ray.py",), None, ""),
     ],
-    ids=["a known state", "a release", "somebody else's version.txt", "no version"],
+    ids=["a known state", "a release", "someone else's version.txt", "no version"],
 )
 def test_a_checkout_is_known_by_its_files(
     recipe: Path, framework: str, file: str, said: str, beside: tuple[str, ...], version: str | None, place: str

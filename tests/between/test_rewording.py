@@ -106,7 +106,7 @@ def differing(readings: Iterator[tuple[str, Reading]], monkeypatch: pytest.Monke
 def corpus(every: int) -> Iterator[tuple[str, Reading]]:
     """Every recipe, and each `every`-th launch command."""
     if not SHARED.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     for path in sorted((SHARED / "configs").rglob("*.yaml")):
         framework = "easyr1" if path.name == "config.yaml" else "open_r1" if path.parent.name == "grpo" else None
         if framework is not None:

@@ -162,7 +162,7 @@ def test_devices_that_do_not_hold_one_replica_are_told_so() -> None:
     assert f"\n  64 devices do not hold {held}" in scaling("run.sh", found)
     found = scale_with(AnyAdapter(), reading_of(spec), 100)
     assert [choice.spec.topology.world_size for choice in found.choices] == [96]
-    assert f"\n  100 devices are no multiple of {held}" in scaling("run.sh", found)
+    assert f"\n  100 devices are not a multiple of {held}" in scaling("run.sh", found)
 
 
 def test_every_choice_names_what_it_cannot_keep() -> None:

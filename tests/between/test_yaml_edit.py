@@ -157,7 +157,7 @@ def test_other_scripts_and_pictures_stay() -> None:
         ("a: !!python/name:os.system\n", {"b": 1}, "tags are not followed"),
         ("a: [1\n", {"a": 3}, "not YAML"),
         ("a: &a [*a]\n", {"b": 3}, "alias"),
-        ("- 1\n", {"a": 3}, "no mapping"),
+        ("- 1\n", {"a": 3}, "not a mapping"),
         ("a: text\n", {"a.b": 3}, "would have to be a group"),
         ("a: &x {b: 1}\nc: *x\n", {"c.b": 3}, "is an alias"),
         ("a: &x {b: 1}\nc: *x\n", {"a.b": 3}, "c.b would change too"),

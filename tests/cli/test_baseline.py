@@ -85,7 +85,7 @@ def test_what_is_no_baseline_is_a_mistake(text: str, run: Run, uneven: Path) -> 
     Path("known.json").write_text(text, encoding="utf-8")
     code, out, err = run(*CHECK)
     assert (code, out) == (64, "")
-    assert "baseline known.json: this is no baseline" in err
+    assert "baseline known.json: this is not a baseline" in err
 
 
 def test_a_baseline_that_is_not_there_is_named(run: Run, uneven: Path) -> None:

@@ -38,7 +38,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_drawing_replaces_a_drawing_and_nothing_else(run: Run, recipe: Path) -> None:
     code, out, err = run("plan", str(recipe), *SAID, "--svg", str(recipe))
     assert (code, out) == (64, "")
-    assert "--svg recipe.yaml: the file exists and is none that --svg has written" in err
+    assert "--svg recipe.yaml: the file exists, and was not written by --svg has written" in err
     assert recipe.read_text(encoding="utf-8") == RECIPE
     for _ in range(2):
         assert run("plan", str(recipe), *SAID, "--svg", "plan.svg")[0] == 0
@@ -48,7 +48,7 @@ def test_a_page_replaces_a_page_and_nothing_else(run: Run, recipe: Path) -> None
     pytest.importorskip("jinja2", reason="the extra `html` is not installed")
     code, out, err = run("explain", str(recipe), *SAID, "--html", str(recipe))
     assert (code, out) == (64, "")
-    assert "--html recipe.yaml: the file exists and is none that --html has written" in err
+    assert "--html recipe.yaml: the file exists, and was not written by --html has written" in err
     assert recipe.read_text(encoding="utf-8") == RECIPE
     for _ in range(2):
         assert run("explain", str(recipe), *SAID, "--html", "page.html")[0] == 0
@@ -73,9 +73,9 @@ def test_an_empty_file_and_what_is_no_file_are_written_to(tmp_path: Path) -> Non
 def test_no_file_takes_the_place_of_a_pipe_or_a_device(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         save("text", pipe)
-    with pytest.raises(OSError, match="no regular file"), _whole(pipe) as begun:
+    with pytest.raises(OSError, match="not a regular file"), _whole(pipe) as begun:
         begun.write_text("text", encoding="utf-8")
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

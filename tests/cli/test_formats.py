@@ -15,7 +15,7 @@ from batchbridge.cli.main import main
 from batchbridge.render import formats
 
 Run = Callable[..., tuple[int, str, str]]
-MESSAGE = "toy.step = 9 (completions) is no multiple of 2 devices; fix: toy.step = 8"
+MESSAGE = "toy.step = 9 (completions) is not a multiple of 2 devices; fix: toy.step = 8"
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """A schema of a framework's own file says no exactly where `check` finds an unknown key, a value of a wrong kind, or a
-word that is none of a setting's.
+word that is not one of a setting's.
 
 What JSON Schema cannot tell apart is left out here, and named in docs/editors.md: 2.0 and 2, digits of other scripts,
 numbers beyond a float, text that ought to be JSON.

@@ -1,4 +1,4 @@
-"""What may stand in the place of FILE: folders, `-`, a pipe, a link, a command behind `--`; and frameworks' names."""
+"""What may stand in place of FILE: folders, `-`, a pipe, a link, a command behind `--`; and frameworks' names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def repository(run: Run) -> Path:
-    """A valid recipe, a broken one, and what is no run."""
+    """A valid recipe, a broken one, and what is not a run."""
     for name, text in {
         "grpo/good.yaml": VALID,
         "grpo/bad.yaml": VALID.replace("num_generations: 8", "num_generations: 6"),
@@ -155,7 +155,7 @@ def test_an_accelerate_file_is_called_so(run: Run) -> None:
 
 def test_a_script_of_ones_own_is_read_once_its_framework_is_named(run: Run) -> None:
     Path("own.sh").write_text("python train.py --num_generations 8\n", encoding="utf-8")
-    assert "fix: --framework NAME where that command is of your own" in run("check", "own.sh")[1]
+    assert "fix: --framework NAME if the command is a custom one" in run("check", "own.sh")[1]
     code, out, _ = run("check", "own.sh", "--framework", "trl", *KNOWN)
     assert (code, "VALID" in out) == (0, True)
 
@@ -171,7 +171,7 @@ def test_a_release_may_be_written_shorter(run: Run, version: str) -> None:
 def test_what_is_no_release_is_none(run: Run) -> None:
     Path("recipe.yaml").write_text(VALID, encoding="utf-8")
     code, out, _ = run("check", "recipe.yaml", "--framework-version", ">=1.16.0", "--world-size", "1")
-    assert (code, "is no release" in out) == (4, True)
+    assert (code, "is not a release" in out) == (4, True)
 
 
 def test_exit_codes_of_folders(run: Run, repository: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_process_substitution_is_read(run: Run) -> None:
 def test_a_pipe_that_nobody_has_opened_is_not_waited_for(run: Run) -> None:
     os.mkfifo("waits.yaml")
     code, out, _ = run("check", "waits.yaml")
-    assert (code, "no regular file" in out) == (2, True)
+    assert (code, "not a regular file" in out) == (2, True)
 
 
 def test_no_network_is_used_for_a_link(run: Run) -> None:
@@ -261,7 +261,7 @@ def test_a_command_stands_behind_two_dashes(run: Run, name: str) -> None:
     assert code == 2
     assert out.startswith("command  verl 0.9.1  8 devices  INVALID  ")
     same = run("check", "--framework-version", "0.9.1", "--set", "trainer.nnodes=2", "--", *COMMAND, "--json")
-    assert same[0] == 2  # what stands behind the dashes is no option of ours
+    assert same[0] == 2  # what stands behind the dashes is not an option of ours
     assert "command  verl" in same[1]
 
 

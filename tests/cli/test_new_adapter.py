@@ -38,7 +38,7 @@ SAID = {
     'Key("train.seed", count, 0)': 'Key("train.seed", count, 0, "order.seed")',
     "CONSTANTS: dict[str, Any] = {}": 'CONSTANTS = {"loss.policy.aggregation": "token_mean", "horizon.epochs": 1.0}',
 }
-"""What an author would say of this framework, in the place of what was written."""
+"""What an author would say of this framework, in place of what was written."""
 
 
 @pytest.fixture

@@ -275,12 +275,12 @@ def test_the_page_of_a_ledger_with_a_spec_that_cannot_be_reckoned_with_has_no_la
 
 
 def test_a_chart_has_its_numbers(tmp_path: Path) -> None:
-    from batchbridge.ledger.summary import Range
+    from batchbridge.ledger.summary import FigureRange
     from batchbridge.render import charts
 
-    points = [(0, 0, Range(1, 2, 4)), (1, 1, Range(2, 3, 4))]
+    points = [(0, 0, FigureRange(1, 2, 4)), (1, 1, FigureRange(2, 3, 4))]
     svg = charts.over_steps("Tokens <b>", "tokens in a step", points)
     assert svg.count("<title>") == 1
     assert "<title>Tokens &lt;b&gt;, tokens in a step, over optimizer steps 0 to 1</title>" in svg
-    assert svg != charts.over_steps("Tokens <b>", "tokens in a step", [points[0], (1, 1, Range(3, 3, 4))])
+    assert svg != charts.over_steps("Tokens <b>", "tokens in a step", [points[0], (1, 1, FigureRange(3, 3, 4))])
     assert len(re.findall(r'aria-roledescription|role="graphics', svg)) == 0

@@ -1,4 +1,4 @@
-"""Bars: of what takes long while somebody looks, and of nothing else."""
+"""Bars: of what takes long while someone looks, and of nothing else."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.cli._project import Project
+from batchbridge.cli._project import ProjectSettings
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -64,7 +64,7 @@ def test_a_later_glob_counts_more(run: Run, recipe: Path) -> None:
     ],
 )
 def test_globs_are_as_in_a_shell(glob: str, file: str, matches: bool) -> None:
-    assert ("world_size" in Project(files={glob: {"world_size": 2}}).of(file)) is matches
+    assert ("world_size" in ProjectSettings(files={glob: {"world_size": 2}}).of(file)) is matches
 
 
 def test_the_nearest_folder_with_settings_counts_and_globs_are_its(

@@ -215,7 +215,7 @@ def test_every_adapter_has_keys_that_are_shown() -> None:
     assert all(len(known_keys(framework)) > 40 for framework in VERSION)
 
 
-KNOWN = report.Known(
+KNOWN = report.KnownWords(
     frozenset({"num_generations", "hub_token"}), frozenset({"grpo", "a b"}), frozenset({"is", "no", "setting", "grpo"})
 )
 

@@ -177,7 +177,7 @@ def test_5_many_files_folders_standard_input_links_and_commands(run: Run, monkey
     assert run("check", "demo.yaml", "recipes/a.yaml", *UNDER)[0] == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(DEMO.encode())))
     assert run("check", "-", *UNDER)[0] == 0
-    assert "no network is used" in run("check", "https://github.com/somebody/something")[1]
+    assert "no network is used" in run("check", "https://github.com/someone/something")[1]
     words = VERL.format(more="").replace("\\\n", " ").split()
     assert run("check", "--framework-version", "0.7.1", "--", *words)[0] == 0
 

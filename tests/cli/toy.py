@@ -96,7 +96,7 @@ class ToyAdapter(Adapter):
                 "BB-TOY-003",
                 "error",
                 "first_rollout",
-                f"toy.step = {step} (completions) is no multiple of {devices} devices",
+                f"toy.step = {step} (completions) is not a multiple of {devices} devices",
                 (Where(key="toy.step", value=step, file=origin.file, line=origin.line),),
                 (Fix(f"toy.step = {step - step % devices}", {"toy.step": step - step % devices}),),
                 native='AssertionError "uneven"',

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bashread import MAX_BYTES, Argument, Script, read_script
+from bashread import MAX_BYTES, Argument, ScriptCommands, read_script
 from bashread.arithmetic import NotArithmetic, evaluate
 
 CASES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "scripts").glob("*.sh"))}
@@ -25,7 +25,7 @@ def argvs(text: str, env: dict[str, str] | None = None) -> list[list[str]]:
     return [list(command.argv) for command in read_script(text, env).commands]
 
 
-def kinds(script: Script) -> list[str]:
+def kinds(script: ScriptCommands) -> list[str]:
     return [remark.kind for remark in script.remarks]
 
 
@@ -111,7 +111,7 @@ def test_what_bash_calls_no_arithmetic_is_refused(expression: str) -> None:
 
 def unknown(text: str, env: dict[str, str] | None = None) -> list[tuple[str, tuple[str, ...]]]:
     command = read_script(text, env).commands[-1]
-    return [(word.text, word.unknown[0].given) for word in command.words if word.unknown]
+    return [(word.text, word.unknown[0].names) for word in command.words if word.unknown]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ PROBE = "D=${D:-$(%s && echo npu || echo gpu)}\npython x=$D"
 )
 def test_a_program_that_decides_leaves_a_choice(program: str, choices: tuple[str, ...] | None) -> None:
     script = read_script(PROBE % program)
-    assert [(one.given, one.one_of) for one in script.choices] == ([(("D",), choices)] if choices else [])
+    assert [(one.names, one.one_of) for one in script.choices] == ([(("D",), choices)] if choices else [])
     assert unknown(PROBE % program)[0][1] == ("D",)  # and is as open as before: who reads on may take one
     assert not read_script(PROBE.replace("${D:-", "").replace("}", "") % program).choices  # nobody can say which
 
@@ -252,7 +252,7 @@ def test_an_unset_variable_is_empty_where_the_script_asks() -> None:
 
 def test_a_loop_over_the_unknown_runs_once_and_undecided() -> None:
     (command,) = read_script("for f in $FILES; do python x=$f; done").commands
-    assert (command.argv, command.only_if[0].given) == (("python", "x=$f"), ("FILES",))
+    assert (command.argv, command.only_if[0].names) == (("python", "x=$f"), ("FILES",))
 
 
 @pytest.mark.parametrize(

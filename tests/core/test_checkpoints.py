@@ -19,7 +19,7 @@ from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.kit import checkpoints
-from batchbridge.kit.checkpoints import STATE_FILE, Resumed, resume, state
+from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint, resume, state
 from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import (
@@ -55,7 +55,7 @@ def spec(**fields: Any) -> Spec:
 
 def resumed(
     now: Spec | None = None, *, saved: Any = None, at: int = 4, prompts: int = PROMPTS, ranks: int = 2, **more: Any
-) -> Resumed:
+) -> ResumePoint:
     """A run of `now` goes on after a checkpoint of `spec()`."""
     written = state(Plan(spec(), PROMPTS), at, ranks=2) if saved is None else saved
     options = {"where": WHERE, "ranks": ranks, "other_ranks": "shards", **more}

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from batchbridge import Source
-from batchbridge.kit.command_line import Takes, options_of, parse, refusals, strays
+from batchbridge.kit.command_line import OptionArity, options_of, parse, refusals, strays
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import anything
 from batchbridge.kit.parser_kinds import BOOL, FLOATS, INT, OPTIONAL_BOOL
 
 OPTIONS = {
-    "batch.size": Takes(),
-    "batch.seed": Takes(),
-    "clip": Takes(2),
-    "bounds": Takes(None, least=1),
-    "modules": Takes(None),
-    "fast": Takes(0, True),
-    "no_fast": Takes(0, False),
+    "batch.size": OptionArity(),
+    "batch.seed": OptionArity(),
+    "clip": OptionArity(2),
+    "bounds": OptionArity(None, least=1),
+    "modules": OptionArity(None),
+    "fast": OptionArity(0, True),
+    "no_fast": OptionArity(0, False),
 }
 
 

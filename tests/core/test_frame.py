@@ -13,11 +13,11 @@ from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.native_steps import dealt_steps, rollouts_of
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT, TEXT, structured
-from batchbridge.kit.omegaconf_said import Natively, Said
+from batchbridge.kit.omegaconf_settings import OmegaConfSettings, ValueFindings
 from batchbridge.kit.rule_table import BUILDING, NOTE, OPEN, SILENT, STANDING, WRONG, defects, findings
 from batchbridge.kit.writing import Problems
 
-NATIVELY = Natively(Codes.of("BB-TOY"), "it fails", "toy 1.0")
+NATIVELY = ValueFindings(Codes.of("BB-TOY"), "it fails", "toy 1.0")
 ROWS = (
     Key("a.size", INT, 1),
     Key("a.rate", FLOAT, 0.5),
@@ -41,7 +41,7 @@ KINDS = (BUILDING, SILENT, WRONG, NOTE, STANDING, OPEN)
 
 
 def test_what_is_said_lies_over_the_defaults_and_an_empty_group_says_nothing():
-    said = Said()
+    said = OmegaConfSettings()
     said.put("a", {}, Where("a"))
     said.put("b", {}, Where("b"))
     said.put("c", None, Where("c"), "delete")
@@ -53,7 +53,7 @@ def test_what_is_said_lies_over_the_defaults_and_an_empty_group_says_nothing():
     [
         ({"a.size": "many"}, {}, "BB-TOY-005", "a.size = many: expected an integer"),
         ({"a.size": "${oc.env:SIZE}"}, {}, "BB-TOY-006", "a.size is left open"),
-        ({"a.size": "???"}, {}, "BB-TOY-005", "??? says that there is none yet"),
+        ({"a.size": "???"}, {}, "BB-TOY-005", "??? means that it is missing"),
         (
             {},
             {"a.size": ("SIZE",)},
@@ -63,7 +63,7 @@ def test_what_is_said_lies_over_the_defaults_and_an_empty_group_says_nothing():
     ],
 )
 def test_a_value_that_cannot_be_read_is_a_finding_with_its_key(given, unknown, code, text):
-    said = Said(unknown=unknown)
+    said = OmegaConfSettings(unknown=unknown)
     said.put_mapping(given, {}, None)
     native, unread = NATIVELY.values(ROWS, said, {}, {})
     (found,) = said.findings
@@ -73,14 +73,14 @@ def test_a_value_that_cannot_be_read_is_a_finding_with_its_key(given, unknown, c
 
 
 def test_interpolations_follow_defaults_and_what_nobody_reads_is_at_its_own():
-    said = Said()
+    said = OmegaConfSettings()
     said.put_mapping({"a": {"size": "${b}"}, "a.rate": 2}, {}, None)
     native, unread = NATIVELY.values(ROWS, said, {"b": 7}, {}, reads=lambda key: key != "a.rate")
     assert (native["a.size"], native["a.rate"], unread) == (7, 0.5, set())
 
 
 def test_other_devices_than_the_configurations_are_a_note():
-    said = Said()
+    said = OmegaConfSettings()
     said.put_mapping({"gpus": 4}, {}, None)
     native = {"nodes": 2, "gpus": 4}
     assert NATIVELY.devices(native, "nodes", "gpus", said, Context()) == 8
@@ -89,7 +89,7 @@ def test_other_devices_than_the_configurations_are_a_note():
 
 
 def test_what_is_set_on_top_of_words_counts():
-    said = Said()
+    said = OmegaConfSettings()
     said.put("b", 1, Where("b"))
     said.put_on_top(Source(values={"b": 2, "c": 3}, argv=("b=1", "c=3")))
     assert (said.values, said.operations) == ({"b": 2}, {"b": "force"})

@@ -32,7 +32,7 @@ from batchbridge.kit.kinds import WrongValue, anything, count, flag, named, natu
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.rule_table import SILENT, Rule, recorded_rules
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 
 KINDS = {
     "natural": (natural, [1, 8], [0, -1, True, 2.0, "8", None, 1 << 62, [1]]),
@@ -110,7 +110,7 @@ def test_what_a_source_gives() -> None:
     assert told == {
         ("BB-TOY-004", "toy has no setting train.sise"),
         ("BB-TOY-005", "seed = no: expected a whole number"),
-        ("BB-TOY-004", "the key 3 is no text, and every setting's name is"),
+        ("BB-TOY-004", "the key 3 is not text, and every setting's name is"),
     }
     (unknown,) = (finding for finding in found if "sise" in finding.message)
     assert unknown.fixes[0] == Fix("write train.size", {"train.sise": None, "train.size": 2})
@@ -135,7 +135,7 @@ def test_what_was_said_is_converted_with_a_finding_for_each_key_that_is_none_and
     said = {"sise": 1, "seed": "no", "size": 8, "fused": False}
     native, found, keys = converted(said, rows, unknown, wrong)
     assert (native, keys) == ({"size": 8, "seed": 0, "fused": True}, {"seed"})
-    # What a version does without a setting for it is none of its settings.
+    # What a version does without a setting for it is not one of its settings.
     assert [one.message for one in found] == ["sise, near size", "seed: a whole number", "fused, near "]
     doubled = converted({"size": 8}, rows, unknown, wrong, lambda row, value: 2 * row.kind.convert(value))
     assert doubled.native["size"] == 16
@@ -148,7 +148,11 @@ def test_keys_below_a_row_that_takes_mappings_are_part_of_its_value() -> None:
 
 
 def test_an_origin_is_a_place_or_a_default_with_the_formula_behind_it() -> None:
-    told = {"a": Told(2, "size", "half of size"), "b": Told(3, "seed"), "c": Told(6, None, "size x seed", ("size",))}
+    told = {
+        "a": FieldValue(2, "size", "half of size"),
+        "b": FieldValue(3, "seed"),
+        "c": FieldValue(6, None, "size x seed", ("size",)),
+    }
     found = origins(told, {"size": 4, "seed": 3}, {"size": Where("size", 4, "a.yaml", 2)}, "default of toy 1")
     assert [(one.keys, one.value, one.origin, one.detail) for one in found.values()] == [
         (("size",), 4, "file", "a.yaml:2 (derived: half of size)"),
@@ -187,13 +191,13 @@ class Table(TableAdapter):
         ),
     )
 
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
         if (native["epochs"] is None) == (native["steps"] is None):
             raise ValueError("give epochs or steps, one of the two")
-        prompts = Told(native["batch"] // native["group"], None, "batch / group", ("batch", "group"))
+        prompts = FieldValue(native["batch"] // native["group"], None, "batch / group", ("batch", "group"))
         horizon = {
-            "horizon.epochs": Told(native["epochs"], "epochs"),
-            "horizon.optimizer_steps": Told(native["steps"], "steps"),
+            "horizon.epochs": FieldValue(native["epochs"], "epochs"),
+            "horizon.optimizer_steps": FieldValue(native["steps"], "steps"),
         }
         return {"rollout.prompts_per_rollout": prompts, **horizon}
 
@@ -379,17 +383,19 @@ def test_kinds_have_names_for_tables_that_are_data(name: str, good: Any, bad: An
 
 
 def test_settings_that_only_together_say_a_field_are_read_and_written_by_the_first_row_that_fits() -> None:
-    told = PLACEMENT.told({"kl_loss": False, "kl_reward": True})
-    assert told == {"objective.kl_placement": Told("reward", "kl_loss", None, ("kl_reward",))}
+    told = PLACEMENT.field_values({"kl_loss": False, "kl_reward": True})
+    assert told == {"objective.kl_placement": FieldValue("reward", "kl_loss", None, ("kl_reward",))}
     assert PLACEMENT.says({"objective.kl_placement": "none"}) == {"kl_loss": False, "kl_reward": False}
     assert PLACEMENT.says({"objective.kl_placement": None}) == {"kl_loss": True, "kl_reward": False}  # may be unknown
-    assert FILTER.told({"filter": True, "tolerance": 3})["rollout.group_filter"].value == "replace_zero_variance"
+    assert (
+        FILTER.field_values({"filter": True, "tolerance": 3})["rollout.group_filter"].value == "replace_zero_variance"
+    )
     assert FILTER.says({"rollout.group_filter": "none"}) == {"filter": False}  # what does not matter is not written
     with pytest.raises(Unsayable) as refused:
         FILTER.says({"rollout.group_filter": None})
     assert refused.value.fields == ("rollout.group_filter",)
     with pytest.raises(ValueError, match="kl_loss, kl_reward"):
-        PLACEMENT.told({"kl_loss": True, "kl_reward": True})
+        PLACEMENT.field_values({"kl_loss": True, "kl_reward": True})
 
 
 def test_rows_may_be_data() -> None:
@@ -402,7 +408,7 @@ def test_rows_may_be_data() -> None:
     )
     assert (two.fields, two.default) == ((), None)
     (row,) = recorded_together([{"keys": ["filter", "tolerance"], "fields": ["f"], "values": [[[True, "*"], ["x"]]]}])
-    assert row.told({"filter": True, "tolerance": 1})["f"].value == "x"
+    assert row.field_values({"filter": True, "tolerance": 1})["f"].value == "x"
     data = {"code": 7, "phase": "config", "when": {"a": [1], "b": {"not": [None]}}, "message": "not both"}
     (rule,) = recorded_rules([{**data, "native": "ValueError", "source": "toy 1.0", "fix": {"b": None}}], "BB-TOY")
     assert (rule.code, rule.severity, rule.keys) == ("BB-TOY-007", "error", ("a", "b"))

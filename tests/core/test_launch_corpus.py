@@ -29,12 +29,12 @@ REASONS = {
     "BB-VERL-021": "run_qwen2_5_7b_fsdp_multi_rs.sh: a micro-batch above what a replica has",
     "BB-VERL-088": "remax, gdpo and the token baselines need what verl 0.9.1's default trainer, V1, does not hand them",
 }
-"""Codes of the errors that published commands may have, and why these are no errors of ours."""
+"""Codes of the errors that published commands may have, and why these are not errors of ours."""
 
 
 def _commands() -> list[tuple[str, str, list[str]]]:
     if not SHARED.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     rows = map(json.loads, SHARED.read_text(encoding="utf-8").splitlines())
     return [(row["repository"], row["path"], command) for row in rows for command in row["commands"]]
 

@@ -79,7 +79,7 @@ def test_15_000_nearly_right_keys_are_all_named_and_few_are_compared(
 def test_ten_times_the_unknown_keys_cost_no_hundred_times_the_cpu(framework: str) -> None:
     def seconds(count: int) -> float:
         keys = nearly_right(framework, count)
-        gc.disable()  # collecting what other tests of the process left is none of the reader's work
+        gc.disable()  # collecting what other tests of the process left is not one of the reader's work
         try:
             before = time.process_time()
             unknown(framework, keys)

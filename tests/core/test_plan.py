@@ -366,7 +366,7 @@ def test_a_remainder_that_comes_after_the_run_s_end_is_not_refused() -> None:
     order = {"last_optimizer_step": "error", "last_rollout": "wrap"}
     cut = Horizon(rollouts=3, optimizer_steps=2)  # 3 rollouts are 72 completions: two steps of 36; of 50, one and 22
     assert plan_of(make_spec(order=order, step_may_span="run", completions_per_step=36, horizon=cut), 10)
-    with pytest.raises(PlanError, match="72 completions are no multiple"):
+    with pytest.raises(PlanError, match="72 completions are not a multiple"):
         plan_of(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=cut), 10)
     early = Horizon(rollouts=3, optimizer_steps=1)
     assert plan_of(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=early), 10)
@@ -430,7 +430,10 @@ def test_generation_batches_that_divide_a_rollout_change_nothing() -> None:
         (make_spec().replace(staleness=Staleness(mode="bounded", maximum=1)), "staleness.mode = bounded"),
         (make_spec(order={"prompt_shuffle": "weighted_sampling"}), "order.prompt_shuffle = weighted_sampling"),
         (make_spec(order={"seed": None}), "order.seed is open"),
-        (make_spec(rollout={"prompts_per_generation_batch": 3}), "4 prompts per rollout are no whole number of them"),
+        (
+            make_spec(rollout={"prompts_per_generation_batch": 3}),
+            "4 prompts per rollout are not a whole number of them",
+        ),
         (make_spec(rollout={"prompts_per_generation_batch": 8}), "rollout.prompts_per_generation_batch = 8"),
         (make_spec(prompts_per_rollout=0), "rollout.prompts_per_rollout = 0: must be at least 1"),
         (make_spec(completions_per_prompt=0), "rollout.completions_per_prompt = 0: must be at least 1"),
@@ -438,18 +441,21 @@ def test_generation_batches_that_divide_a_rollout_change_nothing() -> None:
         (make_spec(passes_per_rollout=-1), "optimizer_step.passes_per_rollout = -1: must be at least 0"),
         (make_spec(order={"last_rollout": "wrap"}, step_may_span="epoch"), "order.last_rollout = wrap"),
         (make_spec(prompts_per_rollout=3, order={"last_rollout": "error"}), "10 prompts leave 1 of 3 prompts"),
-        (make_spec(completions_per_step=7, order={"last_optimizer_step": "error"}), "24 completions are no multiple"),
+        (
+            make_spec(completions_per_step=7, order={"last_optimizer_step": "error"}),
+            "24 completions are not a multiple",
+        ),
         (
             make_spec(completions_per_step=7, order={"last_optimizer_step": "error"}, step_may_span="rollout"),
-            "24 completions are no multiple",
+            "24 completions are not a multiple",
         ),
         (
             make_spec(completions_per_step=7, order={"last_optimizer_step": "error"}, step_may_span="epoch"),
-            "48 completions are no multiple",
+            "48 completions are not a multiple",
         ),
         (
             make_spec(completions_per_step=7, order={"last_optimizer_step": "error"}, step_may_span="run"),
-            "48 completions are no multiple",
+            "48 completions are not a multiple",
         ),
         (
             make_spec(
@@ -458,7 +464,7 @@ def test_generation_batches_that_divide_a_rollout_change_nothing() -> None:
                 step_may_span="epoch",
                 horizon=Horizon(rollouts=3),
             ),
-            "24 completions are no multiple",
+            "24 completions are not a multiple",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

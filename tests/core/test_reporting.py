@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import BatchDrift
-from batchbridge.kit.reporting import Padding, StepNumbers, logged
+from batchbridge.kit.reporting import PaddingTokens, StepNumbers, logged
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow
 from batchbridge.ledger.numbers import drift_of
 from batchbridge.meaning.plan import Plan
@@ -55,8 +55,8 @@ def told(some: Sequence[TrainedRow]) -> list[tuple[Any, ...]]:
 
 def test_a_steps_numbers_are_of_all_ranks_and_kept_on_the_first() -> None:
     every = rows()
-    first = recorder(0, [*told(every[2:]), tuple(Padding(30, 60))])
-    first.padding = lambda: Padding(20, 40)
+    first = recorder(0, [*told(every[2:]), tuple(PaddingTokens(30, 60))])
+    first.padding = lambda: PaddingTokens(20, 40)
     (numbers,) = write(first, every[:2])
     assert numbers == StepNumbers(0, 4, 10, 0.0, 50, 100)
     assert logged([numbers])["batchbridge/padding_saved"] == 0.5

@@ -88,7 +88,7 @@ def test_a_broken_rule_is_found(code: str) -> None:
 
 
 @pytest.mark.parametrize("rule", core_rules.RULES, ids=lambda rule: rule.code)
-def test_codes_tell_the_severity(rule: core_rules.Rule) -> None:
+def test_codes_tell_the_severity(rule: core_rules.CoreRule) -> None:
     assert {"BB10": "error", "BB11": "error", "BB12": "warning", "BB13": "warning", "BB14": "note"}[
         rule.code[:4]
     ] == rule.severity

@@ -79,7 +79,7 @@ def test_wrappers_are_taken_off(command: str, argv: str, launcher: dict[str, str
 
 def test_an_argument_of_an_inner_shell_that_nothing_decides_stays_unknown() -> None:
     (program,) = programs(read_script("srun bash -c 'python a $1 $B' _ $A").commands[0].words)
-    assert [(word.text, [one.given for one in word.unknown]) for word in program.words[2:]] == [
+    assert [(word.text, [one.names for one in word.unknown]) for word in program.words[2:]] == [
         ("$A", [("A",)]),
         ("$B", [("B",)]),
     ]

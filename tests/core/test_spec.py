@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.contract.reading import Provenance
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.meaning.spec import (
     SCHEMA,
     Carried,
@@ -207,7 +207,7 @@ def test_open_terms_are_names() -> None:
     spec = MINIMAL_SPEC.replace(open_terms=("advantage: gdpo",))
     assert spec.to_dict()["open_terms"] == ["advantage: gdpo"]
     assert Spec.from_dict({**MINIMAL, "open_terms": ["advantage: gdpo"]}) == spec != MINIMAL_SPEC
-    assert spec_of({**told_of(MINIMAL_SPEC), "open_terms": Told(("advantage: gdpo",))}) == spec
+    assert spec_of({**told_of(MINIMAL_SPEC), "open_terms": FieldValue(("advantage: gdpo",))}) == spec
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_the_completions_of_a_rollout_are_a_product() -> None:
     assert MINIMAL_SPEC.replace(**{"rollout.prompts_per_rollout": None}).completions_per_rollout is None
 
 
-def told_of(spec: Spec) -> dict[str, Told]:
-    return {path: Told(value) for path, value, _ in walk(spec)}
+def told_of(spec: Spec) -> dict[str, FieldValue]:
+    return {path: FieldValue(value) for path, value, _ in walk(spec)}
 
 
 @given(specs)
@@ -245,7 +245,7 @@ def test_every_field_of_a_spec_told_is_that_spec(spec: Spec) -> None:
 
 def test_what_is_not_told_is_the_schemas_default() -> None:
     told = {path: entry for path, entry in told_of(MINIMAL_SPEC).items() if not path.startswith("carried.")}
-    assert spec_of({**told, "carried.dropout": Told("off")}) == MINIMAL_SPEC.replace(**{"carried.dropout": "off"})
+    assert spec_of({**told, "carried.dropout": FieldValue("off")}) == MINIMAL_SPEC.replace(**{"carried.dropout": "off"})
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_what_is_not_told_is_the_schemas_default() -> None:
 )
 def test_what_the_schema_does_not_have_is_named(path: str, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        spec_of({**told_of(MINIMAL_SPEC), path: Told(1)})
+        spec_of({**told_of(MINIMAL_SPEC), path: FieldValue(1)})
 
 
 def test_a_missing_field_is_named() -> None:
@@ -265,7 +265,7 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_a_derived_value_says_its_formula() -> None:
-    assert Told(24, None, "4 x 6").derived() == Provenance((), 24, "derived", "derived: 4 x 6")
+    assert FieldValue(24, None, "4 x 6").derived() == Provenance((), 24, "derived", "derived: 4 x 6")
 
 
 def test_a_specification_travels_between_processes_after_its_values_were_asked_for() -> None:

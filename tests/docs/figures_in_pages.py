@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from make_figures import BLOCK
 
 N = r"(?<![\w.,/+=-])(?!20\d\d\b)(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-"""A number that is no part of a version, a date, a fraction or a word."""
+"""A number that is not part of a version, a date, a fraction or a word."""
 UNITS_OF_TIME = r"(?:ms|s|µs|h|min|(?:milli|micro|nano)?seconds?|minutes?|hours?|days?)"
 UNITS_OF_MEMORY = r"(?:[kKMGT]i?B|(?:kilo|mega|giga|tera)bytes?)"
 COUNTED = (
@@ -73,12 +73,12 @@ def without_bars(page: str) -> str:
 
 
 def on_lines(pattern: str) -> str:
-    """The pattern with any white space, line ends included, in the place of its blanks."""
+    """The pattern with any white space, line ends included, in place of its blanks."""
     return pattern.replace(" ?", r"\s*").replace(" ", r"\s+")
 
 
 def prose(page: str) -> str:
-    """A page with blanks in the place of blocks, of fenced code and of numbers that are no figures."""
+    """A page with blanks in place of blocks, of fenced code and of numbers that are not figures."""
     page = BLOCK.sub(blank, page)
     page = re.sub(r"(?ms)^( *)```.*?^\1```$", blank, page)
     page = without_bars(page)

@@ -46,7 +46,7 @@ def test_every_module_of_the_kit_is_there(repository: Path, page: str) -> None:
     [
         "Source",
         "Context",
-        "Told",
+        "FieldValue",
         "Finding",
         "Where",
         "Fix",

@@ -68,7 +68,7 @@ def test_the_index_links_to_every_page_and_to_nothing_else(built: Path) -> None:
 
 
 def test_a_page_links_to_nothing(built: Path) -> None:
-    """What looks like a link in a message is none of Markdown's."""
+    """What looks like a link in a message is not one of Markdown's."""
     prose = {code: re.sub(r"(?ms)^```.*?^```$", "", (built / f"{code}.md").read_text("utf-8")) for code in PAGES}
     assert [code for code, text in prose.items() if re.search(r"(?<!\\)\[[^\]]*\]\(", text)] == []
 

@@ -31,9 +31,9 @@ def test_a_page_does_what_it_says_from_its_first_block_to_its_last(page: Path, t
 FIVE = {
     "a student with a recipe for TRL": "docs/tutorials/check_a_trl_recipe.md",
     "an engineer with a script for verl": "docs/tutorials/verl_on_two_nodes.md",
-    "somebody who moves a recipe of Open-R1 to verl": "docs/tutorials/open_r1_to_verl.md",
+    "someone who moves a recipe of Open-R1 to verl": "docs/tutorials/open_r1_to_verl.md",
     "the owner of a laboratory's CI": "docs/howto/check_in_ci.md",
-    "somebody with an error text": "docs/howto/error_text.md",
+    "someone with an error text": "docs/howto/error_text.md",
 }
 
 

@@ -146,7 +146,7 @@ BLOCKS = ((0x80, 0xFF), (0x100, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF))
 
 def foreign(rng: random.Random) -> str:
     """Characters outside ASCII, of any of Unicode's 17 planes; now and then lone surrogates, as words have whose bytes
-    are no UTF-8."""
+    are not a UTF-8."""
     low, high = rng.choice(BLOCKS)
     if rng.random() < 0.4:
         plane = rng.randrange(1, 17)

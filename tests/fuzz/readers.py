@@ -272,7 +272,7 @@ def _commands(rng: random.Random) -> list[str]:
     words = mutation.words(
         rng, [base, base, ["doctor", "input.txt"], ["ledger", "show", "a"], ["adapters"], ["schema"]]
     )
-    # As a process gets them: without a zero byte, and in bytes, where those that are no UTF-8 stand as surrogates.
+    # As a process gets them: without a zero byte, and in bytes, where those that are not a UTF-8 stand as surrogates.
     return [os.fsdecode(word.encode("utf-8", "surrogatepass")).replace("\0", "") for word in words]
 
 
@@ -340,7 +340,7 @@ def _fixed(laid: tuple[Path, dict[str, Any]]) -> bool:
     if document.problems or not isinstance(document.value, dict) or not isinstance(old, dict):
         raise Wrong("what would be written does not read back")
     if not {*document.value} - {*old} <= {gone.same for gone in GONE}:
-        raise Wrong("a key came that is no renamed one")
+        raise Wrong("a key came that is not a renamed one")
     kept = [value for key, value in old.items() if key != "overwrite_output_dir"]
     if repr(kept) != repr([value for key, value in document.value.items() if key != "overwrite_output_dir"]):
         raise Wrong("a value changed")

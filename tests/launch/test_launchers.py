@@ -16,7 +16,7 @@ import pytest
 
 from bashread import Argument
 from batchbridge.cli.main import UNDECIDED, USAGE
-from batchbridge.reading.launchers import Program, programs
+from batchbridge.reading.launchers import LaunchedProgram, programs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,7 +51,7 @@ def put(folder: Path, name: str) -> None:
     program.chmod(0o755)
 
 
-def only(line: str) -> Program:
+def only(line: str) -> LaunchedProgram:
     (program,) = programs([Argument(word, 1) for word in shlex.split(line)])
     return program
 

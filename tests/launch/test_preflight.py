@@ -28,7 +28,7 @@ def not_started(run: Run, folder: Path, *options: str) -> str:
 @pytest.mark.parametrize("name", ["not json", "no object", "unknown", "deep", "latin"])
 def test_a_spec_that_is_none_starts_nothing(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "spec.json").write_bytes(SPEC[name].encode("latin-1"))
-    assert "--spec spec.json is no specification: " in not_started(run, tmp_path, "--spec", "spec.json")
+    assert "--spec spec.json is not a specification: " in not_started(run, tmp_path, "--spec", "spec.json")
 
 
 def test_a_spec_with_another_field_names_it(run: Run, tmp_path: Path) -> None:

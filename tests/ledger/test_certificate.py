@@ -382,7 +382,7 @@ def test_the_commands_write_one_and_compare_it(two: Path, tmp_path: Path, run: R
     assert run("certificate", str(two), "-o", str(beside))[0] == 0
     assert run("verify", str(beside))[0] == 0, "in the run's own folder"
     code, text = run("certificate", str(two), "-o", str(file))
-    assert (code, "--overwrite replaces it" in text) == (64, True), "a README is no file to be replaced unasked"
+    assert (code, "--overwrite replaces it" in text) == (64, True), "a README is not a file to be replaced unasked"
     assert run("certificate", str(two), "-o", str(file), "--overwrite") == (0, "")
     code, text = run("certificate", str(two), "-o", str(tmp_path / "nowhere" / "run.json"))
     assert (code, "run.json: cannot be written: No such file or directory" in text) == (64, True)

@@ -10,7 +10,7 @@ import document_ledger
 import pytest
 
 from batchbridge.cli.main import main
-from batchbridge.ledger.comparing import Aspect
+from batchbridge.ledger.comparing import LedgerAspect
 
 
 def test_the_generated_parts_of_the_page_are_what_the_code_writes():
@@ -18,7 +18,7 @@ def test_the_generated_parts_of_the_page_are_what_the_code_writes():
     assert page == document_ledger.filled(page), "run: python tests/ledger/document_ledger.py"
 
 
-@pytest.mark.parametrize("aspect", get_args(Aspect))
+@pytest.mark.parametrize("aspect", get_args(LedgerAspect))
 def test_the_page_explains_every_aspect_of_a_difference(aspect):
     assert f"| `{aspect}` |" in document_ledger.PAGE.read_text()
 

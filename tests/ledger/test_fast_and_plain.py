@@ -234,7 +234,7 @@ NEARLY = {
     "an advantage beyond it": ("advantage", 0.25 + 0.8e-6, False),
     "a weight within its own tolerance": ("weights", 0.1 * (1 + 0.9e-6), True),
     "a weight beyond it": ("weights", 0.1 * (1 + 1.1e-6), False),
-    "an advantage that is no number": ("advantage", math.nan, False),
+    "an advantage that is not a number": ("advantage", math.nan, False),
     "an infinite advantage": ("advantage", math.inf, False),
     "an infinite weight": ("weights", math.inf, False),
 }

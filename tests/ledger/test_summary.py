@@ -13,7 +13,7 @@ from scripted_ledger import SPEC
 
 from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
-from batchbridge.ledger.summary import FIGURES, MOST_BINS, Range, series, summarise
+from batchbridge.ledger.summary import FIGURES, MOST_BINS, FigureRange, series, summarise
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.weights import Normaliser
 from batchbridge.render.ledger import summary as text
@@ -44,12 +44,12 @@ def test_each_figure_of_a_step_is_what_the_step_recorded(ledger: Write) -> None:
     bins = summarise(Ledger(ledger("a", spec=PLANNED, edit=older))).bins
     of_one_rank = FIGURES.keys() - {"slowest_rank"}  # test_times
     at_2 = {name: next(one for first, _, one in series(bins, name) if first == 2) for name in of_one_rank}
-    assert at_2["response_tokens"] == Range(10, 10, 10)
-    assert at_2["completions"] == Range(4, 4, 4)
-    assert at_2["denominator"] == Range(10, 10, 10)  # token_mean: T
-    assert at_2["staleness"] == Range(0, 0.5, 1)
-    assert at_2["masked"] == Range(1, 1, 1)
-    assert at_2["dropped"] == Range(0, 0, 0)
+    assert at_2["response_tokens"] == FigureRange(10, 10, 10)
+    assert at_2["completions"] == FigureRange(4, 4, 4)
+    assert at_2["denominator"] == FigureRange(10, 10, 10)  # token_mean: T
+    assert at_2["staleness"] == FigureRange(0, 0.5, 1)
+    assert at_2["masked"] == FigureRange(1, 1, 1)
+    assert at_2["dropped"] == FigureRange(0, 0, 0)
 
 
 def test_measured_weights_say_the_denominators_where_no_normaliser_does(ledger: Write) -> None:
@@ -59,7 +59,7 @@ def test_measured_weights_say_the_denominators_where_no_normaliser_does(ledger: 
             row["weights"] = weight
 
     (first, *_) = summarise(Ledger(ledger("a", edit=measured))).bins
-    assert first.figures["denominator"] == Range(2, 10 / 3, 4)
+    assert first.figures["denominator"] == FigureRange(2, 10 / 3, 4)
 
 
 def test_what_nothing_recorded_is_no_figure(ledger: Write) -> None:

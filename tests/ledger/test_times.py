@@ -111,7 +111,7 @@ def test_a_certificate_is_the_same_whatever_a_step_took(tmp_path: Path) -> None:
 def test_seconds_that_are_no_number_are_refused_with_their_place(tmp_path: Path, wrong: str) -> None:
     path = write(tmp_path / "a", SLOW) / "rank-00000.jsonl"
     path.write_text(path.read_text().replace('"compute_seconds":2.0', f'"compute_seconds":{wrong}'))
-    with pytest.raises(LedgerError, match=r"compute_seconds is no number of seconds|not JSON|number"):
+    with pytest.raises(LedgerError, match=r"compute_seconds is not a number of seconds|not JSON|number"):
         list(read_steps(tmp_path / "a"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge import Adapter, AdapterEntry, Reading, Source, Spec, Tells, Written, hookimpl, read
+from batchbridge import Adapter, AdapterEntry, DetectionFacts, Reading, Source, Spec, Written, hookimpl, read
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context
 from batchbridge.meaning.findings import Finding
@@ -58,7 +58,7 @@ def entered(*words: str) -> list[str]:
 
 def adapters_entered(files: list[str]) -> set[str]:
     """The frameworks whose adapters were imported. The module of an entry point is imported by every command, and holds
-    nothing but the facts; rules of old versions are no framework's."""
+    nothing but the facts; rules of old versions are not a framework's."""
     homes = {name.split("/")[0] for name in files if not name.endswith("/__init__.py") or name.count("/") > 1}
     return {home.removeprefix("batchbridge_") for home in homes} - {"batchbridge", "history"}
 
@@ -104,7 +104,7 @@ def test_what_no_facts_tell_imports_all_to_list_them(tmp_path: Path) -> None:
 @pytest.mark.shared
 def test_every_launch_command_of_the_corpus_is_its_repositorys() -> None:
     if not CORPUS.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     rows = map(json.loads, (CORPUS / "launch_argv.jsonl").read_text(encoding="utf-8").splitlines())
     commands = [(REPOSITORIES[row["repository"]], words) for row in rows for words in row["commands"]]
     assert len(commands) > 100
@@ -158,7 +158,7 @@ class Telling(Adapter):
 
     framework = "telling"
     versions = ">=1"
-    tells = Tells(own={"mine": 0.7})
+    tells = DetectionFacts(own={"mine": 0.7})
 
     def read(self, source: Source, context: Context) -> Reading:
         raise NotImplementedError
@@ -183,7 +183,7 @@ class Plugin:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
-    """A registry without plugins in the place of the installed ones."""
+    """A registry without plugins in place of the installed ones."""
     registry = plugins.load(())
     monkeypatch.setattr(plugins, "_installed", lambda: registry)
     return registry
@@ -200,7 +200,7 @@ def test_a_winner_that_cannot_be_imported_is_named_and_the_next_is_taken(registe
     from batchbridge_trl import batchbridge_adapters
 
     own = Plugin(*batchbridge_adapters())
-    lost = Plugin(AdapterEntry("lost", "nowhere_at_all:A", Tells(own={"num_generations": 1.0}, most=1.0)))
+    lost = Plugin(AdapterEntry("lost", "nowhere_at_all:A", DetectionFacts(own={"num_generations": 1.0}, most=1.0)))
     registered.manager.register(own, "own")
     registered.manager.register(lost, "lost")
     found = read({"num_generations": 8, "scale_rewards": True}, version="1.16.0", world_size=8)
@@ -214,7 +214,9 @@ def test_facts_that_raise_are_a_finding_and_the_others_are_asked(registered: plu
     from batchbridge_trl import batchbridge_adapters
 
     registered.manager.register(Plugin(*batchbridge_adapters()), "own")
-    registered.manager.register(Plugin(AdapterEntry("bad", "nowhere:A", Tells(own={}, programs={"(": 1.0}))), "bad")
+    registered.manager.register(
+        Plugin(AdapterEntry("bad", "nowhere:A", DetectionFacts(own={}, programs={"(": 1.0}))), "bad"
+    )
     findings: list[Finding] = []
     source = Source(values=parse_arguments(("--num_generations", "8")), argv=("--num_generations", "8"))
     assert certainties(source, findings) == {"trl": 0.35}

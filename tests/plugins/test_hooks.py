@@ -19,7 +19,7 @@ from batchbridge.kit.rule_table import IN_CONFIG, SILENT, Rule
 from batchbridge.reading.read import read_source
 from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.rules.facts import Facts
+from batchbridge_trl.rules.facts import TrlFacts
 
 HOOKS: dict[str, Callable[..., Any]] = {
     name: value for name, value in vars(hookspecs).items() if hasattr(value, "batchbridge_spec")
@@ -185,7 +185,7 @@ def test_batchbridge_rules_are_asked_with_the_adapters_own() -> None:
 def test_defects_in_added_rows_are_told_with_the_adapters_own() -> None:
     class Historian:
         @hookimpl
-        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Facts]]:
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[TrlFacts]]:
             if framework == "trl":
                 yield SILENT("SITE-3", lambda facts: f"{facts.native['num_generations']} few", (), "trains", "trl")
 

@@ -231,7 +231,7 @@ LATE_AND_WRONG = {
     "another framework": ({"framework": "another"}, "its entry names framework lately, and it is of another"),
     "no such class": ({"place": "late_adapter:Other"}, "AttributeError"),
     "no such module": ({"place": "not_there_at_all:SomeAdapter"}, "ModuleNotFoundError"),
-    "no adapter": ({"place": "late_adapter:hookimpl"}, "it is no subclass of batchbridge.Adapter"),
+    "no adapter": ({"place": "late_adapter:hookimpl"}, "it is not a subclass of batchbridge.Adapter"),
 }
 
 

@@ -56,7 +56,7 @@ def since(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
     repository has none such, as of code that was changed and not committed."""
     words = ["git", "-C", str(root), "log", "--format=%h %cs %s", f"{commit}..HEAD", "--", *paths]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines() if done.returncode == 0 else [f"{commit} is no commit of this repository"]
+    return done.stdout.splitlines() if done.returncode == 0 else [f"{commit} is not a commit of this repository"]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.findings import Fix
 from batchbridge.reading import read as reader
 from batchbridge.reading.arguments import as_read
-from batchbridge.rule_page import Example, broken_by, read_example
+from batchbridge.rule_page import ExampleSettings, broken_by, read_example
 from batchbridge.testing.laws_of_findings import changed_source, mends
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ LARGEST = 4000
 """Characters of a candidate."""
 OF_A_MACHINE = ("/tmp", str(ROOT.parent), "pytest-of")
 
-Found = dict[tuple[str, str], dict[str, Example]]
+Found = dict[tuple[str, str], dict[str, ExampleSettings]]
 
 
 class Recorder:
@@ -93,7 +93,7 @@ class Recorder:
             self.found[framework, code][text] = json.loads(text)
 
 
-def smallest(framework: str, code: str, candidates: dict[str, Example]) -> Example | None:
+def smallest(framework: str, code: str, candidates: dict[str, ExampleSettings]) -> ExampleSettings | None:
     """The best candidate, reduced: one whose fix mends, with few other errors, and short."""
     judged = [
         (rank, len(text), text)
@@ -113,7 +113,7 @@ def smallest(framework: str, code: str, candidates: dict[str, Example]) -> Examp
     return example
 
 
-def absurd(example: Example) -> bool:
+def absurd(example: ExampleSettings) -> bool:
     """Whether no person would write it: sizes and keys that tests try because they are strange."""
     sizes = [size for name in ("world_size", "dataset_size") if (size := example.get(name)) is not None]
     keys = [key.replace(".", "").replace("_", "") for key in example.get("values", ())]
@@ -126,7 +126,7 @@ def absurd(example: Example) -> bool:
 _MOST_OF_ANY, _DIGITS, _LETTERS = 512, 5, 3
 
 
-def rank_of(framework: str, code: str, example: Example) -> tuple[bool, bool, int, int] | None:
+def rank_of(framework: str, code: str, example: ExampleSettings) -> tuple[bool, bool, int, int] | None:
     """Whether it is absurd, whether a fix does not mend it, how few fixes it has, and how many other errors; None where
     the rule is not broken."""
     try:
@@ -141,7 +141,7 @@ def rank_of(framework: str, code: str, example: Example) -> tuple[bool, bool, in
     return absurd(example), unmended, -min(len(fixes), 2), others
 
 
-def mended(framework: str, code: str, example: Example, fix: Fix) -> bool:
+def mended(framework: str, code: str, example: ExampleSettings, fix: Fix) -> bool:
     """Whether the fix's changes mend the example, as the contract's law has it."""
     changes = dict(fix.changes)
     devices = changes.pop("num_processes", None) if framework == "trl" else None
@@ -152,7 +152,7 @@ def mended(framework: str, code: str, example: Example, fix: Fix) -> bool:
     return any(mends(code, before, reader.read_source(source, adapter, one).findings) for one in contexts)
 
 
-def reductions(framework: str, example: Example) -> Iterator[Example]:
+def reductions(framework: str, example: ExampleSettings) -> Iterator[ExampleSettings]:
     """The example under the newest release; without one setting, one word, or one size."""
     newest = (plugins.adapters()[framework].releases or (example["version"],))[-1]
     if example["version"] != newest:
@@ -187,7 +187,7 @@ def main() -> None:
     )
     taken: set[str] = set()
     for framework in FRAMEWORKS:
-        found: dict[str, Example] = {}
+        found: dict[str, ExampleSettings] = {}
         for (name, code), candidates in sorted(recorder.found.items()):
             if name == framework and code not in taken and (example := smallest(name, code, candidates)) is not None:
                 found[code] = {key: value for key, value in example.items() if value is not None}

@@ -33,13 +33,13 @@ def test_plain_configurations_are_read_and_converted_as_recorded() -> None:
 @pytest.mark.shared
 def test_the_corpus_is_read_and_converted_as_recorded() -> None:
     if not goldens.CORPUS.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     assert differing(golden for golden in goldens.sources() if golden.corpus) == [], ADVICE
 
 
 def test_the_record_has_no_source_that_is_not_read() -> None:
     if not goldens.CORPUS.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     assert goldens.recorded().keys() == {golden.name for golden in goldens.sources()}
 
 

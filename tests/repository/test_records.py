@@ -138,7 +138,7 @@ def test_figures_of_code_that_no_commit_has_are_too_old(
 ) -> None:
     repository_of_its_own.measure("0123456789ab+changes")
     assert matrix_age.main(["--root", str(repository_of_its_own.root)]) == 1
-    assert "0123456789ab+changes is no commit of this repository" in capsys.readouterr().out
+    assert "0123456789ab+changes is not a commit of this repository" in capsys.readouterr().out
 
 
 # ---- figures, as runs keep them

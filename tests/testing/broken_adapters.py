@@ -496,7 +496,7 @@ ALL = [
     _broken(
         "TakesAnyKey",
         ["test_a_key_that_is_no_setting_is_found", "valid"],
-        "is no setting, and nothing says so",
+        "is not a setting, and nothing says so",
         read=_careless_keys,
     ),
     _broken(
@@ -532,7 +532,7 @@ ALL = [
     _broken(
         "StrangeFix",
         ["test_a_fix_says_what_it_changes", "warned"],
-        "'rate = 1' changes what is no setting: .'rat'",
+        "'rate = 1' changes what is not a setting: .'rat'",
         check=lambda s, r: _with_fix(ToyAdapter.check(s, r), Fix("rate = 1", {"rate": 1, "rat": 1})),
     ),
     _broken(

@@ -122,7 +122,7 @@ def test_a_rule_without_a_case_is_found():
     contract = type("Contract", (TestToyAdapter,), {"rules": rules, "codes_without_a_case": {"BB-TOY-012"}})()
     with pytest.raises(AssertionError, match="no case shows BB-TOY-011"):
         contract.test_every_rule_has_a_case()
-    told = type("Told", (ToyAdapter,), {"check": broken_adapters._finding(code="BB-TOY-020")})
+    told = type("FieldValue", (ToyAdapter,), {"check": broken_adapters._finding(code="BB-TOY-020")})
     with pytest.raises(AssertionError, match="every case shows BB-TOY-020"):
         type("Contract", (TestToyAdapter,), {"adapter_class": told})().test_every_rule_has_a_case()
 

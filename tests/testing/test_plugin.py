@@ -14,7 +14,7 @@ import pytest
 from batchbridge.ledger import Header, StepRecord, Writer
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.meaning.weights import Normaliser
-from batchbridge.testing.equivalence import Apart, FinishedRun
+from batchbridge.testing.equivalence import FinishedRun, RunDistance
 
 SPEC = Spec(
     topology=Topology(world_size=1),
@@ -71,10 +71,12 @@ def test_the_plugin_imports_nothing_that_is_heavy() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_two_runs_with_the_same_ledger_are_equivalent(ledger: Any, assert_equivalent: Callable[..., Apart]) -> None:
+def test_two_runs_with_the_same_ledger_are_equivalent(
+    ledger: Any, assert_equivalent: Callable[..., RunDistance]
+) -> None:
     written(ledger["a"])
     written(ledger["b"])
-    assert assert_equivalent(ledger.run("a"), ledger.run("b")) == Apart(None)
+    assert assert_equivalent(ledger.run("a"), ledger.run("b")) == RunDistance(None)
     assert [step["prompt"] for step in ledger.steps("a")] == [[3, 5]]
 
 
@@ -83,7 +85,7 @@ def test_two_runs_with_the_same_ledger_are_equivalent(ledger: Any, assert_equiva
     [({"prompts": (3, 4)}, "different at optimizer step 0"), ({"weight": 0.2}, "weights")],
 )
 def test_the_first_difference_is_in_the_assertion(
-    ledger: Any, assert_equivalent: Callable[..., Apart], changes: dict[str, Any], said: str
+    ledger: Any, assert_equivalent: Callable[..., RunDistance], changes: dict[str, Any], said: str
 ) -> None:
     written(ledger["a"])
     written(ledger["b"], **changes)
@@ -91,7 +93,9 @@ def test_the_first_difference_is_in_the_assertion(
         assert_equivalent(ledger.run("a"), ledger.run("b"))
 
 
-def test_steps_that_only_one_run_kept_are_no_comparison(ledger: Any, assert_equivalent: Callable[..., Apart]) -> None:
+def test_steps_that_only_one_run_kept_are_no_comparison(
+    ledger: Any, assert_equivalent: Callable[..., RunDistance]
+) -> None:
     written(ledger["a"])
     written(ledger["b"])
     (ledger.run("b") / "steps").mkdir()
@@ -109,15 +113,15 @@ def test_a_run_is_named_by_its_folder_its_ledger_or_itself(ledger: Any) -> None:
 @pytest.mark.parametrize(
     ("apart", "said"),
     [
-        (Apart(None, (2e-5, 1e-7), 1e-7, 0.5), "optimizer step 0: gradients differ by 2.00e-05"),
-        (Apart(None, (1e-7,), float("nan"), 0.5), "trajectories differ by nan"),
-        (Apart(None, (1e-7,), 1e-7, 1e-3), "too little to compare"),
+        (RunDistance(None, (2e-5, 1e-7), 1e-7, 0.5), "optimizer step 0: gradients differ by 2.00e-05"),
+        (RunDistance(None, (1e-7,), float("nan"), 0.5), "trajectories differ by nan"),
+        (RunDistance(None, (1e-7,), 1e-7, 1e-3), "too little to compare"),
     ],
 )
-def test_what_is_measured_is_held_against_its_bar(apart: Apart, said: str) -> None:
+def test_what_is_measured_is_held_against_its_bar(apart: RunDistance, said: str) -> None:
     (problem,) = apart.problems()
     assert said in problem
-    assert Apart(None, (1e-7, 2e-5), 1e-7, 0.5).problems() == []
+    assert RunDistance(None, (1e-7, 2e-5), 1e-7, 0.5).problems() == []
 
 
 def test_scripted_rollouts_are_the_same_for_everybody(scripted_rollouts: Any) -> None:

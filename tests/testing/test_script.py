@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 
 
 def test_binary_rewards_are_0_and_1_in_every_group_but_the_flat_ones() -> None:
-    script = Script(flat=frozenset({2, 5, 8, 11}), binary=True)
+    script = ScriptedRollouts(flat=frozenset({2, 5, 8, 11}), binary=True)
     for prompt in range(100):
         rewards = {script.reward(prompt, sample) for sample in range(4)}
         assert rewards == {0.0, 1.0} if prompt not in script.flat else len(rewards) == 1
@@ -14,6 +14,6 @@ def test_binary_rewards_are_0_and_1_in_every_group_but_the_flat_ones() -> None:
 
 
 def test_an_environment_says_what_engines_play() -> None:
-    assert Script.of_environment({}) == Script()
+    assert ScriptedRollouts.of_environment({}) == ScriptedRollouts()
     told = {"BATCHBRIDGE_FLAT": "2,5", "BATCHBRIDGE_BINARY": "1"}
-    assert Script.of_environment(told) == Script(flat=frozenset({2, 5}), binary=True)
+    assert ScriptedRollouts.of_environment(told) == ScriptedRollouts(flat=frozenset({2, 5}), binary=True)

@@ -38,7 +38,7 @@ def test_what_the_framework_refuses_is_told_in_its_own_words_and_its_fields_are_
     (problem,) = objections(ToyAdapter(), spec, {**VALUES, "step": 3}, CONTEXT)
     assert problem.fields == ("topology.world_size", "optimizer_step.completions_per_step")
     fields = "topology.world_size, optimizer_step.completions_per_step"
-    assert problem.reason == f"step = 3 (completions) is no multiple of devices = 2 ({fields})"
+    assert problem.reason == f"step = 3 (completions) is not a multiple of devices = 2 ({fields})"
 
 
 def test_values_that_leave_the_run_open_are_refused() -> None:

@@ -87,10 +87,10 @@ class ToyAdapter(Adapter):
             findings.append(Finding("BB-TOY-005", "error", "config", text, where, (Fix("one of the two"),)))
         for key, value in {**said, **source.values}.items():
             if key not in native:
-                text, where = f"{key!r} is no key of toy", (Where(str(key), None, "toy.yaml"),)
+                text, where = f"{key!r} is not a key of toy", (Where(str(key), None, "toy.yaml"),)
                 findings.append(Finding("BB-TOY-002", "error", "config", text, where, (Fix("leave it out"),)))
             elif not fits(key, value):
-                text, where = f"{key} = {value!r:.50} is no value for it", (Where(key, repr(value)[:50]),)
+                text, where = f"{key} = {value!r:.50} is not a value for it", (Where(key, repr(value)[:50]),)
                 findings.append(
                     Finding("BB-TOY-003", "error", "config", text, where, (Fix(f"{DEFAULTS.get(key, 8)}"),))
                 )
@@ -141,7 +141,7 @@ class ToyAdapter(Adapter):
         if reading.spec is None or reading.native["step"] % reading.native["devices"] == 0:
             return []
         step, devices = reading.native["step"], reading.native["devices"]
-        text = f"step = {step} (completions) is no multiple of devices = {devices}"
+        text = f"step = {step} (completions) is not a multiple of devices = {devices}"
         where, nearest = (Where("step", step), Where("devices", devices)), math.ceil(step / devices) * devices
         fix = Fix(f"step = {nearest}", {"step": nearest})
         return [Finding("BB-TOY-010", "error", "construction", text, where, (fix,), source="toy 1.0")]

@@ -14,15 +14,15 @@ from batchbridge.kit import Defect, rule_table
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT
-from batchbridge_open_instruct.rules.row import Facts, Rule
+from batchbridge_open_instruct.rules.row import OpenInstructFacts, OpenInstructRule
 
-RULES: tuple[Rule, ...] = (*GRPO_REFUSED, *PPO_REFUSED, *GRPO_SILENT, *PPO_SILENT)
+RULES: tuple[OpenInstructRule, ...] = (*GRPO_REFUSED, *PPO_REFUSED, *GRPO_SILENT, *PPO_SILENT)
 
 
 def check(reading: Reading) -> Sequence[Finding]:
     """The findings of every row on this reading, and of plugins' rows; none while a setting could not be read."""
     facts = getattr(reading, "run", None)
-    if not isinstance(facts, Facts):
+    if not isinstance(facts, OpenInstructFacts):
         return []
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
@@ -33,11 +33,11 @@ def check(reading: Reading) -> Sequence[Finding]:
     return [*(replace(one, source=_source(facts, one)) for one in own), *added]
 
 
-def defects(facts: Facts) -> tuple[Defect, ...]:
+def defects(facts: OpenInstructFacts) -> tuple[Defect, ...]:
     """The rows that apply and are defects of the script."""
     found = rule_table.defects(RULES, facts, facts.checkout)
     return tuple(replace(one, source=_source(facts, one)) for one in found)
 
 
-def _source(facts: Facts, found: Finding | Defect) -> str:
+def _source(facts: OpenInstructFacts, found: Finding | Defect) -> str:
     return f"open-instruct {facts.checkout}: {found.source}"

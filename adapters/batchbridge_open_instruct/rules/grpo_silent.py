@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import NOTE, SILENT, Make
+from batchbridge.kit.rule_table import NOTE, SILENT, RuleKind
 from batchbridge.kit.versions import holds
-from batchbridge_open_instruct.rules.row import ALL, BOTH, CORE, FAST, UNREAD, About, Facts, remove, ways
+from batchbridge_open_instruct.rules.row import (
+    ALL,
+    BOTH,
+    CORE,
+    FAST,
+    UNREAD,
+    OpenInstructFacts,
+    RuleSubject,
+    remove,
+    ways,
+)
 from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GROUP, GRPO, NODES, PPO, SCRIPT
 
 
-def _rows_dropped(facts: Facts) -> str | None:
+def _rows_dropped(facts: OpenInstructFacts) -> str | None:
     if facts.replicas < 2:
         return None
     told, left = "a warning in the log, no metric", "the row length itself shrinks with the replicas"
@@ -22,7 +32,7 @@ def _rows_dropped(facts: Facts) -> str | None:
     )
 
 
-def _mini_batches(facts: Facts) -> str | None:
+def _mini_batches(facts: OpenInstructFacts) -> str | None:
     parts = facts["num_mini_batches"]
     if parts == 1:
         return None
@@ -39,20 +49,20 @@ def _mini_batches(facts: Facts) -> str | None:
     )
 
 
-def _accumulation(facts: Facts) -> str | None:
-    if "gradient_accumulation_steps" not in facts.given:
+def _accumulation(facts: OpenInstructFacts) -> str | None:
+    if "gradient_accumulation_steps" not in facts.given_places:
         return None
     if facts[SCRIPT] == PPO:
         return "gradient_accumulation_steps is overwritten by local_mini_batch_size / per_device_train_batch_size"
     return "gradient_accumulation_steps is taken and never read: num_mini_batches decides how micro-batches accumulate"
 
 
-def _left(facts: Facts) -> int:
+def _left(facts: OpenInstructFacts) -> int:
     """Completions that fill no rollout."""
     return int(facts["total_episodes"] % facts.completions) if facts.completions else 0
 
 
-def _episodes_left(facts: Facts) -> str | None:
+def _episodes_left(facts: OpenInstructFacts) -> str | None:
     episodes = facts["total_episodes"]
     if not _left(facts) or episodes < facts.completions:
         return None
@@ -62,12 +72,12 @@ def _episodes_left(facts: Facts) -> str | None:
     )
 
 
-def _whole_rollouts(facts: Facts) -> tuple[int, ...]:
+def _whole_rollouts(facts: OpenInstructFacts) -> tuple[int, ...]:
     lower = facts["total_episodes"] - _left(facts)
     return lower, lower + facts.completions
 
 
-def _shrinking(facts: Facts) -> str | None:
+def _shrinking(facts: OpenInstructFacts) -> str | None:
     if not facts["filter_zero_std_samples"] or facts["active_sampling"] or facts["async_steps"] < 1:
         return None
     return (
@@ -76,12 +86,12 @@ def _shrinking(facts: Facts) -> str | None:
     )
 
 
-def _other_filters(facts: Facts) -> tuple[Fix, ...]:
+def _other_filters(facts: OpenInstructFacts) -> tuple[Fix, ...]:
     """None before, when the script's code fixed both settings."""
     return ways(active_sampling=True, filter_zero_std_samples=False)(facts) if holds(FROM_1, facts.checkout) else ()
 
 
-def _lost_targets(facts: Facts) -> str | None:
+def _lost_targets(facts: OpenInstructFacts) -> str | None:
     size = facts["sequence_parallel_size"]
     if size == 1:
         return None
@@ -99,13 +109,17 @@ _LOST = (
 _DECAY = "set_weight_decay_on_bias_and_norm"
 
 GRPO_SILENT = (
-    About("BB-OI-050", SILENT, BOTH, "data_loader.py, prepare_collated_data_for_workers")(
+    RuleSubject("BB-OI-050", SILENT, BOTH, "data_loader.py, prepare_collated_data_for_workers")(
         _rows_dropped,
         (NODES, "pack_length"),
         fixes=ways(Fix("more completions per rollout for each replica, or a smaller pack_length, lose less")),
     ),
-    About(
-        "BB-OI-051", Make("warning", "first_rollout", defect=True), BOTH, "#1660; data_loader.py, run on CPU", FROM_3
+    RuleSubject(
+        "BB-OI-051",
+        RuleKind("warning", "first_rollout", defect=True),
+        BOTH,
+        "#1660; data_loader.py, run on CPU",
+        FROM_3,
     ).when(
         {"mask_truncated_completions": [True]},
         f"truncated completions are taken out before rewards are reshaped into groups of {{{GROUP}}}: groups are "
@@ -113,50 +127,50 @@ GRPO_SILENT = (
         fixes=ways(mask_truncated_completions=False),
         also=(GROUP,),
     ),
-    About("BB-OI-052", SILENT, BOTH, "grpo_fast.py, step; olmo_core_train_modules.py")(
+    RuleSubject("BB-OI-052", SILENT, BOTH, "grpo_fast.py, step; olmo_core_train_modules.py")(
         _mini_batches, ("num_mini_batches", "per_device_train_batch_size"), fixes=ways(num_mini_batches=1)
     ),
-    About("BB-OI-053", UNREAD, ALL, "grpo_fast.py: DeepSpeed's accumulation is fixed to 1")(
+    RuleSubject("BB-OI-053", UNREAD, ALL, "grpo_fast.py: DeepSpeed's accumulation is fixed to 1")(
         _accumulation, ("gradient_accumulation_steps",), fixes=ways(remove("gradient_accumulation_steps"))
     ),
-    About("BB-OI-054", NOTE, ALL, "total_episodes // completions")(
+    RuleSubject("BB-OI-054", NOTE, ALL, "total_episodes // completions")(
         _episodes_left, ("total_episodes",), fixes=ways(total_episodes=_whole_rollouts)
     ),
-    About("BB-OI-055", NOTE, BOTH, "data_loader.py, accumulate_inference_batches")(
+    RuleSubject("BB-OI-055", NOTE, BOTH, "data_loader.py, accumulate_inference_batches")(
         _shrinking, ("filter_zero_std_samples", "active_sampling"), fixes=_other_filters
     ),
-    About("BB-OI-056", SILENT, FAST, "grpo_fast.py, #1309")(_lost_targets, ("sequence_parallel_size",)),
-    About("BB-OI-057", SILENT, CORE, "grpo.py").when(
+    RuleSubject("BB-OI-056", SILENT, FAST, "grpo_fast.py, #1309")(_lost_targets, ("sequence_parallel_size",)),
+    RuleSubject("BB-OI-057", SILENT, CORE, "grpo.py").when(
         {"sequence_parallel_size": {"not": [1]}},
         "grpo.py takes sequence_parallel_size and never reads it",
         fixes=ways(sequence_parallel_size=1),
     ),
-    About("BB-OI-058", SILENT, CORE, "olmo_core_train_modules.py").when(
+    RuleSubject("BB-OI-058", SILENT, CORE, "olmo_core_train_modules.py").when(
         {"num_epochs": {"not": [1]}, "num_mini_batches": {"not": [1]}},  # of 1 mini-batch, a group is a whole pass
         "accumulation groups run on from one pass into the next, their denominators do not: where a pass has no whole "
         "number of groups, both are misaligned (read in the source, not run)",
         fixes=ways(num_epochs=1, num_mini_batches=1),
     ),
-    About("BB-OI-059", SILENT, FAST, _LOST, f"{FROM_1},<2026.3.1").when(
+    RuleSubject("BB-OI-059", SILENT, FAST, _LOST, f"{FROM_1},<2026.3.1").when(
         {"deepspeed_stage": [2]},
         "under ZeRO-2 only the last micro-batch of an accumulation group keeps its gradient",
         fixes=ways(Fix("a checkout from 2026-02-26 on"), deepspeed_stage=3),
         also=("per_device_train_batch_size",),
     ),
-    About("BB-OI-060", SILENT, BOTH, "grpo_fast.py, from_pretrained").when(
+    RuleSubject("BB-OI-060", SILENT, BOTH, "grpo_fast.py, from_pretrained").when(
         {_DECAY: [False]},
         f"with {_DECAY} off, AdamW gets no weight_decay and takes its own 0.01, for biases and norms too; on, biases "
         "and norms have none: the opposite of what the name says",
         fixes=ways(set_weight_decay_on_bias_and_norm=True),
         also=("weight_decay",),
     ),
-    About("BB-OI-061", Make("note", "never", defect=True), BOTH, "data_loader.py, DataPreparationActor").when(
+    RuleSubject("BB-OI-061", RuleKind("note", "never", defect=True), BOTH, "data_loader.py, DataPreparationActor").when(
         {},
         "the seed does not fix a run: rollouts take results as they finish, and rows are permuted by random numbers "
         "that nothing seeds",
         also=("seed",),
     ),
-    About("BB-OI-067", SILENT, FAST, "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)", BEFORE_1).when(
+    RuleSubject("BB-OI-067", SILENT, FAST, "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)", BEFORE_1).when(
         {},
         "the loss is the mean over the tokens of each micro-batch of packed rows, averaged over micro-batches and "
         "learners: the gradient depends on packing, on the split and on the world size",

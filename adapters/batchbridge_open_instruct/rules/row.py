@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from batchbridge import Fix, Where
 from batchbridge.kit import ErrorText, rule_table
 from batchbridge.kit.records import dataclass
-from batchbridge.kit.rule_table import Make
+from batchbridge.kit.rule_table import RuleKind
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.settings import GROUP, GRPO, GRPO_FAST, PPO, PROMPTS, SCRIPT
 
@@ -17,19 +17,19 @@ FAST, CORE, OLD = (GRPO_FAST,), (GRPO,), (PPO,)
 """The scripts that a row is about."""
 BOTH, ALL = (*FAST, *CORE), (*FAST, *CORE, *OLD)
 
-UNTRAINED = Make("error", "never", defect=False)
+UNTRAINED = RuleKind("error", "never", defect=False)
 """Nothing is trained, as the settings say."""
-UNREAD = Make("warning", "never", defect=False)
+UNREAD = RuleKind("warning", "never", defect=False)
 """A setting that the script takes and never reads."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class OpenInstructFacts:
     """The settings, which of them were given, and what else is known. others: what was given for settings that say
     nothing about batches, None for nothing."""
 
     native: Mapping[str, Any]
-    given: Mapping[str, Where]
+    given_places: Mapping[str, Where]
     dataset_size: int | None
     checkout: str
     others: Mapping[str, Any]
@@ -37,9 +37,9 @@ class Facts:
     def __getitem__(self, key: str) -> Any:
         return self.native[key]
 
-    def said(self, key: str) -> str:
+    def given_text(self, key: str) -> str:
         """The text given for a setting that says nothing about batches; "" for nothing."""
-        return str(self.given[key].value) if key in self.given else ""
+        return str(self.given_places[key].value) if key in self.given_places else ""
 
     @property
     def completions(self) -> int:
@@ -61,9 +61,9 @@ class Facts:
         return "masked_mean_axis" in self.native
 
 
-Rule = rule_table.Rule[Facts]
-Test = Callable[[Facts], str | None]
-Fixes = Callable[[Facts], tuple[Fix, ...]]
+OpenInstructRule = rule_table.Rule[OpenInstructFacts]
+OpenInstructTest = Callable[[OpenInstructFacts], str | None]
+OpenInstructFixes = Callable[[OpenInstructFacts], tuple[Fix, ...]]
 
 
 def remove(key: str) -> Fix:
@@ -71,11 +71,11 @@ def remove(key: str) -> Fix:
     return Fix(f"remove {key}", {key: None})
 
 
-def ways(*others: Fix, **settings: Any) -> Fixes:
+def ways(*others: Fix, **settings: Any) -> OpenInstructFixes:
     """A way out for each setting: its value, each of a tuple of values, or what a function makes of the facts; and
     others."""
 
-    def fixes(facts: Facts) -> tuple[Fix, ...]:
+    def fixes(facts: OpenInstructFacts) -> tuple[Fix, ...]:
         found = []
         for key, value in settings.items():
             made = value(facts) if callable(value) else value
@@ -88,7 +88,7 @@ def ways(*others: Fix, **settings: Any) -> Fixes:
 no_way = ways()
 
 
-class About(NamedTuple):
+class RuleSubject(NamedTuple):
     """The subject of a row: when the script notices, in which scripts and checkouts, and where that was read. core,
     text: see `rule_table.Rule`.
 
@@ -96,14 +96,20 @@ class About(NamedTuple):
     """
 
     code: str
-    kind: Make
+    kind: RuleKind
     scripts: tuple[str, ...]
     source: str
     versions: str = ""
     core: str = ""
     text: ErrorText | None = None
 
-    def __call__(self, test: Test, keys: tuple[str, ...], native: str | None = None, fixes: Fixes = no_way) -> Rule:
+    def __call__(
+        self,
+        test: OpenInstructTest,
+        keys: tuple[str, ...],
+        native: str | None = None,
+        fixes: OpenInstructFixes = no_way,
+    ) -> OpenInstructRule:
         """A row; see `rule_table.Rule`."""
         asked = partial(_of, self.scripts, test)
         return self.kind(self.code, asked, keys, native, self.source, fixes, self.versions, self.core, self.text)
@@ -113,23 +119,23 @@ class About(NamedTuple):
         values: Mapping[str, Any],
         message: str,
         native: str | None = None,
-        fixes: Fixes = no_way,
+        fixes: OpenInstructFixes = no_way,
         also: tuple[str, ...] = (),
-    ) -> Rule:
+    ) -> OpenInstructRule:
         """A row that is broken by `values`, see `rule_table.meets`. message: with settings in braces. also: further
         settings to point at."""
         return self(partial(_when, values, message), (*values, *also), native, fixes)
 
 
-def _of(scripts: tuple[str, ...], test: Test, facts: Facts) -> str | None:
+def _of(scripts: tuple[str, ...], test: OpenInstructTest, facts: OpenInstructFacts) -> str | None:
     return test(facts) if facts[SCRIPT] in scripts else None
 
 
-def _when(values: Mapping[str, Any], message: str, facts: Facts) -> str | None:
+def _when(values: Mapping[str, Any], message: str, facts: OpenInstructFacts) -> str | None:
     return message.format_map(facts.native) if rule_table.meets(values, facts.native) else None
 
 
-def no_steps(facts: Facts) -> str | None:
+def no_steps(facts: OpenInstructFacts) -> str | None:
     """Fewer completions in the run than in a rollout."""
     episodes, completions = facts["total_episodes"], facts.completions
     if episodes >= completions:

@@ -8,7 +8,7 @@ from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge.kit.rule_table import BUILDING, STARTING, Rules, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import ALL, Facts, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
+from batchbridge_openrlhf.facts import ALL, OpenRlhfFacts, below_one_fixes, fix_of, fixes_of, world_changes, world_fixes
 from batchbridge_openrlhf.meaning import precision
 from batchbridge_openrlhf.rules import printed
 from batchbridge_openrlhf.settings import holds
@@ -16,33 +16,33 @@ from batchbridge_openrlhf.sizes import FIELDS
 
 _COLOCATED, _RANKS, _PARTS = "train.colocate_all", "vllm.tensor_parallel_size", ("num_nodes", "num_gpus_per_node")
 
-RULES = Rules[Facts]()
+RULES = Rules[OpenRlhfFacts]()
 
 
-def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _tensor_precision_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     new = holds(">=0.9.2", facts.version)
     return fixes_of(facts, "ds.param_dtype", "bf16") if new else fixes_of(facts, "bf16", True)
 
 
 @RULES.add(BUILDING, "BB-ORL-035", names.TENSOR, "ds.param_dtype", "bf16", fixes=_tensor_precision_fixes)
 @says("AssertionError: BF16 is required for tensor parallel training", f"{ALL} DeepspeedStrategy.__init__")
-def _tensor_precision(facts: Facts) -> str | None:
+def _tensor_precision(facts: OpenRlhfFacts) -> str | None:
     if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
         return None
-    return f"{facts.said(names.TENSOR)} needs bf16"
+    return f"{facts.name_and_value(names.TENSOR)} needs bf16"
 
 
 def _places(*models: str) -> list[str]:
     return [f"{model}.{part}" for model in models for part in _PARTS]
 
 
-def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
+def _place_fixes(first: str, second: str) -> Callable[[OpenRlhfFacts], tuple[Fix, ...]]:
     return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in _PARTS}),)
 
 
-def _same_places(first: str, second: str, facts: Facts) -> str | None:
+def _same_places(first: str, second: str, facts: OpenRlhfFacts) -> str | None:
     broken = [
-        f"{facts.said(f'{first}.{part}')} and {facts.said(f'{second}.{part}')}"
+        f"{facts.name_and_value(f'{first}.{part}')} and {facts.name_and_value(f'{second}.{part}')}"
         for part in _PARTS
         if facts[f"{first}.{part}"] != facts[f"{second}.{part}"]
     ]
@@ -54,7 +54,7 @@ def _same_places(first: str, second: str, facts: Facts) -> str | None:
     "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
     f"{ALL} cli/train_ppo_ray.py train",
 )
-def _reference_place(facts: Facts) -> str | None:
+def _reference_place(facts: OpenRlhfFacts) -> str | None:
     colocated = facts["train.colocate_actor_ref"] or facts[_COLOCATED]
     # A world size that was asked for beside the options stands for all colocated models.
     if not colocated or facts["algo.kl.init_coef"] <= 0 or facts.sizes.asked:
@@ -62,7 +62,7 @@ def _reference_place(facts: Facts) -> str | None:
     return _same_places("actor", "ref", facts)
 
 
-def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _engine_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     world, ranks = facts.sizes.world, facts[_RANKS]
     fixes = fixes_of(facts, names.ENGINES, world // ranks) if ranks > 0 and world % ranks == 0 else ()
     if 0 < (generating := facts[names.ENGINES] * ranks) <= LARGEST:
@@ -76,7 +76,7 @@ def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
     "vllm_tensor_parallel_size",
     f"{ALL} cli/train_ppo_ray.py train",
 )
-def _engines_cover(facts: Facts) -> str | None:
+def _engines_cover(facts: OpenRlhfFacts) -> str | None:
     engines, ranks = facts[names.ENGINES], facts[_RANKS]
     if not facts[_COLOCATED] or facts[names.ASYNC] or not engines or engines < 1:
         return None
@@ -94,7 +94,7 @@ def _engines_cover(facts: Facts) -> str | None:
     "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
     f"{ALL} cli/train_ppo_ray.py train",
 )
-def _reward_place(facts: Facts) -> str | None:
+def _reward_place(facts: OpenRlhfFacts) -> str | None:
     colocated = facts["train.colocate_critic_reward"] and facts.has_critic
     return _same_places("critic", "reward", facts) if colocated else None
 
@@ -110,7 +110,7 @@ _AT_LEAST_ONE.append(names.GENERATION)
     "ZeroDivisionError, or an assertion of DeepSpeed or Ray; with vllm_generate_batch_size it ends without a rollout",
     f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
 )
-def _below_one(facts: Facts) -> str | None:
+def _below_one(facts: OpenRlhfFacts) -> str | None:
     below = [f"{facts.name(identity)} = {value}" for identity, value in facts.sizes.below_one.items()]
     return f"{', '.join(below)}: must be at least 1" if below else None
 
@@ -123,7 +123,7 @@ def _below_one(facts: Facts) -> str | None:
     "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
     f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
 )
-def _whole_replicas(facts: Facts) -> str | None:
+def _whole_replicas(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     if s.whole_replicas:
         return None
@@ -131,7 +131,7 @@ def _whole_replicas(facts: Facts) -> str | None:
     return f"{s.world} devices cannot be shared out to replicas of {replica}"
 
 
-def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _step_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     """The nearest train batches, micro-batches and worlds that DeepSpeed takes, one at a time where that suffices."""
     s = facts.sizes
     if s.replicas < 1:
@@ -162,15 +162,15 @@ def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
     "gradient_acc_step * world_size (after vLLM and the models are loaded)",
     "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
 )
-def _whole_steps(facts: Facts) -> str | None:
+def _whole_steps(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     if s.dynamic or not s.whole_replicas or s.whole_accumulation:
         return None
     share = f"{facts.name(names.MICRO)} {s.micro} x {s.replicas} replicas = {s.micro * s.replicas}"
-    return f"{facts.said(names.TRAIN)} (completions per optimizer step) is no multiple of {share}"
+    return f"{facts.name_and_value(names.TRAIN)} (completions per optimizer step) is not a multiple of {share}"
 
 
-def _others(facts: Facts) -> dict[str, int]:
+def _others(facts: OpenRlhfFacts) -> dict[str, int]:
     """Further models that DeepSpeed prepares with the policy's batch sizes -> the devices of each.
 
     A mapping may be a part of the options, and a world that was asked for stands for all models: what is not named
@@ -181,7 +181,7 @@ def _others(facts: Facts) -> dict[str, int]:
     found = {}
     for model in [model for model, is_there in there.items() if is_there]:
         keys = (f"{model}.num_nodes", f"{model}.num_gpus_per_node")
-        if not facts.sizes.asked and (facts.whole or facts.given & {*keys}):
+        if not facts.sizes.asked and (facts.whole or facts.given_options & {*keys}):
             found[model] = facts[keys[0]] * facts[keys[1]]
         elif facts.sizes.dynamic and model != "critic":
             found[model] = facts.sizes.world
@@ -190,7 +190,7 @@ def _others(facts: Facts) -> dict[str, int]:
     return found
 
 
-def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _other_model_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     if not facts.sizes.whole_accumulation:
         return ()  # first the policy itself
     models = [model for model in _others(facts) if model != "ema"]
@@ -207,7 +207,7 @@ _SPOKEN = {"ref": "the reference model", "critic": "the critic", "reward": "the 
     "critic or a model that is not trained (also with dynamic batches)",
     f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
 )
-def _other_models(facts: Facts) -> str | None:
+def _other_models(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     broken = []
     for model, world in _others(facts).items():
@@ -218,4 +218,8 @@ def _other_models(facts: Facts) -> str | None:
             continue  # it is trained, and of trained models DeepSpeed checks fixed micro-batches only
         elif replicas < 1 or s.train % (s.micro * replicas):
             broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
-    return f"{facts.said(names.TRAIN)}, {facts.said(names.MICRO)}: {'; '.join(broken)}" if broken else None
+    return (
+        f"{facts.name_and_value(names.TRAIN)}, {facts.name_and_value(names.MICRO)}: {'; '.join(broken)}"
+        if broken
+        else None
+    )

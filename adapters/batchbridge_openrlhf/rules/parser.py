@@ -10,7 +10,7 @@ from batchbridge import Fix
 from batchbridge.kit import LARGEST
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, retired, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import PARSER, Facts, below_one_fixes, fix_of, fixed, fixes_of
+from batchbridge_openrlhf.facts import PARSER, OpenRlhfFacts, below_one_fixes, fix_of, fixed, fixes_of
 from batchbridge_openrlhf.rules import printed
 from batchbridge_openrlhf.settings import holds
 
@@ -18,10 +18,10 @@ _EVERY = PARSER.format("0.8.0 to 0.11.2")
 _REWARD, _REMOTE, _AGENT = "reward.model_name_or_path", "reward.remote_url", "train.agent_func_path"
 _PARTIAL = "train.partial_rollout_enable"
 
-RULES = Rules[Facts]()
+RULES = Rules[OpenRlhfFacts]()
 
 
-def _threshold_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _threshold_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return fixes_of(facts, names.THRESHOLD, facts[names.THRESHOLD][:2])
 
 
@@ -31,7 +31,7 @@ def _threshold_fixes(facts: Facts) -> tuple[Fix, ...]:
     PARSER.format("0.11.2"),
     ">=0.11.2",
 )
-def _threshold(facts: Facts) -> str | None:
+def _threshold(facts: OpenRlhfFacts) -> str | None:
     bounds = facts[names.THRESHOLD]
     if len(bounds) <= 2:
         return None
@@ -42,13 +42,13 @@ def _threshold(facts: Facts) -> str | None:
     IN_CONFIG, "BB-ORL-025", names.ESTIMATOR, _REWARD, _REMOTE, fixes=fixed(algo__advantage__estimator="reinforce")
 )
 @says("AttributeError: 'NoneType' object has no attribute 'split'", _EVERY)
-def _no_reward(facts: Facts) -> str | None:
+def _no_reward(facts: OpenRlhfFacts) -> str | None:
     # A mapping may be a part of the options: models and data are added to it.
     models = (facts["critic.model_name_or_path"], facts[_REWARD])
     if not facts.whole or not facts.has_critic or facts.remote_reward or models != (None, None):
         return None
     return (
-        f"{facts.said(names.ESTIMATOR)} trains a critic, and no {facts.name(_REWARD)}, "
+        f"{facts.name_and_value(names.ESTIMATOR)} trains a critic, and no {facts.name(_REWARD)}, "
         f"{facts.name('critic.model_name_or_path')} or {facts.name(_REMOTE)} says from which model"
     )
 
@@ -61,16 +61,16 @@ def _no_reward(facts: Facts) -> str | None:
     IN_CONFIG, "BB-ORL-011", names.ESTIMATOR, names.GROUP, fixes=fixed(rollout__n_samples_per_prompt=2), core="BB127"
 )
 @says("AssertionError: requires n_samples_per_prompt > 1", PARSER.format("0.8.0 to 0.10.4"), "<0.11")
-def _needs_group(facts: Facts) -> str | None:
+def _needs_group(facts: OpenRlhfFacts) -> str | None:
     # 0.11 looks at dr_grpo too.
     more = ("dr_grpo",) if holds(">=0.11", facts.version) else ()
     if facts[names.ESTIMATOR] not in ("rloo", "reinforce_baseline", "group_norm", *more) or facts.sizes.group > 1:
         return None
-    group = f"{facts.said(names.GROUP)} must be above 1"
-    return f"{facts.said(names.ESTIMATOR)} compares the completions of a prompt: {group}"
+    group = f"{facts.name_and_value(names.GROUP)} must be above 1"
+    return f"{facts.name_and_value(names.ESTIMATOR)} compares the completions of a prompt: {group}"
 
 
-def _image_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _image_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     group = max(facts.sizes.group, 2)
     return (fix_of(facts, {names.ESTIMATOR: "reinforce_baseline", names.PACKING: False, names.GROUP: group}),)
 
@@ -81,13 +81,13 @@ def _image_fixes(facts: Facts) -> tuple[Fix, ...]:
     PARSER.format("0.10.0 to 0.11.2"),
     ">=0.10.0",
 )
-def _images(facts: Facts) -> str | None:
+def _images(facts: OpenRlhfFacts) -> str | None:
     if facts["data.max_images_per_prompt"] <= 0:
         return None
     # With a remote reward the critic is the actor's model; where a command names none, there is no critic yet.
     nameless = facts.whole and facts.remote_reward and facts["actor.model_name_or_path"] is None
     critic = facts.has_critic and not (nameless and facts["critic.model_name_or_path"] is None)
-    broken = [facts.said(names.ESTIMATOR) + " trains a critic"] if critic else []
+    broken = [facts.name_and_value(names.ESTIMATOR) + " trains a critic"] if critic else []
     broken += [f"{facts.name(names.PACKING)} loses which image belongs to which text"] if facts[names.PACKING] else []
     return f"with images: {' and '.join(broken)}" if broken else None
 
@@ -104,20 +104,20 @@ RULES.append(
 
 @RULES.add(IN_CONFIG, "BB-ORL-020", names.ASYNC, "vllm.enable_sleep", fixes=fixed(vllm__enable_sleep=False))
 @says("AssertionError: Async RLHF is not supported with vllm_enable_sleep", _EVERY)
-def _asleep(facts: Facts) -> str | None:
+def _asleep(facts: OpenRlhfFacts) -> str | None:
     # Without colocation the parser turns sleeping off by itself.
     if not (facts[names.ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]):
         return None
     return f"{facts.name(names.ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}"
 
 
-def _partial_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _partial_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return fixes_of(facts, names.ASYNC, True) + fixes_of(facts, _PARTIAL, False)
 
 
 @RULES.add(IN_CONFIG, "BB-ORL-018", _PARTIAL, names.ASYNC, fixes=_partial_fixes)
 @says("AssertionError: partial rollouts require async training", PARSER.format("0.9.7 to 0.11.2"), ">=0.9.7")
-def _partial(facts: Facts) -> str | None:
+def _partial(facts: OpenRlhfFacts) -> str | None:
     if not facts[_PARTIAL] or facts[names.ASYNC]:
         return None
     return f"{facts.name(_PARTIAL)} needs {facts.name(names.ASYNC)}"
@@ -125,13 +125,13 @@ def _partial(facts: Facts) -> str | None:
 
 @RULES.add(IN_CONFIG, "BB-ORL-021", "eval.dataset", _REMOTE, _AGENT, fixes=fixed(eval__dataset=None))
 @says("AssertionError: `--eval_dataset` is only supported with `--remote_rm_url`", _EVERY)
-def _evaluation_reward(facts: Facts) -> str | None:
+def _evaluation_reward(facts: OpenRlhfFacts) -> str | None:
     if not facts["eval.dataset"] or facts.remote_reward:
         return None
     return f"{facts.name('eval.dataset')} needs a remote reward or an agent function"
 
 
-def _oversampling_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _oversampling_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts) + fixes_of(facts, names.ASYNC, True)
 
 
@@ -141,15 +141,17 @@ def _oversampling_fixes(facts: Facts) -> tuple[Fix, ...]:
     PARSER.format("0.10.0 to 0.11.2"),
     ">=0.10.0",
 )
-def _oversampling(facts: Facts) -> str | None:
+def _oversampling(facts: OpenRlhfFacts) -> str | None:
     generation = facts.sizes.generation
     if generation is None or generation <= facts.sizes.rollout_prompts or facts[names.ASYNC]:
         return None
-    above = f"{facts.said(names.GENERATION)} (prompts) is above {facts.said(names.ROLLOUT)} (prompts)"
+    above = (
+        f"{facts.name_and_value(names.GENERATION)} (prompts) is above {facts.name_and_value(names.ROLLOUT)} (prompts)"
+    )
     return f"{above}, which needs {facts.name(names.ASYNC)}"
 
 
-def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _filter_range_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     if holds("<0.8.1.post1", facts.version):
         return fixes_of(facts, names.CLIP_RANGE, (-10.0, 10.0))
     return fixes_of(facts, names.RANGE, (0.0, 1.0))
@@ -161,7 +163,7 @@ def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
     PARSER.format("0.8.1 (of reward_clip_range itself), 0.8.1.post1 to 0.11.2"),
     ">=0.8.1",
 )
-def _filter_range(facts: Facts) -> str | None:
+def _filter_range(facts: OpenRlhfFacts) -> str | None:
     # 0.8.1 looks at the bounds of the reward instead.
     identity = names.CLIP_RANGE if holds("<0.8.1.post1", facts.version) else names.RANGE
     low, high = facts[identity]
@@ -184,7 +186,7 @@ def _filter_range(facts: Facts) -> str | None:
     PARSER.format("0.8.1 to 0.11.2"),
     ">=0.8.1",
 )
-def _filter_reward(facts: Facts) -> str | None:
+def _filter_reward(facts: OpenRlhfFacts) -> str | None:
     # A mapping may be a part of the options: rewards are added to it.
     open_yet = not facts.whole and facts[_REWARD] is None
     if not facts.sizes.filtered or facts.remote_reward or open_yet:
@@ -205,18 +207,18 @@ def _filter_reward(facts: Facts) -> str | None:
     PARSER.format("0.8.1 to 0.11.2"),
     ">=0.8.1",
 )
-def _filter_group(facts: Facts) -> str | None:
+def _filter_group(facts: OpenRlhfFacts) -> str | None:
     if not facts.sizes.filtered or facts.sizes.group > 1:
         return None
-    return f"{facts.name(names.FILTER)} filters groups: {facts.said(names.GROUP)} must be above 1"
+    return f"{facts.name(names.FILTER)} filters groups: {facts.name_and_value(names.GROUP)} must be above 1"
 
 
-def _divisors(facts: Facts) -> tuple[str, ...]:
+def _divisors(facts: OpenRlhfFacts) -> tuple[str, ...]:
     """Names of the options that the last check divides by; 0.8.0 leaves out tensor parallelism."""
     return (names.FORWARD, names.RING) if holds("<0.8.1", facts.version) else (names.FORWARD, names.RING, names.TENSOR)
 
 
-def _zero_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _zero_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return (fix_of(facts, {identity: 1 for identity in _divisors(facts) if facts[identity] == 0}),)
 
 
@@ -225,18 +227,18 @@ def _zero_fixes(facts: Facts) -> tuple[Fix, ...]:
     "ZeroDivisionError: integer division or modulo by zero",
     PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
 )
-def _zero(facts: Facts) -> str | None:
+def _zero(facts: OpenRlhfFacts) -> str | None:
     zero = [facts.name(identity) for identity in _divisors(facts) if facts[identity] == 0]
     return f"{' and '.join(zero)} = 0: the parser divides by it" if zero else None
 
 
-def _scorers(facts: Facts) -> int:
+def _scorers(facts: OpenRlhfFacts) -> int:
     """Replicas that score a rollout, as the parser counts them."""
     s = facts.sizes
     return s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas
 
 
-def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _chunk_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     s = facts.sizes
     if not s.positive:
         return below_one_fixes(facts)
@@ -263,7 +265,7 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     "actor processes.",
     PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
 )
-def _enough_chunks(facts: Facts) -> str | None:
+def _enough_chunks(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     completions = s.group * s.rollout_prompts
     if _zero(facts) or completions // s.forward_micro >= _scorers(facts):
@@ -271,5 +273,5 @@ def _enough_chunks(facts: Facts) -> str | None:
     product = f"{facts.name(names.ROLLOUT)} {s.rollout_prompts} x {facts.name(names.GROUP)} {s.group}"
     return (
         f"{product} = {completions} completions make {completions // s.forward_micro} batches of "
-        f"{facts.said(names.FORWARD)}, fewer than the {_scorers(facts)} replicas that score them"
+        f"{facts.name_and_value(names.FORWARD)}, fewer than the {_scorers(facts)} replicas that score them"
     )

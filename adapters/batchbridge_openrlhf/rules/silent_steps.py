@@ -8,14 +8,14 @@ from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge.kit.rule_table import SILENT, WRONG, Rules, says
 from batchbridge_openrlhf import settings as names
-from batchbridge_openrlhf.facts import ALL, Facts, fixed, fixes_of, gradients_of, newer
+from batchbridge_openrlhf.facts import ALL, OpenRlhfFacts, fixed, fixes_of, gradients_of, newer
 from batchbridge_openrlhf.meaning import sequence_mean
 from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL, UNREAD_GENERATION
 
 _OFFLOAD, _MAX_NEW = "ds.adam_offload", "rollout.max_new_tokens"
 
-RULES = Rules[Facts]()
+RULES = Rules[OpenRlhfFacts]()
 
 
 @RULES.add(SILENT, "BB-ORL-042", names.DYNAMIC, names.ZERO, names.BUDGET, _OFFLOAD, fixes=fixed(ds__zero_stage=3))
@@ -26,11 +26,11 @@ RULES = Rules[Facts]()
     "deepspeed 0.17.2 to 0.19.5",
     ">=0.8.6",
 )
-def _lost_gradients(facts: Facts) -> str | None:
+def _lost_gradients(facts: OpenRlhfFacts) -> str | None:
     deepspeed, outcome = gradients_of(facts)
     if outcome not in ("last", "mixed"):
         return None
-    start = f"{facts.name(names.DYNAMIC)} with {facts.said(names.ZERO)}"
+    start = f"{facts.name(names.DYNAMIC)} with {facts.name_and_value(names.ZERO)}"
     if facts[_OFFLOAD]:
         start += f" and {facts.name(_OFFLOAD)}"
     lost = {
@@ -41,21 +41,21 @@ def _lost_gradients(facts: Facts) -> str | None:
     return f"{start}: {lost[outcome]} (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires)"
 
 
-def _order_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _order_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return (Fix("compare runs by the prompts that they logged: no option orders them"),)
 
 
 @RULES.add(SILENT, "BB-ORL-043", "train.seed", fixes=_order_fixes)
 @says(
-    "the prompt loader draws its seed from a process that nobody seeds",
+    "the prompt loader draws its seed from an unseeded process",
     "openrlhf 0.8.1 to 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer",
     ">=0.8.1",
 )
-def _unseeded_order(facts: Facts) -> str | None:
-    return f"{facts.said('train.seed')} does not order the prompts: every launch sees another order"
+def _unseeded_order(facts: OpenRlhfFacts) -> str | None:
+    return f"{facts.name_and_value('train.seed')} does not order the prompts: every launch sees another order"
 
 
-def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _rollout_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     """The nearest prompts per rollout and train batches that leave no completion over."""
     s = facts.sizes
     share = math.lcm(s.train, s.group) // s.group
@@ -75,12 +75,12 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
     "openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
 )
-def _left_over(facts: Facts) -> str | None:
+def _left_over(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     completions = s.completions_per_rollout
     if not (rest := completions % s.train):
         return None
-    start = f"a rollout has {completions} completions: {facts.said(names.TRAIN)} leaves {rest} over"
+    start = f"a rollout has {completions} completions: {facts.name_and_value(names.TRAIN)} leaves {rest} over"
     if completions < s.train:
         start += "; it makes no step by itself"
     if s.dynamic:
@@ -91,7 +91,7 @@ def _left_over(facts: Facts) -> str | None:
     )
 
 
-def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _dataset_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     prompts = facts.trained_prompts or 0
     if prompts < 1:
         return ()
@@ -106,7 +106,7 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
     "openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit, 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
     ">=0.9.9",
 )
-def _tail(facts: Facts) -> str | None:
+def _tail(facts: OpenRlhfFacts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
@@ -118,7 +118,7 @@ def _tail(facts: Facts) -> str | None:
     if completions % s.train == 0 and not s.dynamic:
         return message
     if completions < s.train:
-        return f"{message}, which make no optimizer step of {facts.said(names.TRAIN)} by themselves"
+        return f"{message}, which make no optimizer step of {facts.name_and_value(names.TRAIN)} by themselves"
     return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
 
 
@@ -129,7 +129,7 @@ def _tail(facts: Facts) -> str | None:
     "PPOTrainer.fit",
     DROPPED_TAIL,
 )
-def _tail_dropped(facts: Facts) -> str | None:
+def _tail_dropped(facts: OpenRlhfFacts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
@@ -144,7 +144,7 @@ def _tail_dropped(facts: Facts) -> str | None:
     "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
     "<0.10.4",
 )
-def _split_dependent(facts: Facts) -> str | None:
+def _split_dependent(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     old = holds("<0.10.3", facts.version)
     by_token = (facts["algo.kl.use_loss"] and facts["algo.kl.init_coef"]) or facts["actor.entropy_coef"]
@@ -159,7 +159,7 @@ def _split_dependent(facts: Facts) -> str | None:
     )
 
 
-def _other_rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _other_rollout_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return fixes_of(facts, names.GENERATION, facts.sizes.rollout_prompts)
 
 
@@ -170,16 +170,16 @@ def _other_rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     "SamplesGenerator.generate_samples",
     ">=0.8.1",
 )
-def _other_rollout(facts: Facts) -> str | None:
+def _other_rollout(facts: OpenRlhfFacts) -> str | None:
     s, generation = facts.sizes, facts.sizes.generation
     if generation is None or generation == s.rollout_prompts:
         return None
     name = f"{facts.name(names.GENERATION)} = {generation}"
     if holds(UNREAD_GENERATION, facts.version):
-        return f"{name} is not read: rollouts have {facts.said(names.ROLLOUT)} prompts"
+        return f"{name} is not read: rollouts have {facts.name_and_value(names.ROLLOUT)} prompts"
     if s.prompts_per_rollout == s.rollout_prompts:
         return None
-    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(names.ROLLOUT)}"
+    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.name_and_value(names.ROLLOUT)}"
 
 
 @RULES.add(SILENT, "BB-ORL-049", names.FILTER, names.ROLLOUT, fixes=newer("0.11.1"))
@@ -188,7 +188,7 @@ def _other_rollout(facts: Facts) -> str | None:
     "OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
     ">=0.8.1,<0.11.1",
 )
-def _filter_discards(facts: Facts) -> str | None:
+def _filter_discards(facts: OpenRlhfFacts) -> str | None:
     if not facts.sizes.filtered:
         return None
     return (
@@ -197,7 +197,7 @@ def _filter_discards(facts: Facts) -> str | None:
     )
 
 
-def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _dynamic_step_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     s = facts.sizes
     return fixes_of(facts, names.TRAIN, *nearest_numbers(s.train, multiple_of=s.replicas))
 
@@ -208,19 +208,23 @@ def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
     "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
     ">=0.8.6",
 )
-def _uneven_dynamic(facts: Facts) -> str | None:
+def _uneven_dynamic(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
         return None
     if s.train < s.replicas:
-        return f"{facts.said(names.TRAIN)} is less than one completion for each of {s.replicas} replicas: the run ends"
+        return (
+            f"{facts.name_and_value(names.TRAIN)} is less than one completion for each of {s.replicas} replicas: "
+            "the run ends"
+        )
     return (
-        f"{facts.said(names.TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
+        f"{facts.name_and_value(names.TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} "
+        "each: a step "
         f"trains {s.train // s.replicas * s.replicas} completions"
     )
 
 
-def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _room_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     total, completion = facts["data.max_len"], facts[_MAX_NEW]
     if completion is None:
         return fixes_of(facts, "data.max_len", 2048)
@@ -234,24 +238,24 @@ def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
     "openrlhf 0.9.8 to 0.11.2 utils/agent.py execute, SamplesGenerator",
     ">=0.9.8",
 )
-def _no_room(facts: Facts) -> str | None:
+def _no_room(facts: OpenRlhfFacts) -> str | None:
     total, completion = facts["data.max_len"], facts[_MAX_NEW]
     if total <= 1:
-        return f"{facts.said('data.max_len')} leaves no room for a completion: nothing is trained"
+        return f"{facts.name_and_value('data.max_len')} leaves no room for a completion: nothing is trained"
     if completion is None or completion < total:
         return None
-    message = f"{facts.said(_MAX_NEW)} leaves no room for a prompt in {facts.said('data.max_len')}"
+    message = f"{facts.name_and_value(_MAX_NEW)} leaves no room for a prompt in {facts.name_and_value('data.max_len')}"
     # Python's ids[-0:] is all of them, and ids[--3:] all but the first three.
     if completion > total:
         return f"{message}: every prompt loses its first {completion - total} tokens"
     return f"{message}: prompts stay whole, and completions end earlier for it"
 
 
-def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _schedule_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     return _dataset_fixes(facts) if facts.sizes.positive and not facts.sizes.filtered else ()
 
 
-def _steps_made(prompts: int, facts: Facts) -> int | None:
+def _steps_made(prompts: int, facts: OpenRlhfFacts) -> int | None:
     """Optimizer steps of the whole run; None where lengths decide, or devices do not share out evenly."""
     s = facts.sizes
     if s.dynamic or not s.whole_replicas or not s.whole_accumulation:
@@ -271,7 +275,7 @@ def _steps_made(prompts: int, facts: Facts) -> int | None:
     "the learning rate ends elsewhere on its schedule",
     f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
 )
-def _schedule_length(facts: Facts) -> str | None:
+def _schedule_length(facts: OpenRlhfFacts) -> str | None:
     """The schedule is made for the steps that all prompts would fill, rounded down in this order."""
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or s.passes < 1 or s.episodes < 1:
@@ -288,7 +292,7 @@ def _schedule_length(facts: Facts) -> str | None:
     return f"the learning rate's schedule is made for {scheduled} optimizer steps, the run makes {made}"
 
 
-def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _critic_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     s = facts.sizes
     return newer("0.11.2")(facts) + fixes_of(facts, names.MICRO, s.train // s.replicas)
 
@@ -300,7 +304,7 @@ def _critic_fixes(facts: Facts) -> tuple[Fix, ...]:
     "engine divides at each of a model's outputs, and the critic's hidden states are one",
     ">=0.10.4,<0.11.2",
 )
-def _critic_divided(facts: Facts) -> str | None:
+def _critic_divided(facts: OpenRlhfFacts) -> str | None:
     s = facts.sizes
     if not facts.has_critic or s.dynamic or not s.positive or not s.whole_accumulation or s.accumulation < 2:
         return None

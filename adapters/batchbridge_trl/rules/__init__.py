@@ -13,17 +13,17 @@ from dataclasses import replace
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_trl.rules import ignored, later, retired, rollouts, steps, validated
-from batchbridge_trl.rules.facts import Facts, facts_of
+from batchbridge_trl.rules.facts import TrlFacts, facts_of
 from batchbridge_trl.rules.ignored import uncarried
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.tables import settings_of
 
-__all__ = ["RULES", "Facts", "check", "defects", "facts_of"]
+__all__ = ["RULES", "TrlFacts", "check", "defects", "facts_of"]
 
 RULES = (*validated.RULES, *later.RULES, *rollouts.RULES, *steps.RULES, *ignored.RULES, *retired.RETIRED)
 """Every rule and known defect."""
 MANY_SETTINGS = "BB-TRL-075"
-"""The rule about any of many settings: it points at those that somebody set."""
+"""The rule about any of many settings: it points at those that someone set."""
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -45,10 +45,10 @@ def check(reading: Reading) -> list[Finding]:
 
 
 def _about(keys: Sequence[str], finding: Finding, reading: Reading) -> Finding:
-    """A finding about `keys` and what else somebody set, of the many settings that its rule is about."""
+    """A finding about `keys` and what else someone set, of the many settings that its rule is about."""
     return replace(finding, where=tuple(one for one in finding.where if one.key in (*keys, *reading.given)))
 
 
-def defects(facts: Facts) -> tuple[Defect, ...]:
+def defects(facts: TrlFacts) -> tuple[Defect, ...]:
     """The rows that apply, that TRL itself never reports, and that change what is trained."""
     return rule_table.defects(RULES, facts, facts.version)

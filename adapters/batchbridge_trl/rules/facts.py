@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import Reading
-from batchbridge_trl.epochs import Epoch, epoch
+from batchbridge_trl.epochs import EpochLength, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
-from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS, Rollout, Sizes
-from batchbridge_trl.starting import Start
+from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS, RolloutSizes, TrlSizes
+from batchbridge_trl.starting import StartOfRun
 from batchbridge_trl.world import KEY as WORLD
 
 EVAL_MICRO, EVAL_GENERATIONS = "per_device_eval_batch_size", "num_generations_eval"
@@ -24,16 +24,16 @@ SCORES = "GRPOTrainer._generate_and_score_completions"
 ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
 
 
-class Facts(NamedTuple):
+class TrlFacts(NamedTuple):
     """The facts that the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None:
     unknown."""
 
     native: Mapping[str, Any]
-    sizes: Sizes
-    rollout: Rollout | None
+    sizes: TrlSizes
+    rollout: RolloutSizes | None
     prompts: int | None
     version: str
-    start: Start | None = None
+    start: StartOfRun | None = None
     """The way in which the run is started; None: the settings are those of an object, which was started already."""
 
     @property
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
         return holds("<0.17", self.version)
 
     @property
-    def epoch(self) -> Epoch | None:
+    def epoch(self) -> EpochLength | None:
         """The epochs of the dataset; None while there is none, or nothing is trained on it."""
         if self.prompts is None or self.rollout is None or self.sizes.iterations < 1:
             return None
@@ -92,7 +92,7 @@ class Facts(NamedTuple):
         return own or self.sizes.generations
 
 
-def facts_of(reading: Reading) -> Facts | None:
+def facts_of(reading: Reading) -> TrlFacts | None:
     """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
-    facts: Facts | None = getattr(reading, "run", None)
+    facts: TrlFacts | None = getattr(reading, "run", None)
     return None if facts is None else facts._replace(prompts=reading.dataset_size)

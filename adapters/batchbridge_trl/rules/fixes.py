@@ -8,24 +8,24 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, Variable, nearest_numbers, neighbours
-from batchbridge_trl.rules.facts import EVAL_GENERATIONS, EVAL_MICRO, Facts
+from batchbridge_trl.rules.facts import EVAL_GENERATIONS, EVAL_MICRO, TrlFacts
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, STEPS
 
 
-def setting(key: str, value: Any) -> Callable[[Facts], tuple[Fix, ...]]:
+def setting(key: str, value: Any) -> Callable[[TrlFacts], tuple[Fix, ...]]:
     """One setting, whatever the facts; None: leave it out."""
     shown = f'"{value}"' if isinstance(value, str) else value
     return lambda facts: (Fix(f"{key} = {shown}" if value is not None else f"leave out {key}", {key: value}),)
 
 
-def window_fixes(facts: Facts) -> tuple[Fix, ...]:
+def window_fixes(facts: TrlFacts) -> tuple[Fix, ...]:
     """Rollout and optimizer step of one size."""
     changes: dict[str, Any] = {STEPS: facts.sizes.window, BATCH: None}
     return (Fix(f"{STEPS} = {facts.sizes.window}, as {ACCUMULATION}", changes),)
 
 
-def evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
+def evaluation_fixes(facts: TrlFacts) -> tuple[Fix, ...]:
     """The nearest evaluation batches of whole groups, or no evaluation."""
     world = max(facts.sizes.world, 1)
     micro, group = max(facts.native[EVAL_MICRO], 1), max(facts.evaluation_generations, 1)
@@ -35,7 +35,7 @@ def evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
     return (*map(_fix, changes), Fix('eval_strategy = "no"', {"eval_strategy": "no"}))
 
 
-def size_fixes(facts: Facts) -> tuple[Fix, ...]:
+def size_fixes(facts: TrlFacts) -> tuple[Fix, ...]:
     """The nearest legal sizes, one setting at a time where that suffices."""
     sizes = facts.sizes
     if sizes.generation_batch is not None and sizes.steps_per_generation is not None:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from batchbridge.kit.rule_table import NOTE, SILENT, Rules, says
 from batchbridge_trl.meaning import CAP, UNCARRIED
-from batchbridge_trl.rules.facts import ALL, LOSS, POST_INIT, Facts
+from batchbridge_trl.rules.facts import ALL, LOSS, POST_INIT, TrlFacts
 from batchbridge_trl.rules.fixes import setting
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.tables import settings_of
 
-RULES = Rules[Facts]()
+RULES = Rules[TrlFacts]()
 
 
 @RULES.add(NOTE, "BB-TRL-072", "data_seed", fixes=setting("data_seed", None))
 @says("ignored", "trl 0.15.0 to 1.16.0 GRPOTrainer._get_train_sampler uses args.seed")
-def _data_seed(facts: Facts) -> str | None:
+def _data_seed(facts: TrlFacts) -> str | None:
     seed = facts.native["data_seed"]
     return f"data_seed = {seed} has no effect in GRPO: seed orders the prompts" if seed is not None else None
 
 
 @RULES.add(SILENT, "BB-TRL-073", "delta", "epsilon_high", "epsilon", fixes=setting("delta", None))
 @says("the ratio is clamped at delta before the minimum is taken", f"{ALL} {LOSS}")
-def _low_delta(facts: Facts) -> str | None:
+def _low_delta(facts: TrlFacts) -> str | None:
     native = facts.native
     high = native["epsilon"] if native["epsilon_high"] is None else native["epsilon_high"]
     if native["delta"] is None or facts.loss is None or facts.loss.surrogate != "ppo" or native["delta"] >= 1 + high:
@@ -31,13 +31,13 @@ def _low_delta(facts: Facts) -> str | None:
 
 @RULES.add(NOTE, "BB-TRL-074", CAP)
 @says("FutureWarning", f"trl 1.6.0 to 1.16.0 {POST_INIT}", ">=1.6")
-def _deprecated_cap(facts: Facts) -> str | None:
+def _deprecated_cap(facts: TrlFacts) -> str | None:
     if (cap := facts.native[CAP]) is None:
         return None
     return f"{CAP} = {cap} is deprecated and wins over the upper bound"
 
 
-def uncarried(facts: Facts) -> list[str]:
+def uncarried(facts: TrlFacts) -> list[str]:
     """The settings that act, are not at their defaults, and have no field in the schema."""
     rows = settings_of(TRL_GROUPS, facts.version)
     surrogate = facts.loss.surrogate if facts.loss else None
@@ -54,14 +54,14 @@ def uncarried(facts: Facts) -> list[str]:
 
 @RULES.add(NOTE, "BB-TRL-075", *UNCARRIED)
 @says("used as given", f"{ALL} GRPOTrainer")
-def _uncarried(facts: Facts) -> str | None:
+def _uncarried(facts: TrlFacts) -> str | None:
     said = ", ".join(f"{key} = {facts.native[key]} ({UNCARRIED[key]})" for key in uncarried(facts))
     return f"the schema has no field for {said}: two runs that differ in it do not agree" if said else None
 
 
 @RULES.add(SILENT, "BB-TRL-076", "temperature", fixes=setting("temperature", 1.0))
 @says("used for sampling only", "trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0", "<0.16")
-def _untempered_loss(facts: Facts) -> str | None:
+def _untempered_loss(facts: TrlFacts) -> str | None:
     if (temperature := facts.native["temperature"]) == 1:
         return None
     return f"completions are sampled at temperature {temperature}, and the loss takes their log-probabilities at 1"
@@ -73,7 +73,7 @@ def _untempered_loss(facts: Facts) -> str | None:
     "trl 0.16.0 to 0.17.0 GRPOTrainer._prepare_inputs (control.should_evaluate); mended in 0.18.0",
     ">=0.16,<0.18",
 )
-def _evaluation_trains(facts: Facts) -> str | None:
+def _evaluation_trains(facts: TrlFacts) -> str | None:
     on = bool(facts.native["eval_on_start"]) and facts.evaluates
     return "eval_on_start is taken for training: it moves the count that says when to generate" if on else None
 
@@ -84,7 +84,7 @@ def _evaluation_trains(facts: Facts) -> str | None:
     "trl 0.22.0 to 1.8.0 GRPOTrainer (num_items_in_batch before the mask); mended in 1.9.0",
     ">=0.22,<1.9",
 )
-def _counts_masked(facts: Facts) -> str | None:
+def _counts_masked(facts: TrlFacts) -> str | None:
     if facts.loss is None or not facts.loss.rollout_denominator or not facts.native["mask_truncated_completions"]:
         return None
     return f"loss_type = {facts.loss.name} counts the tokens of masked, truncated completions in its denominator"
@@ -92,13 +92,13 @@ def _counts_masked(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-079", "auto_find_batch_size", fixes=setting("auto_find_batch_size", False))
 @says("accepted", f"trl 0.15.0 to 1.8.0 {POST_INIT} (no check); refused since 1.9.0", "<1.9")
-def _auto_find_silently(facts: Facts) -> str | None:
+def _auto_find_silently(facts: TrlFacts) -> str | None:
     said = "halves the micro-batch when memory runs out; rollouts and groups are cut for the old one"
     return f"auto_find_batch_size {said}" if facts.native["auto_find_batch_size"] else None
 
 
 @RULES.add(NOTE, "BB-TRL-080", "max_prompt_length", fixes=setting("max_prompt_length", None))
 @says("FutureWarning", f"trl 0.26.0 to 0.27.2 {POST_INIT}", ">=0.26,<0.28")
-def _ignored_prompt_length(facts: Facts) -> str | None:
+def _ignored_prompt_length(facts: TrlFacts) -> str | None:
     limit = facts.native["max_prompt_length"]
     return f"max_prompt_length = {limit} has no effect: prompts are not cut" if limit is not None else None

@@ -8,7 +8,7 @@ from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, UPDATING, Rules, says
 from batchbridge.kit.schedules import WITHOUT_ARGUMENTS
 from batchbridge_trl.meaning import MODE, RATIO_LEVELS, loss_types, scales
-from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_MICRO, INIT, LOSS, POST_INIT, SCORES, SIZES, Facts
+from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_MICRO, INIT, LOSS, POST_INIT, SCORES, SIZES, TrlFacts
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.rules.validated import whole_evaluation_groups
 from batchbridge_trl.settings import holds
@@ -16,7 +16,7 @@ from batchbridge_trl.sizes import ACCUMULATION, FIELDS, GENERATIONS, accelerator
 from batchbridge_trl.world import KEY as WORLD
 
 
-def _unknown(facts: Facts, key: str, known: Collection[object], names: str = "") -> str | None:
+def _unknown(facts: TrlFacts, key: str, known: Collection[object], names: str = "") -> str | None:
     value = facts.native[key]
     return None if value in known else f"{key} = {value}: must be one of {names or ', '.join(map(str, known))}"
 
@@ -32,7 +32,7 @@ _NOT_IN_LIGER = (
 )
 """Settings that Liger's kernel cannot do: what they are where they are off, and the versions that refuse them."""
 
-RULES = Rules[Facts]()
+RULES = Rules[TrlFacts]()
 
 
 RULES.add(UPDATING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluation_fixes)(
@@ -46,7 +46,7 @@ RULES.add(UPDATING, "BB-TRL-020", EVAL_MICRO, WORLD, GENERATIONS, fixes=evaluati
 
 @RULES.add(BUILDING, "BB-TRL-042", *(key for key, _, _ in _NOT_IN_LIGER), fixes=setting("use_liger_kernel", False))
 @says("NotImplementedError or ValueError", f"trl 0.20.0 to 1.13.0 {INIT}", ">=0.20,<1.14")
-def _beyond_liger(facts: Facts) -> str | None:
+def _beyond_liger(facts: TrlFacts) -> str | None:
     here = ((key, facts.native.get(key), off) for key, off, versions in _NOT_IN_LIGER if holds(versions, facts.version))
     beyond = [f"{key} = {value}" for key, value, off in here if value != off]
     return f"{' and '.join(beyond)}: not with Liger's kernel" if facts.liger and beyond else None
@@ -54,7 +54,7 @@ def _beyond_liger(facts: Facts) -> str | None:
 
 @RULES.add(BUILDING, "BB-TRL-030", *SIZES, fixes=size_fixes)
 @says("the config is accepted; the data loader fails, or nothing is trained", f"{ALL} {POST_INIT} (no check)", ">=0.18")
-def not_positive(facts: Facts) -> str | None:
+def not_positive(facts: TrlFacts) -> str | None:
     wrong = [
         f"{FIELDS[name]} = {value}"
         for name in ("world", "micro", "accumulation", "generation_batch", "steps_per_generation")
@@ -65,7 +65,7 @@ def not_positive(facts: Facts) -> str | None:
 
 @RULES.add(BUILDING, "BB-TRL-031", "sync_ref_model", "beta", fixes=setting("sync_ref_model", False))
 @says("ValueError: You passed `sync_ref_model=True` while `beta=0.0`", f"trl 0.28.0 to 1.16.0 {INIT}", ">=0.28")
-def _reference_without_kl(facts: Facts) -> str | None:
+def _reference_without_kl(facts: TrlFacts) -> str | None:
     synced = facts.native["sync_ref_model"] and not facts.native["beta"]
     return "sync_ref_model without a KL term (beta = 0)" if synced else None
 
@@ -76,7 +76,7 @@ def _reference_without_kl(facts: Facts) -> str | None:
     f"trl 0.18.0 to 0.27.2 {INIT}; 0.28.0 to 1.16.0 generation/vllm_generation.py",
     ">=0.18",
 )
-def _engine_ranks(facts: Facts) -> str | None:
+def _engine_ranks(facts: TrlFacts) -> str | None:
     native, world = facts.native, facts.sizes.world
     ranks = native["vllm_tensor_parallel_size"]
     if not native["use_vllm"] or native["vllm_mode"] != "colocate" or ranks < 1 or world % ranks == 0:
@@ -90,7 +90,7 @@ def _engine_ranks(facts: Facts) -> str | None:
     "trl 1.16.0 generation/vllm_generation.py VLLMGeneration; the trainer itself before",
     ">=0.18",
 )
-def _unknown_vllm(facts: Facts) -> str | None:
+def _unknown_vllm(facts: TrlFacts) -> str | None:
     return _unknown(facts, "vllm_mode", ("server", "colocate")) if facts.native["use_vllm"] else None
 
 
@@ -99,7 +99,7 @@ def _unknown_vllm(facts: Facts) -> str | None:
     "ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is greater than 1",
     f"{ARGUMENTS} Trainer.create_accelerator_and_postprocess",
 )
-def _two_accumulations(facts: Facts) -> str | None:
+def _two_accumulations(facts: TrlFacts) -> str | None:
     steps = gradient_accumulation_kwargs(facts.native).get("num_steps")
     if steps is None or facts.sizes.accumulation <= 1:
         return None
@@ -110,7 +110,7 @@ def _two_accumulations(facts: Facts) -> str | None:
 @says(
     "NotImplementedError: Iterable datasets are not yet supported in GRPOTrainer", f"trl 0.17.0 to 1.8.0 {INIT}", "<1.9"
 )
-def _no_streams(facts: Facts) -> str | None:
+def _no_streams(facts: TrlFacts) -> str | None:
     return "streamed datasets are not supported before trl 1.9" if facts.streams else None
 
 
@@ -120,7 +120,7 @@ def _no_streams(facts: Facts) -> str | None:
     "transformers 5.23.0 Trainer.__init__",
     ">=1.9",
 )
-def _endless(facts: Facts) -> str | None:
+def _endless(facts: TrlFacts) -> str | None:
     if not facts.streams or facts.native["max_steps"] > 0:
         return None
     return "a streamed dataset has no length, so max_steps must be given"
@@ -131,11 +131,11 @@ def _endless(facts: Facts) -> str | None:
     "TypeError: argument after ** must be a mapping, from train(), after the model has been loaded",
     "transformers 4.51.3 to 5.23.0 optimization.get_scheduler",
 )
-def _arguments_of_the_schedule(facts: Facts) -> str | None:
+def _arguments_of_the_schedule(facts: TrlFacts) -> str | None:
     name, given = facts.native["lr_scheduler_type"], facts.native["lr_scheduler_kwargs"]
     if given is None or isinstance(given, dict) or name in WITHOUT_ARGUMENTS:
         return None
-    return f"lr_scheduler_kwargs = {given!r} is no mapping of arguments for the schedule {name}"
+    return f"lr_scheduler_kwargs = {given!r} is not a mapping of arguments for the schedule {name}"
 
 
 _FLOOR = ("min_lr", "min_lr_rate")
@@ -146,7 +146,7 @@ _NEEDED = {
 """Schedules that need exactly one of these arguments."""
 
 
-def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+def _schedule_fixes(facts: TrlFacts) -> tuple[Fix, ...]:
     floor = _NEEDED[facts.native["lr_scheduler_type"]] == _FLOOR
     floors = setting("lr_scheduler_kwargs", {"min_lr_rate": 0.1})(facts) if floor else ()
     return (*floors, *setting("lr_scheduler_type", "linear")(facts))
@@ -158,7 +158,7 @@ def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
     "'num_decay_steps'; from train(), after the model has been loaded",
     "transformers 4.57.6 to 5.23.0 optimization.get_scheduler",
 )
-def _schedule_without_arguments(facts: Facts) -> str | None:
+def _schedule_without_arguments(facts: TrlFacts) -> str | None:
     name, given = facts.native["lr_scheduler_type"], facts.native["lr_scheduler_kwargs"] or {}
     needed = _NEEDED.get(name)
     if needed is None or not isinstance(given, dict) or sum(given.get(key) is not None for key in needed) == 1:
@@ -172,7 +172,7 @@ def _schedule_without_arguments(facts: Facts) -> str | None:
     f"trl 0.22.0 to 1.16.0 {SCORES}",
     ">=0.22",
 )
-def _unknown_scale(facts: Facts) -> str | None:
+def _unknown_scale(facts: TrlFacts) -> str | None:
     return _unknown(facts, "scale_rewards", scales(facts.version), "group, batch, none, true, false")
 
 
@@ -184,7 +184,7 @@ def _unknown_scale(facts: Facts) -> str | None:
     f"trl 0.27.0 to 1.16.0 {SCORES}",
     ">=0.27",
 )
-def _unknown_objective(facts: Facts) -> str | None:
+def _unknown_objective(facts: TrlFacts) -> str | None:
     return _unknown(facts, "multi_objective_aggregation", OBJECTIVES)
 
 
@@ -194,7 +194,7 @@ def _unknown_objective(facts: Facts) -> str | None:
     f"trl 0.26.0 to 1.16.0 {SCORES}",
     ">=0.26",
 )
-def _unknown_correction(facts: Facts) -> str | None:
+def _unknown_correction(facts: TrlFacts) -> str | None:
     corrects = facts.native["use_vllm"] and facts.native["vllm_importance_sampling_correction"]
     return _unknown(facts, MODE, _MODES) if corrects else None
 
@@ -204,7 +204,7 @@ def _unknown_correction(facts: Facts) -> str | None:
     "TypeError at the first batch; with several processes the others wait",
     "trl 1.16.0 with accelerate 1.15.0, run on map-style data",
 )
-def _dispatch(facts: Facts) -> str | None:
+def _dispatch(facts: TrlFacts) -> str | None:
     if accelerator_config(facts.native).get("dispatch_batches") is not True:
         return None
     return "accelerator_config.dispatch_batches = true cannot send prompts, which are text, between processes"
@@ -212,7 +212,7 @@ def _dispatch(facts: Facts) -> str | None:
 
 @RULES.add(UPDATING, "BB-TRL-038", "loss_type", fixes=setting("loss_type", "grpo"))
 @says("ValueError: Unknown loss type, at the first loss, after generation was paid for", f"trl 0.17.0 to 1.16.0 {LOSS}")
-def _unknown_loss(facts: Facts) -> str | None:
+def _unknown_loss(facts: TrlFacts) -> str | None:
     return _unknown(facts, "loss_type", loss_types(facts.version))
 
 
@@ -221,12 +221,12 @@ def _unknown_loss(facts: Facts) -> str | None:
     "ValueError: Unknown importance sampling level, at the first loss, after generation was paid for",
     f"trl 0.20.0 to 1.16.0 {LOSS}",
 )
-def _unknown_level(facts: Facts) -> str | None:
+def _unknown_level(facts: TrlFacts) -> str | None:
     return _unknown(facts, "importance_sampling_level", RATIO_LEVELS)
 
 
 @RULES.add(UPDATING, "BB-TRL-040", "loss_type", "max_completion_length", fixes=setting("max_completion_length", 512))
 @says("TypeError at the first loss", f"trl 0.17.0 to 1.16.0 {LOSS}")
-def _unbounded_constant(facts: Facts) -> str | None:
+def _unbounded_constant(facts: TrlFacts) -> str | None:
     unbounded = facts.native["loss_type"] == "dr_grpo" and facts.native["max_completion_length"] is None
     return "loss_type = dr_grpo divides by max_completion_length, which is unset" if unbounded else None

@@ -6,14 +6,14 @@ from __future__ import annotations
 from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, SILENT, Rules, says
 from batchbridge_trl.meaning import loss_types, records_old_logprobs, scales
-from batchbridge_trl.rules.facts import ARGUMENTS, LOSS, SCORES, Facts
+from batchbridge_trl.rules.facts import ARGUMENTS, LOSS, SCORES, TrlFacts
 from batchbridge_trl.rules.fixes import setting, window_fixes
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, PASSES, STEPS
 from batchbridge_trl.world import KEY as WORLD
 
 
-def _misaligned(facts: Facts) -> str | None:
+def _misaligned(facts: TrlFacts) -> str | None:
     micro_steps, window = facts.micro_steps_per_rollout, facts.sizes.window
     if micro_steps < 1 or window < 1 or micro_steps % window == 0 or window % micro_steps == 0:
         return None
@@ -23,13 +23,13 @@ def _misaligned(facts: Facts) -> str | None:
     )
 
 
-def _counted_over_more(facts: Facts) -> tuple[Fix, ...]:
+def _counted_over_more(facts: TrlFacts) -> tuple[Fix, ...]:
     """The nearest loss type of the version that does not count a micro-batch's own tokens."""
     there = [name for name in ("dapo", "dr_grpo") if name in loss_types(facts.version)]
     return setting("loss_type", there[0])(facts) if there else ()
 
 
-RULES = Rules[Facts]()
+RULES = Rules[TrlFacts]()
 
 
 @RULES.add(SILENT, "BB-TRL-061", "loss_type", STEPS, BATCH, ACCUMULATION, fixes=window_fixes)
@@ -38,7 +38,7 @@ RULES = Rules[Facts]()
     f"trl 0.22.0 to 1.9.0 {LOSS}; huggingface/trl issue 5619, mended in 1.9.1",
     ">=0.22,<1.9.1",
 )
-def _rollout_tokens_per_micro_batch(facts: Facts) -> str | None:
+def _rollout_tokens_per_micro_batch(facts: TrlFacts) -> str | None:
     if (uneven := _counts_another_size(facts)) is None:
         return None
     loss, steps, window = uneven
@@ -48,7 +48,7 @@ def _rollout_tokens_per_micro_batch(facts: Facts) -> str | None:
     )
 
 
-def _counts_another_size(facts: Facts) -> tuple[str, int, int] | None:
+def _counts_another_size(facts: TrlFacts) -> tuple[str, int, int] | None:
     """A loss that counts tokens over the rollout, the micro-batches of one, and those of a step, if not as many."""
     if facts.rollout is None or facts.loss is None or not facts.loss.rollout_denominator:
         return None
@@ -62,7 +62,7 @@ def _counts_another_size(facts: Facts) -> tuple[str, int, int] | None:
     f"trl 1.9.1 to 1.16.0 {LOSS} (num_items_in_batch)",
     ">=1.9.1",
 )
-def _rollout_denominator(facts: Facts) -> str | None:
+def _rollout_denominator(facts: TrlFacts) -> str | None:
     if (uneven := _counts_another_size(facts)) is None:
         return None
     loss, steps, window = uneven
@@ -80,7 +80,7 @@ def _rollout_denominator(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-062", "loss_type", ACCUMULATION, WORLD, fixes=_counted_over_more)
 @says("the mean of micro-batch means", f"trl 0.16.0 to 1.16.0 {LOSS} (compute_loss in 0.16)", ">=0.16")
-def _local_tokens(facts: Facts) -> str | None:
+def _local_tokens(facts: TrlFacts) -> str | None:
     if facts.native["loss_type"] != "bnpo" or facts.sizes.window * facts.sizes.world <= 1:
         return None
     return (
@@ -91,7 +91,7 @@ def _local_tokens(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-063", STEPS, BATCH, PASSES, ACCUMULATION, fixes=window_fixes)
 @says("accepted; old log-probabilities are recorded at the rollout", f"trl 0.18.0 to 1.16.0 {SCORES}", ">=0.18")
-def _recorded_misaligned(facts: Facts) -> str | None:
+def _recorded_misaligned(facts: TrlFacts) -> str | None:
     return None if _stale_ratio(facts) else _misaligned(facts)
 
 
@@ -101,7 +101,7 @@ def _recorded_misaligned(facts: Facts) -> str | None:
     f"trl 0.18.0 to 0.19.1 {SCORES}; mended in 0.20.0",
     ">=0.18,<0.20",
 )
-def _stale_ratio(facts: Facts) -> str | None:
+def _stale_ratio(facts: TrlFacts) -> str | None:
     """Stale completions that 0.18 and 0.19 train as if they were fresh."""
     if facts.rollout is None or (said := _misaligned(facts)) is None:
         return None
@@ -113,7 +113,7 @@ def _stale_ratio(facts: Facts) -> str | None:
     "current_gradient_accumulation_steps is the remainder",
     f"{ARGUMENTS} Trainer.get_batch_samples and _inner_training_loop",
 )
-def _short_step(facts: Facts) -> str | None:
+def _short_step(facts: TrlFacts) -> str | None:
     found = facts.epoch
     if found is None or (rest := found.real % found.window) == 0 or found.real < found.promised:
         return None
@@ -130,7 +130,7 @@ def _short_step(facts: Facts) -> str | None:
     "the sampler's generator and the rollout buffer start afresh",
     "trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run; earlier versions read",
 )
-def _resume(facts: Facts) -> str | None:
+def _resume(facts: TrlFacts) -> str | None:
     if facts.native["save_strategy"] in ("no", False) or facts.rollout is None:
         return None
     lost = []
@@ -143,7 +143,7 @@ def _resume(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-066", "scale_rewards", STEPS, ACCUMULATION, fixes=window_fixes)
 @says("one deviation per rollout", f"trl 0.22.0 to 1.16.0 {SCORES}", ">=0.22")
-def _batch_scale(facts: Facts) -> str | None:
+def _batch_scale(facts: TrlFacts) -> str | None:
     if scales(facts.version).get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
         return None
     micro_steps = facts.micro_steps_per_rollout
@@ -154,7 +154,7 @@ def _batch_scale(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-067", "accelerator_config", ACCUMULATION, fixes=setting("accelerator_config", None))
 @says("accepted", f"{ARGUMENTS} Trainer.create_accelerator_and_postprocess", ">=0.18")
-def _rewritten(facts: Facts) -> str | None:
+def _rewritten(facts: TrlFacts) -> str | None:
     steps = facts.sizes.rewritten_accumulation
     if steps is None or steps < 2 or facts.sizes.accumulation != 1:
         return None
@@ -166,7 +166,7 @@ def _rewritten(facts: Facts) -> str | None:
 
 @RULES.add(SILENT, "BB-TRL-068", "entropy_coef", "use_adaptive_entropy", fixes=setting("entropy_coef", 0.0))
 @says("the mean of micro-batch means", f"trl 1.8.0 to 1.16.0 {LOSS}; the dapo family since 1.10.0 only")
-def _entropy(facts: Facts) -> str | None:
+def _entropy(facts: TrlFacts) -> str | None:
     if not facts.native["entropy_coef"] and not facts.native["use_adaptive_entropy"]:
         return None
     if facts.sizes.window * facts.sizes.world <= 1:
@@ -181,7 +181,7 @@ def _entropy(facts: Facts) -> str | None:
     "a quantile over all processes, once per micro-batch",
     "trl 0.21.0 to 1.16.0 GRPOTrainer.get_high_entropy_mask; over one process in 0.20.0",
 )
-def _entropy_quantile(facts: Facts) -> str | None:
+def _entropy_quantile(facts: TrlFacts) -> str | None:
     quantile = facts.native["top_entropy_quantile"]
     if quantile >= 1 or facts.sizes.window <= 1:
         return None
@@ -198,7 +198,7 @@ def _entropy_quantile(facts: Facts) -> str | None:
     fixes=setting("importance_sampling_level", "sequence"),
 )
 @says("(loss x length).mean() over the padded matrix", f"trl 0.28.0 to 1.9.2 {LOSS}; mended in 1.10.0", ">=0.28,<1.10")
-def _luspo_padding(facts: Facts) -> str | None:
+def _luspo_padding(facts: TrlFacts) -> str | None:
     native = facts.native
     widened = native["importance_sampling_level"] == "token" or native["beta"] or native["top_entropy_quantile"] < 1
     if native["loss_type"] != "luspo" or not widened:
@@ -212,7 +212,7 @@ def _luspo_padding(facts: Facts) -> str | None:
     "trl 0.22.0 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
     "<1.11",
 )
-def _liger_tokens(facts: Facts) -> str | None:
+def _liger_tokens(facts: TrlFacts) -> str | None:
     if not facts.liger or facts.loss is None or not facts.loss.rollout_denominator:
         return None
     return f"use_liger_kernel with loss_type = {facts.loss.name} divides by each micro-batch's own tokens"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_verl.rules import fully_async, later, later_sizes, names, retired, silent, silent_steps, validated
-from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.run import FULLY_ASYNC, Run
+from batchbridge_verl.rules.row import VerlRule
+from batchbridge_verl.run import FULLY_ASYNC, VerlRun
 
 __all__ = ["RULES", "VALIDATED", "check", "defects"]
 
@@ -35,7 +35,7 @@ RULES = (
 def check(reading: Reading) -> list[Finding]:
     """Every rule that `reading` breaks; empty while its run is unknown."""
     run = getattr(reading, "run", None)
-    if not isinstance(run, Run):
+    if not isinstance(run, VerlRun):
         return []
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
@@ -45,11 +45,11 @@ def check(reading: Reading) -> list[Finding]:
     return rule_table.checked(reading.framework, _rows(run), run, run.version, where)
 
 
-def _rows(run: Run) -> Sequence[Rule]:
+def _rows(run: VerlRun) -> Sequence[VerlRule]:
     """Those that were held against the program."""
     return fully_async.RULES if run.entry == FULLY_ASYNC else RULES
 
 
-def defects(run: Run) -> tuple[Defect, ...]:
+def defects(run: VerlRun) -> tuple[Defect, ...]:
     """The rows that apply, that verl itself never reports, and that change what is trained."""
     return rule_table.defects(_rows(run), run, run.version)

@@ -11,7 +11,7 @@ from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING, Rules, sa
 from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import BALANCE, BYPASS, DEVICES, ENGINE_WORKERS, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, mini_fixes, near, shared, whole_shares, whole_steps
-from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, FULLY_ASYNC, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.run import BUDGET, DYNAMIC, FORWARD_BUDGET, FULLY_ASYNC, GROUP, MICRO, MINI, PROMPTS, VerlRun
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, ROLLOUT
 
 _CRITIC_MINI, FORWARD_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
@@ -19,7 +19,7 @@ _BUDGETS = (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response
 _ITERATOR = "AssertionError in tensordict_utils.make_iterator at the first update"
 _ITERATOR_SOURCE = "verl 0.9.1 utils/tensordict_utils.py:559"
 
-RULES = Rules[Run]()
+RULES = Rules[VerlRun]()
 
 
 @RULES.add(
@@ -29,18 +29,18 @@ RULES = Rules[Run]()
     "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
     "verl 0.9.1 engine_workers.py:267",
 )
-def _uneven_step(run: Run) -> str | None:
+def _uneven_step(run: VerlRun) -> str | None:
     return _uneven(run, MINI, "optimizer step", run.replicas)
 
 
-def _uneven(run: Run, mini: str, step: str, replicas: int | None) -> str | None:
+def _uneven(run: VerlRun, mini: str, step: str, replicas: int | None) -> str | None:
     asked = run[mini] * run[GROUP]
     if run.legacy or not run.plain or not replicas or asked < 1 or asked % replicas == 0:
         return None
     return f"{product(run, mini)} is {asked} completions per {step}, not a multiple of {replicas} replicas"
 
 
-def _group_fixes(run: Run) -> tuple[Fix, ...]:
+def _group_fixes(run: VerlRun) -> tuple[Fix, ...]:
     others = either((PREFIX_GROUPER, False), (BALANCE, False))(run)
     return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
 
@@ -51,13 +51,13 @@ def _group_fixes(run: Run) -> tuple[Fix, ...]:
     "verl 0.7.1 to 0.9.1 ray_trainer.py RayPPOTrainer._balance_batch",
     ">=0.7.1",
 )
-def _groups_over_replicas(run: Run) -> str | None:
+def _groups_over_replicas(run: VerlRun) -> str | None:
     if run.v1 or not run[PREFIX_GROUPER] or not run[BALANCE] or not run.plain or not run.replicas:
         return None
     if run[PROMPTS] % run.replicas == 0:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} groups are no multiple of {run.replicas} replicas, to which balancing deals an "
+        f"{PROMPTS} = {run[PROMPTS]} groups are not a multiple of {run.replicas} replicas, to which balancing deals an "
         f"equal number of whole groups where {PREFIX_GROUPER} is on"
     )
 
@@ -70,14 +70,14 @@ def _groups_over_replicas(run: Run) -> str | None:
     "verl 0.7.1 fsdp_workers.py:251",
     "<0.8.0",
 )
-def _nothing_per_replica(run: Run) -> str | None:
+def _nothing_per_replica(run: VerlRun) -> str | None:
     if not run.plain or not run.replicas or run.share:
         return None
     asked = f"{product(run, MINI)} = {run.asked_per_step} completions"
     return f"{asked} leave nothing for each of {run.replicas} replicas"
 
 
-def _micro_fixes(run: Run) -> tuple[Fix, ...]:
+def _micro_fixes(run: VerlRun) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
@@ -93,7 +93,7 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
 @says(
     "AssertionError: data size must be divisible by micro_batch_size_per_gpu", "verl 0.9.1 workers/engine/utils.py:124"
 )
-def _micro_fits(run: Run) -> str | None:
+def _micro_fits(run: VerlRun) -> str | None:
     return None if run.legacy else _no_whole_micros(run)
 
 
@@ -105,22 +105,22 @@ def _micro_fits(run: Run) -> str | None:
     "verl 0.7.1 fsdp_workers.py:263",
     "<0.8.0",
 )
-def _micro_fits_legacy(run: Run) -> str | None:
+def _micro_fits_legacy(run: VerlRun) -> str | None:
     return _no_whole_micros(run) if run.legacy else None
 
 
-def _no_whole_micros(run: Run) -> str | None:
+def _no_whole_micros(run: VerlRun) -> str | None:
     if not run.plain or run.micro is None or run.micro < 1 or not run.share:
         return None
     if run.share % run.micro == 0 or (not run.legacy and run.asked_per_step % (run.replicas or 1)):
         return None
     return (
-        f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
+        f"{run.share} completions per replica and optimizer step are not a multiple of the micro-batch of {run.micro} "
         f"({MICRO})"
     )
 
 
-def _scored(run: Run) -> int | None:
+def _scored(run: VerlRun) -> int | None:
     """Completions of a rollout on each replica, as their log-probabilities are computed; None where that is open."""
     if run.legacy or not run.plain or not run.replicas or run.entry == FULLY_ASYNC or run[BYPASS] or run[DYNAMIC]:
         return None
@@ -129,7 +129,7 @@ def _scored(run: Run) -> int | None:
     return None if total % run.replicas else total // run.replicas
 
 
-def _forward_fixes(run: Run) -> tuple[Fix, ...]:
+def _forward_fixes(run: VerlRun) -> tuple[Fix, ...]:
     sizes = nearest_numbers(max(run[FORWARD_MICRO], 1), divides=_scored(run) or 1)
     return tuple(fix({FORWARD_MICRO: size}) for size in sizes)
 
@@ -149,17 +149,17 @@ def _forward_fixes(run: Run) -> tuple[Fix, ...]:
     "verl 0.9.1 engine_workers.py compute_log_prob, workers/engine/utils.py prepare_micro_batches",
     ENGINE_WORKERS,
 )
-def _forward_fits(run: Run) -> str | None:
+def _forward_fits(run: VerlRun) -> str | None:
     rows, size = _scored(run), run[FORWARD_MICRO]
     if not rows or size is None or (size > 0 and rows % size == 0):
         return None
     return (
-        f"{rows} completions of a rollout on each of {run.replicas} replicas are no multiple of {FORWARD_MICRO} = "
+        f"{rows} completions of a rollout on each of {run.replicas} replicas are not a multiple of {FORWARD_MICRO} = "
         f"{size}, in which their log-probabilities are computed"
     )
 
 
-def _steps_of(run: Run) -> tuple[int, ...]:
+def _steps_of(run: VerlRun) -> tuple[int, ...]:
     """Completions of an optimizer step, of the actor and of a critic."""
     critic = run[_CRITIC_MINI] * run[GROUP] if run.critic else 0
     return (run.asked_per_step, *([critic] if critic > 0 else []))
@@ -167,16 +167,17 @@ def _steps_of(run: Run) -> tuple[int, ...]:
 
 @RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps, core="BB108")
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
-def _remainder_asserts(run: Run) -> str | None:
+def _remainder_asserts(run: VerlRun) -> str | None:
     if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} prompts are no multiple of {MINI} = {run[MINI]} prompts: the last optimizer step "
+        f"{PROMPTS} = {run[PROMPTS]} prompts are not a multiple of {MINI} = {run[MINI]} prompts: the last optimizer "
+        "step "
         "of a rollout is not whole"
     )
 
 
-def remainder(run: Run) -> int:
+def remainder(run: VerlRun) -> int:
     """Completions of a rollout that no whole optimizer step takes."""
     if not run.plain or run.completions_per_step < 1:
         return 0
@@ -185,7 +186,7 @@ def remainder(run: Run) -> int:
 
 @RULES.add(UPDATING, "BB-VERL-055", PROMPTS, MINI, DYNAMIC, fixes=mini_fixes(ACTOR))
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
-def _dynamic_smaller_than_mini(run: Run) -> str | None:
+def _dynamic_smaller_than_mini(run: VerlRun) -> str | None:
     if run.v1 or run[PROMPTS] >= run[MINI] or not run[DYNAMIC] or not run.plain:
         return None
     return (
@@ -194,7 +195,7 @@ def _dynamic_smaller_than_mini(run: Run) -> str | None:
     )
 
 
-def _critic_fixes(run: Run) -> tuple[Fix, ...]:
+def _critic_fixes(run: VerlRun) -> tuple[Fix, ...]:
     replicas = run.critic_replicas or 1
     per_step = replicas // math.gcd(replicas, run[GROUP])
     below = run[_CRITIC_MINI] // per_step * per_step
@@ -206,15 +207,15 @@ def _critic_fixes(run: Run) -> tuple[Fix, ...]:
     "AssertionError at the critic's first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
     "verl 0.9.1 engine_workers.py:267 (TrainingWorker of the critic, which cuts by a token budget)",
 )
-def _uneven_critic_step(run: Run) -> str | None:
+def _uneven_critic_step(run: VerlRun) -> str | None:
     return _uneven(run, _CRITIC_MINI, "step of the critic", run.critic_replicas) if run.critic else None
 
 
-def _longest(run: Run) -> int:
+def _longest(run: VerlRun) -> int:
     return int(run["data.max_prompt_length"] + run["data.max_response_length"])
 
 
-def _over_budget(run: Run, key: str) -> str | None:
+def _over_budget(run: VerlRun, key: str) -> str | None:
     longest, held = _longest(run), run[key] * run.parallel[2]
     if not run[DYNAMIC] or held < 1 or held >= longest:
         return None
@@ -225,11 +226,11 @@ def _over_budget(run: Run, key: str) -> str | None:
     )
 
 
-def _any_over_budget(run: Run) -> str | None:
+def _any_over_budget(run: VerlRun) -> str | None:
     return _over_budget(run, BUDGET) or _over_budget(run, FORWARD_BUDGET)
 
 
-def _budget_fixes(run: Run) -> tuple[Fix, ...]:
+def _budget_fixes(run: VerlRun) -> tuple[Fix, ...]:
     key = BUDGET if _over_budget(run, BUDGET) else FORWARD_BUDGET
     return (fix({key: -(-_longest(run) // max(run.parallel[2], 1))}),)
 
@@ -239,7 +240,7 @@ def _budget_fixes(run: Run) -> tuple[Fix, ...]:
     "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
     "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
 )
-def _full_width_over_budget(run: Run) -> str | None:
+def _full_width_over_budget(run: VerlRun) -> str | None:
     return _any_over_budget(run) if run.legacy else None
 
 
@@ -255,5 +256,5 @@ def _full_width_over_budget(run: Run) -> str | None:
     "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
     "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",
 )
-def _longest_over_budget(run: Run) -> str | None:
+def _longest_over_budget(run: VerlRun) -> str | None:
     return None if run.legacy else _any_over_budget(run)

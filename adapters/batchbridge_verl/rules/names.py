@@ -9,7 +9,7 @@ from batchbridge.kit.rule_table import STARTING, UPDATING, Rules, says
 from batchbridge_verl.meaning import precision_key, schedule_key
 from batchbridge_verl.rules.row import CORRECTION, one_of
 from batchbridge_verl.rules.ways_out import setting
-from batchbridge_verl.run import Run
+from batchbridge_verl.run import VerlRun
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION, kl_estimators, optimizer_key
 
@@ -33,10 +33,10 @@ NEW_REJECTIONS = (
 )
 """Names of which any number may stand, with commas. Source: verl 0.7.1 to 0.9.1 SUPPORTED_ROLLOUT_RS_OPTIONS."""
 
-RULES = Rules[Run]()
+RULES = Rules[VerlRun]()
 
 
-def _first_optimizer(run: Run) -> tuple[Fix, ...]:
+def _first_optimizer(run: VerlRun) -> tuple[Fix, ...]:
     return setting(optimizer_key(run.engine, run.version) or "", next(iter(OPTIMIZERS[run.engine])))(run)
 
 
@@ -45,7 +45,7 @@ def _first_optimizer(run: Run) -> tuple[Fix, ...]:
     "AttributeError: Optimizer '...' not found in module 'torch.optim'; or TypeError: it takes no weight_decay",
     f"{_BUILD}; Megatron-Core get_megatron_optimizer; VeOmni build_optimizer",
 )
-def _optimizer(run: Run) -> str | None:
+def _optimizer(run: VerlRun) -> str | None:
     key = optimizer_key(run.engine, run.version)
     if key is None or (run.engine == "fsdp" and run[_IMPLEMENTATION] != TORCH_IMPLEMENTATION):
         return None
@@ -61,7 +61,7 @@ def _optimizer(run: Run) -> str | None:
     "'betas'",
     _BUILD,
 )
-def _no_epsilon(run: Run) -> str | None:
+def _no_epsilon(run: VerlRun) -> str | None:
     """An argument that the optimizer's class does not take."""
     if run.engine != "fsdp" or run[_IMPLEMENTATION] != TORCH_IMPLEMENTATION:
         return None
@@ -73,7 +73,7 @@ def _no_epsilon(run: Run) -> str | None:
     return None
 
 
-def _first_schedule(run: Run) -> tuple[Fix, ...]:
+def _first_schedule(run: VerlRun) -> tuple[Fix, ...]:
     return setting(schedule_key(run) or "", SCHEDULES[run.engine][0])(run)
 
 
@@ -86,14 +86,14 @@ _SCHEDULES = [f"{_OPTIM}{name}" for name in ("warmup_style", "lr_scheduler_type"
     "verl 0.4.0 to 0.5.0 fsdp_workers.py; Megatron-Core OptimizerParamScheduler.get_lr; VeOmni build_lr_scheduler; "
     "torchtitan LRSchedulersContainer",
 )
-def _schedule(run: Run) -> str | None:
+def _schedule(run: VerlRun) -> str | None:
     key = schedule_key(run)
     if key is None or (run.engine == "fsdp" and holds(">=0.6.0", run.version)):
         return None  # none is read, or a dataclass looks at it: BB-VERL-057
     return one_of(key, run[key], [name for name in SCHEDULES[run.engine] if name != "cosine_with_min_lr"])
 
 
-def _bf16(run: Run) -> tuple[Fix, ...]:
+def _bf16(run: VerlRun) -> tuple[Fix, ...]:
     return setting(precision_key(run) or "", "bf16")(run)
 
 
@@ -102,7 +102,7 @@ _PRECISIONS = [*(f"{_MIXED}{name}_dtype" for name in ("param", "reduce", "buffer
 
 @RULES.add(STARTING, "BB-VERL-083", *_PRECISIONS, fixes=_bf16)
 @says("RuntimeError: unexpected precision: ...", "verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype")
-def _precision(run: Run) -> str | None:
+def _precision(run: VerlRun) -> str | None:
     key = precision_key(run)
     mixed = (f"{_MIXED}reduce_dtype", f"{_MIXED}buffer_dtype") if run.engine == "fsdp" else ()
     keys = () if run.engine == "megatron" or key is None else (key,)
@@ -112,7 +112,7 @@ def _precision(run: Run) -> str | None:
     return None
 
 
-def _other_estimator(run: Run) -> tuple[Fix, ...]:
+def _other_estimator(run: VerlRun) -> tuple[Fix, ...]:
     return setting(_LOSS_KL if run[_IN_LOSS] else _REWARD_KL, "k3")(run)
 
 
@@ -121,7 +121,7 @@ def _other_estimator(run: Run) -> tuple[Fix, ...]:
     "NotImplementedError, without a message, in core_algos.kl_penalty_forward; a trailing + before 0.8.0 too",
     "verl 0.4.0 to 0.9.1 core_algos.kl_penalty",
 )
-def _kl_estimator(run: Run) -> str | None:
+def _kl_estimator(run: VerlRun) -> str | None:
     for switch, key in ((_IN_LOSS, _LOSS_KL), (_IN_REWARD, _REWARD_KL)):
         if run[switch] and (message := one_of(key, run[key], kl_estimators(run.version))):
             return message
@@ -142,7 +142,7 @@ def _is_range(value: object) -> bool:
     return bool(mark) and _is_positive(lower.strip()) and _is_positive(upper.strip()) and float(lower) <= float(upper)
 
 
-def _wrong_corrections(run: Run) -> Iterator[str]:
+def _wrong_corrections(run: VerlRun) -> Iterator[str]:
     level, bound = run[_IS], run[f"{_IS}_threshold"]
     if level is not None:
         if (message := one_of(_IS, level, CORRECTION_LEVELS)) is not None:
@@ -165,7 +165,7 @@ def _wrong_corrections(run: Run) -> Iterator[str]:
         yield f"{_RS}_threshold = {bounds}: must be a positive bound, or one for each of {rejection}"
 
 
-def _without_correction(run: Run) -> tuple[Fix, ...]:
+def _without_correction(run: VerlRun) -> tuple[Fix, ...]:
     """Without the correction that is wrong, or without both where both are."""
     wrong = tuple(_wrong_corrections(run))
     changes = {key: None for key in (_IS, _RS) if any(message.startswith(key) for message in wrong)}
@@ -177,5 +177,5 @@ def _without_correction(run: Run) -> tuple[Fix, ...]:
     "ValueError: Invalid rollout_is: ...; or of rollout_rs, or of a threshold",
     "verl 0.6.1 to 0.9.1 trainer/ppo/rollout_corr_helper.py",
 )
-def _correction(run: Run) -> str | None:
+def _correction(run: VerlRun) -> str | None:
     return next(_wrong_corrections(run), None)

@@ -1,11 +1,14 @@
-"""The rows of verl's rules, and what several of them look at."""
+"""The rows of verl's rules, and what several of them look at.
+
+Its own file: every table of verl's rules uses it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from batchbridge.kit import rule_table
-from batchbridge_verl.run import GPUS, GROUP, NODES, Run
+from batchbridge_verl.run import GPUS, GROUP, NODES, VerlRun
 from batchbridge_verl.settings import ACTOR
 
 AGGREGATION = f"{ACTOR}loss_agg_mode"
@@ -18,14 +21,14 @@ BYPASS = f"{CORRECTION}bypass_mode"
 V1 = "trainer.use_v1"
 DEVICES = (NODES, GPUS)
 ENGINE_WORKERS = ">=0.7.1"
-"""Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `Run.legacy` tells."""
+"""Versions with engine workers; 0.7.1 only with `use_legacy_worker_impl=disable`, which `VerlRun.legacy` tells."""
 OF_V1 = ">=0.8.0"
-"""Versions with the trainer on TransferQueue, `Run.v1`."""
+"""Versions with the trainer on TransferQueue, `VerlRun.v1`."""
 
-Rule = rule_table.Rule[Run]
+VerlRule = rule_table.Rule[VerlRun]
 
 
-def product(run: Run, prompts: str) -> str:
+def product(run: VerlRun, prompts: str) -> str:
     """A number of prompts with the completions of each, in words."""
     return f"{prompts} = {run[prompts]} (prompts) x {GROUP} = {run[GROUP]}"
 

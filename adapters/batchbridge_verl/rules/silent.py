@@ -9,7 +9,7 @@ from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG, Rule
 from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.row import AGGREGATION, BALANCE, BYPASS, CORRECTION, ESTIMATOR, FILTERED, MODE, OF_V1, V1
 from batchbridge_verl.rules.ways_out import either, fix, setting
-from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, Run
+from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, VerlRun
 from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES
 
@@ -21,12 +21,12 @@ _IS, _RS, _LOSS_TYPE = f"{CORRECTION}rollout_is", f"{CORRECTION}rollout_rs", f"{
 _DTYPE, _MIXED = f"{ACTOR}fsdp_config.dtype", f"{ACTOR}fsdp_config.mixed_precision"
 _PACKED, _FUSED = "actor_rollout_ref.model.use_remove_padding", "actor_rollout_ref.model.use_fused_kernels"
 
-RULES = Rules[Run]()
+RULES = Rules[VerlRun]()
 
 
 @RULES.add(OPEN, "BB-VERL-025", MODE)
 @says("the loss of rollout_correction", "verl 0.9.1 core_algos.compute_policy_loss_bypass_mode")
-def _mode_inexpressible(run: Run) -> str | None:
+def _mode_inexpressible(run: VerlRun) -> str | None:
     if run.surrogate not in ("bypass_mode", "rollout_correction"):
         return None
     return (
@@ -35,13 +35,13 @@ def _mode_inexpressible(run: Run) -> str | None:
     )
 
 
-def _longest_response(run: Run) -> tuple[Fix, ...]:
+def _longest_response(run: VerlRun) -> tuple[Fix, ...]:
     return setting(_FACTOR, run["data.max_response_length"])(run)
 
 
 @RULES.add(SILENT, "BB-VERL-027", _FACTOR, AGGREGATION, fixes=_longest_response)
 @says("agg_loss divides by loss_mask.shape[-1]", "verl 0.9.1 core_algos.py:1190")
-def _width_constant(run: Run) -> str | None:
+def _width_constant(run: VerlRun) -> str | None:
     if run[AGGREGATION] != "seq-mean-token-sum-norm" or run[_FACTOR] is not None:
         return None
     if run.legacy or LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).insists_on(run.version) is not None:
@@ -58,7 +58,7 @@ def _width_constant(run: Run) -> str | None:
     "verl 0.4.1 to 0.6.1 core_algos.agg_loss",
     "<0.7.0",
 )
-def _sum_without_mean(run: Run) -> str | None:
+def _sum_without_mean(run: VerlRun) -> str | None:
     if run[AGGREGATION] != "seq-mean-token-sum-norm" or not run.legacy:
         return None
     return (
@@ -69,7 +69,7 @@ def _sum_without_mean(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-028", MODE, MICRO, DYNAMIC, fixes=setting(MODE, "vanilla"))
 @says("torch.mean per micro-batch, summed", "verl 0.9.1 core_algos.py:2000")
-def _geometric_mean(run: Run) -> str | None:
+def _geometric_mean(run: VerlRun) -> str | None:
     if run.surrogate != "geo_mean" or run.legacy:
         return None
     return (
@@ -80,7 +80,7 @@ def _geometric_mean(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-029", MODE, fixes=setting(MODE, "vanilla"))
 @says("covariances and top-k are taken per micro-batch", "verl 0.9.1 core_algos")
-def _per_micro_statistics(run: Run) -> str | None:
+def _per_micro_statistics(run: VerlRun) -> str | None:
     if run.surrogate not in ("clip_cov", "kl_cov"):
         return None
     return f"{run.surrogate} picks tokens by statistics of each micro-batch: the gradient depends on the split"
@@ -88,10 +88,10 @@ def _per_micro_statistics(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-030", AGGREGATION, MODE, fixes=setting(AGGREGATION, "seq-mean-token-mean"))
 @says("the setting is not read", "verl 0.9.1 core_algos.py:1687, :2000; gspo: 0.6.0 to 0.9.0 compute_policy_loss_gspo")
-def _aggregation_ignored(run: Run) -> str | None:
+def _aggregation_ignored(run: VerlRun) -> str | None:
     mode = LOSS_MODES.get(run.surrogate)
     insisted = None if mode is None else mode.insists_on(run.version)
-    if insisted is None or AGGREGATION not in run.given or AGGREGATIONS.get(run[AGGREGATION]) == insisted:
+    if insisted is None or AGGREGATION not in run.given_keys or AGGREGATIONS.get(run[AGGREGATION]) == insisted:
         return None
     others = " by the policy's term" if run[_IN_LOSS] or run[f"{ACTOR}entropy_coeff"] else ""
     return f"{AGGREGATION} = {run[AGGREGATION]} is ignored{others}: {run.surrogate} always takes a mean over sequences"
@@ -99,22 +99,22 @@ def _aggregation_ignored(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-034", ESTIMATOR, fixes=setting(ESTIMATOR, "grpo"))
 @says("a critic is built and trained", "verl 0.4.0 to 0.9.1 ppo_trainer.yaml")
-def _default_critic(run: Run) -> str | None:
-    if run[ESTIMATOR] != "gae" or ESTIMATOR in run.given:
+def _default_critic(run: VerlRun) -> str | None:
+    if run[ESTIMATOR] != "gae" or ESTIMATOR in run.given_keys:
         return None
     return f"{ESTIMATOR} is not given: its default is gae, which trains a critic too"
 
 
 @RULES.add(SILENT, "BB-VERL-037", GROUP, ESTIMATOR, fixes=setting(GROUP, 8), core="BB127")
 @says("mean 0 and deviation 1 are taken for a single completion", "verl 0.9.1 core_algos.py:268")
-def _raw_rewards(run: Run) -> str | None:
+def _raw_rewards(run: VerlRun) -> str | None:
     if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "grpo_vectorized"):
         return None
     estimator = f"{ESTIMATOR} = {run[ESTIMATOR]}"
     return f"{GROUP} = 1 with {estimator}: a group of one has mean 0, so the raw reward is the advantage"
 
 
-def _both_sides(run: Run) -> tuple[Fix, ...]:
+def _both_sides(run: VerlRun) -> tuple[Fix, ...]:
     return (fix(dict.fromkeys(_CLIP_SIDES, run[_CLIP])),)
 
 
@@ -123,16 +123,21 @@ def _both_sides(run: Run) -> tuple[Fix, ...]:
     "clip_ratio is read only where clip_ratio_low and clip_ratio_high are null",
     "verl 0.4.0 dp_actor.py:379; 0.9.1 core_algos.py:1321",
 )
-def _clip_unused(run: Run) -> str | None:
+def _clip_unused(run: VerlRun) -> str | None:
     low, high = _CLIP_SIDES
-    if _CLIP not in run.given or low in run.given or high in run.given or run[_CLIP] == run[low] == run[high]:
+    if (
+        _CLIP not in run.given_keys
+        or low in run.given_keys
+        or high in run.given_keys
+        or run[_CLIP] == run[low] == run[high]
+    ):
         return None
     if run[low] is None or run[high] is None:
         return None
     return f"{_CLIP} = {run[_CLIP]} has no effect: {low} = {run[low]} and {high} = {run[high]} count"
 
 
-def _engine_workers(run: Run) -> tuple[Fix, ...]:
+def _engine_workers(run: VerlRun) -> tuple[Fix, ...]:
     if holds(">=0.7.1", run.version):
         return setting("trainer.use_legacy_worker_impl", "disable")(run)
     return (Fix("verl 0.8.0 or later"),)
@@ -144,7 +149,7 @@ def _engine_workers(run: Run) -> tuple[Fix, ...]:
     "verl 0.6.1 dp_actor.py:434",
     "<0.8.0",
 )
-def _micro_batch_scope(run: Run) -> str | None:
+def _micro_batch_scope(run: VerlRun) -> str | None:
     if not run.legacy:
         return None
     if run[AGGREGATION] == "token-mean":
@@ -157,11 +162,11 @@ def _micro_batch_scope(run: Run) -> str | None:
     return None
 
 
-def _other_norm(run: Run) -> str:
+def _other_norm(run: VerlRun) -> str:
     return f"{ACTOR}grad_clip" if clip_grad_key(run).endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
 
 
-def _norm_fixes(run: Run) -> tuple[Fix, ...]:
+def _norm_fixes(run: VerlRun) -> tuple[Fix, ...]:
     bound = run[_other_norm(run)]
     off = run.engine != "megatron" and bound is not None and bound <= 0  # see BB-VERL-087
     return (fix({clip_grad_key(run): UNREACHED if off else bound}),)
@@ -169,9 +174,9 @@ def _norm_fixes(run: Run) -> tuple[Fix, ...]:
 
 @RULES.add(SILENT, "BB-VERL-043", *_NORMS, fixes=_norm_fixes)
 @says("the setting is not read", "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396")
-def _norm_unused(run: Run) -> str | None:
+def _norm_unused(run: VerlRun) -> str | None:
     used, other = clip_grad_key(run), _other_norm(run)
-    if other not in run.given or run[other] == run[used]:
+    if other not in run.given_keys or run[other] == run[used]:
         return None
     return f"{other} = {run[other]} has no effect: {used} = {run[used]} bounds the gradient"
 
@@ -181,7 +186,7 @@ def _norm_unused(run: Run) -> str | None:
     "torch's clip_grad_norm_ multiplies by bound / norm",
     "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806 (run); 0.7.1 dp_actor.py:396",
 )
-def _erased(run: Run) -> str | None:
+def _erased(run: VerlRun) -> str | None:
     key = clip_grad_key(run)
     if run.engine == "megatron" or run[key] is None or run[key] > 0:
         return None
@@ -194,13 +199,13 @@ def _erased(run: Run) -> str | None:
     "verl 0.9.0 to 0.9.1 trainer/ppo/ray_trainer.py; read in trainer/ppo/v1/trainer_base.py",
     ">=0.9.0",
 )
-def _filter_unread(run: Run) -> str | None:
+def _filter_unread(run: VerlRun) -> str | None:
     return f"{FILTERED} has no effect: RayPPOTrainer filters no groups" if run[FILTERED] and not run.v1 else None
 
 
 @RULES.add(SILENT, "BB-VERL-044", _CONTROL, fixes=setting(_CONTROL, "fixed"))
 @says("AdaptiveKLController moves it towards target_kl", "verl 0.9.1 core_algos.AdaptiveKLController")
-def _adaptive_penalty(run: Run) -> str | None:
+def _adaptive_penalty(run: VerlRun) -> str | None:
     if not run[_IN_REWARD] or run[_CONTROL] == "fixed":
         return None
     return f"{_CONTROL} = {run[_CONTROL]}: the KL coefficient changes during the run"
@@ -212,13 +217,13 @@ def _adaptive_penalty(run: Run) -> str | None:
     "verl 0.8.0 main_ppo_sync.py, 0.9.0 to 0.9.1 ppo/v1/agent_loop_tq.py: loss_mask is a copy of before; "
     "RayPPOTrainer's is made behind the rejection (workers/utils/padding.py)",
 )
-def _rejected_tokens(run: Run) -> str | None:
+def _rejected_tokens(run: VerlRun) -> str | None:
     if not run.v1 or run[BYPASS] or run[_RS] is None:
         return None
     return "rejected tokens leave the loss but stay in its denominator (loss_mask)"
 
 
-def _bypass_fixes(run: Run) -> tuple[Fix, ...]:
+def _bypass_fixes(run: VerlRun) -> tuple[Fix, ...]:
     unread = {_IS: None, _RS: None, _LOSS_TYPE: "ppo_clip"}
     changes = {key: value for key, value in unread.items() if run[key] not in (None, value)}
     return fix(changes), fix({BYPASS: False})
@@ -231,7 +236,7 @@ def _bypass_fixes(run: Run) -> tuple[Fix, ...]:
     "verl 0.6.1 to 0.9.1 RayPPOTrainer.fit, rollout_corr_helper; 0.9.0 to 0.9.1 ppo/v1/trainer_base.py",
     ">=0.6.1",
 )
-def _bypassed(run: Run) -> str | None:
+def _bypassed(run: VerlRun) -> str | None:
     if not run[BYPASS] or run.surrogate in ("bypass_mode", "rollout_correction"):
         return None
     unread = [f"{key} = {run[key]}" for key in (_IS, _RS) if run[key] is not None]
@@ -244,7 +249,7 @@ def _bypassed(run: Run) -> str | None:
 
 @RULES.add(OPEN, "BB-VERL-047", _IN_LOSS, _IN_REWARD, fixes=either((_IN_REWARD, False), (_IN_LOSS, False)))
 @says("NOTICE: You have both enabled in-reward kl and kl loss.", "verl 0.4.0 to 0.9.1 validate_config")
-def _two_penalties(run: Run) -> str | None:
+def _two_penalties(run: VerlRun) -> str | None:
     if not (run[_IN_LOSS] and run[_IN_REWARD]):
         return None
     return "the KL penalty sits in the reward and in the loss; the canonical schema has one place for it"
@@ -254,7 +259,7 @@ def _two_penalties(run: Run) -> str | None:
 @says(
     "WARN: grad_norm is not finite", "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step", OF_V1
 )
-def _empty_step(run: Run) -> str | None:
+def _empty_step(run: VerlRun) -> str | None:
     if run.legacy or run.engine == "megatron" or run[AGGREGATION] != "token-mean":
         return None
     return (
@@ -262,7 +267,7 @@ def _empty_step(run: Run) -> str | None:
     )
 
 
-def _mixed_precision(run: Run) -> tuple[Fix, ...]:
+def _mixed_precision(run: VerlRun) -> tuple[Fix, ...]:
     if run[_DTYPE] not in ("float32", "fp32"):
         return (fix({f"{_MIXED}.param_dtype": run[_DTYPE]}),)
     return (fix({f"{_MIXED}.{part}_dtype": "fp32" for part in ("param", "reduce", "buffer")}),)
@@ -274,8 +279,8 @@ def _mixed_precision(run: Run) -> tuple[Fix, ...]:
     "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_fsdp_module",
     OF_V1,
 )
-def _dtype_unread(run: Run) -> str | None:
-    if run.engine != "fsdp" or run.legacy or _DTYPE not in run.given or run[_DTYPE] in ("bfloat16", "bf16"):
+def _dtype_unread(run: VerlRun) -> str | None:
+    if run.engine != "fsdp" or run.legacy or _DTYPE not in run.given_keys or run[_DTYPE] in ("bfloat16", "bf16"):
         return None
     if run[f"{_MIXED}.param_dtype"] is not None:
         return None
@@ -288,7 +293,7 @@ def _dtype_unread(run: Run) -> str | None:
     "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_module; 0.7.1 dp_actor.py:128",
     ">=0.7.1",
 )
-def _prefix_grouper_unread(run: Run) -> str | None:
+def _prefix_grouper_unread(run: VerlRun) -> str | None:
     """Source: verl 0.7.1 dp_actor.DataParallelPPOActor._forward_micro_batch; 0.8.0 to 0.9.1 FSDPEngine._build_module,
     which hands use_prefix_grouper to no model, and RayPPOTrainer._balance_batch."""
     if not run[PREFIX_GROUPER]:
@@ -305,7 +310,7 @@ def _prefix_grouper_unread(run: Run) -> str | None:
 
 @RULES.add(STANDING, "BB-VERL-078", ESTIMATOR, fixes=setting(ESTIMATOR, "grpo"))
 @says("masked_whiten over the batch", "verl 0.9.1 core_algos masked_whiten")
-def _batch_whitening(run: Run) -> str | None:
+def _batch_whitening(run: VerlRun) -> str | None:
     mode = ESTIMATORS.get(run[ESTIMATOR])
     if mode is None or mode.scale != "batch":
         return None

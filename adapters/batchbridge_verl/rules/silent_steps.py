@@ -19,7 +19,7 @@ from batchbridge_verl.run import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     TRAINER_MODE,
-    Run,
+    VerlRun,
 )
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
 
@@ -28,12 +28,12 @@ _GENERATION, _MOST_GENERATIONS = "data.gen_batch_size", "algorithm.filter_groups
 _WORKERS, _OVERLONG = "data.dataloader_num_workers", "data.filter_overlong_prompts"
 _CRITIC_MINI, _SHUFFLE, _LEGACY = f"{CRITIC}ppo_mini_batch_size", f"{ACTOR}shuffle", "trainer.use_legacy_worker_impl"
 
-RULES = Rules[Run]()
+RULES = Rules[VerlRun]()
 
 
 @RULES.add(SILENT, "BB-VERL-041", MINI, GROUP, *DEVICES, fixes=whole_shares)
 @says("the mini-batch is divided by the replicas and floored", "verl 0.7.1 fsdp_workers.py:249", "<0.8.0")
-def _step_floored(run: Run) -> str | None:
+def _step_floored(run: VerlRun) -> str | None:
     if not run.legacy or not run.plain or not run.replicas or not run.share or run.asked_per_step % run.replicas == 0:
         return None
     return (
@@ -48,7 +48,7 @@ def _step_floored(run: Run) -> str | None:
     "verl 0.9.1 trainer/ppo/padding_utils.py:144, trainer/ppo/v1/trainer_base.py _get_required_batch_multiple",
     OF_V1,
 )
-def _remainder_padded(run: Run) -> str | None:
+def _remainder_padded(run: VerlRun) -> str | None:
     if not run.v1 or not run.plain or not run.replicas:
         return None
     multiple, warmup = run.replicas, run["trainer.critic_warmup"]
@@ -77,7 +77,7 @@ def _remainder_padded(run: Run) -> str | None:
     "verl 0.7.1 dp_actor.py:548",
     "<0.8.0",
 )
-def _remainder_short(run: Run) -> str | None:
+def _remainder_short(run: VerlRun) -> str | None:
     if not run.legacy or not remainder(run) or not run.replicas:
         return None
     return (
@@ -88,15 +88,15 @@ def _remainder_short(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-031", BALANCE, fixes=setting(V1, False))
 @says("only RayPPOTrainer reads it", "verl 0.9.1 ray_trainer.py:1549, trainer/ppo/v1/trainer_base.py:1608")
-def _balance_ignored(run: Run) -> str | None:
-    if not run.v1 or BALANCE not in run.given or run[BALANCE]:
+def _balance_ignored(run: VerlRun) -> str | None:
+    if not run.v1 or BALANCE not in run.given_keys or run[BALANCE]:
         return None
     return f"{BALANCE} = False is ignored: the V1 trainer always balances"
 
 
 @RULES.add(NOTE, "BB-VERL-032", _WORKERS, "data.seed", fixes=setting(_WORKERS, 0))
 @says("StatefulDataLoader with workers draws the sampler twice per epoch", "torchdata StatefulDataLoader")
-def _order_by_workers(run: Run) -> str | None:
+def _order_by_workers(run: VerlRun) -> str | None:
     if not run["data.shuffle"] or run[_WORKERS] == 0:
         return None
     return (
@@ -112,7 +112,7 @@ def _order_by_workers(run: Run) -> str | None:
     "update_lr_scheduler is true for the last mini-batch only",
     "verl 0.9.1 engine_workers.py; 0.7.1 fsdp_workers.update_actor",
 )
-def _slow_clock(run: Run) -> str | None:
+def _slow_clock(run: VerlRun) -> str | None:
     if not run.plain or run.completions_per_step < 1 or run.steps_per_rollout <= 1:
         return None
     return (
@@ -121,7 +121,7 @@ def _slow_clock(run: Run) -> str | None:
     )
 
 
-def _one_step(run: Run) -> tuple[Fix, ...]:
+def _one_step(run: VerlRun) -> tuple[Fix, ...]:
     return (fix({MINI: run[PROMPTS]}),)
 
 
@@ -130,7 +130,7 @@ def _one_step(run: Run) -> tuple[Fix, ...]:
     "rows are listed in the order of their arrival in TransferQueue",
     "verl 0.9.1 trainer/ppo/v1/replay_buffer.py _materialize_batch",
 )
-def _arrival_order(run: Run) -> str | None:
+def _arrival_order(run: VerlRun) -> str | None:
     if not run.v1 or not run.plain or run.completions_per_rollout <= run.completions_per_step:
         return None
     return (
@@ -141,15 +141,15 @@ def _arrival_order(run: Run) -> str | None:
 
 @RULES.add(SILENT, "BB-VERL-039", _MOST_GENERATIONS, fixes=setting(_MOST_GENERATIONS, 0))
 @says("a warning is logged", "verl 0.9.1 trainer/ppo/v1/trainer_base.py:186")
-def _groups_bound_ignored(run: Run) -> str | None:
-    if not run.v1 or _MOST_GENERATIONS not in run.given or not run[_MOST_GENERATIONS]:
+def _groups_bound_ignored(run: VerlRun) -> str | None:
+    if not run.v1 or _MOST_GENERATIONS not in run.given_keys or not run[_MOST_GENERATIONS]:
         return None
     return f"{_MOST_GENERATIONS} = {run[_MOST_GENERATIONS]} is ignored by the V1 trainer"
 
 
 @RULES.add(SILENT, "BB-VERL-040", _GENERATION, FILTERED, _REFILL, fixes=setting(_GENERATION, None))
 @says("gen_batch_size is overridden to 1 with a warning", "verl 0.9.1 trainer/ppo/v1/trainer_base.py:731")
-def _generation_batch_ignored(run: Run) -> str | None:
+def _generation_batch_ignored(run: VerlRun) -> str | None:
     if not run.v1 or run[_GENERATION] in (None, 1):
         return None
     asynchronous = run.entry == "main_ppo" and run[TRAINER_MODE] != "sync"
@@ -164,7 +164,7 @@ def _generation_batch_ignored(run: Run) -> str | None:
     "steps per epoch are len(dataset) // train_batch_size in V1, the data loader's length in V0",
     "verl 0.9.1 trainer/ppo/v1/trainer_base.py; ray_trainer.py:407",
 )
-def _epochs_misaligned(run: Run) -> str | None:
+def _epochs_misaligned(run: VerlRun) -> str | None:
     size = run[_GENERATION]
     if size is None or size == run[PROMPTS] or (run.v1 and (run[FILTERED] or run[_REFILL])):
         return None
@@ -175,7 +175,7 @@ def _epochs_misaligned(run: Run) -> str | None:
 
 @RULES.add(NOTE, "BB-VERL-046", "data.seed", "data.shuffle", fixes=setting("data.seed", 42))
 @says("torch.Generator() has a fixed default seed", "verl 0.6.1 to 0.9.1 create_rl_sampler")
-def _unseeded(run: Run) -> str | None:
+def _unseeded(run: VerlRun) -> str | None:
     if not run["data.shuffle"] or run["data.seed"] is not None:
         return None
     return "data.seed is null: the order is that of a new torch.Generator, the same in every run, not a random one"
@@ -183,7 +183,7 @@ def _unseeded(run: Run) -> str | None:
 
 @RULES.add(OPEN, "BB-VERL-052", TRAINER_MODE, fixes=setting(TRAINER_MODE, "sync"))
 @says("it runs", "verl 0.9.1 trainer/ppo/v1/trainer_base.py:129")
-def _asynchronous(run: Run) -> str | None:
+def _asynchronous(run: VerlRun) -> str | None:
     if not run.v1 or run.entry == "main_ppo_sync" or run[TRAINER_MODE] != "separate_async":
         return None
     return (
@@ -194,7 +194,7 @@ def _asynchronous(run: Run) -> str | None:
 
 @RULES.add(OPEN, "BB-VERL-097", CRITIC_WARMUP, fixes=setting(CRITIC_WARMUP, 0))
 @says("the actor is left out while critic_warmup > global_steps", "verl 0.4.0 to 0.9.1 fit, V1 _step_once")
-def _idle_warmup(run: Run) -> str | None:
+def _idle_warmup(run: VerlRun) -> str | None:
     if run[CRITIC_WARMUP] <= 1 or run.critic:
         return None
     return (
@@ -203,7 +203,7 @@ def _idle_warmup(run: Run) -> str | None:
     )
 
 
-def _reached(run: Run) -> tuple[Fix, ...]:
+def _reached(run: VerlRun) -> tuple[Fix, ...]:
     per_epoch = (run.prompts_in_dataset or 0) // run[PROMPTS]
     epochs = math.ceil(run[TOTAL_STEPS] / per_epoch)
     return fix({TOTAL_STEPS: run[TOTAL_EPOCHS] * per_epoch}), fix({TOTAL_EPOCHS: epochs})
@@ -211,7 +211,7 @@ def _reached(run: Run) -> tuple[Fix, ...]:
 
 @RULES.add(SILENT, "BB-VERL-096", TOTAL_STEPS, TOTAL_EPOCHS, PROMPTS, fixes=_reached)
 @says("the loop ends with its epochs", "verl 0.9.1 ray_trainer.py fit, trainer/ppo/v1/trainer_base.py fit")
-def _ends_before(run: Run) -> str | None:
+def _ends_before(run: VerlRun) -> str | None:
     steps, prompts = run[TOTAL_STEPS], run.prompts_in_dataset
     if steps is None or prompts is None or not run.plain or run.entry == FULLY_ASYNC:
         return None
@@ -226,7 +226,7 @@ def _ends_before(run: Run) -> str | None:
 
 @RULES.add(OPEN, "BB-VERL-053", _LEGACY, fixes=setting(_LEGACY, "auto"))
 @says("it runs", "verl 0.5.0 to 0.7.0 main_ppo")
-def _half_engine(run: Run) -> str | None:
+def _half_engine(run: VerlRun) -> str | None:
     if run[_LEGACY] != "disable" or not holds("<0.7.1", run.version):
         return None
     return f"{_LEGACY} = disable: the engine workers of verl {run.version} are not read"
@@ -234,7 +234,7 @@ def _half_engine(run: Run) -> str | None:
 
 @RULES.add(NOTE, "BB-VERL-071", _OVERLONG, "data.max_prompt_length", fixes=setting(_OVERLONG, False))
 @says("filter dataset len: ... is logged", "verl 0.9.1 utils/dataset/rl_dataset.py maybe_filter_out_long_prompts")
-def _overlong_dropped(run: Run) -> str | None:
+def _overlong_dropped(run: VerlRun) -> str | None:
     if not run[_OVERLONG]:
         return None
     return (
@@ -249,7 +249,7 @@ def _overlong_dropped(run: Run) -> str | None:
     "verl 0.9.1 trainer/ppo/v1/replay_buffer.py ReplayBuffer, core_algos.py:268",
     ">=0.9.0",
 )
-def _failed_groups(run: Run) -> str | None:
+def _failed_groups(run: VerlRun) -> str | None:
     if not run.v1 or run[_REFILL] or run[FILTERED]:
         return None
     return (
@@ -264,7 +264,7 @@ def _failed_groups(run: Run) -> str | None:
     "verl 0.9.1 ray_trainer.py _balance_batch",
     ">=0.4.1",
 )
-def _ordered_by_length(run: Run) -> str | None:
+def _ordered_by_length(run: VerlRun) -> str | None:
     if run.v1 or not run[BALANCE] or run[PREFIX_GROUPER] or not _several_steps(run):
         return None
     return (
@@ -278,7 +278,7 @@ def _ordered_by_length(run: Run) -> str | None:
     "rows are dispatched in contiguous blocks, and each replica cuts its own block into mini-batches",
     "verl 0.9.1 engine_workers.py train_mini_batch",
 )
-def _strided_steps(run: Run) -> str | None:
+def _strided_steps(run: VerlRun) -> str | None:
     if run.v1 or run[BALANCE] or not _several_steps(run) or (run.replicas or 1) == 1:
         return None
     return (
@@ -287,13 +287,13 @@ def _strided_steps(run: Run) -> str | None:
     )
 
 
-def _several_steps(run: Run) -> bool:
+def _several_steps(run: VerlRun) -> bool:
     return run.plain and run.completions_per_step >= 1 and run.completions_per_rollout > run.completions_per_step
 
 
 @RULES.add(NOTE, "BB-VERL-076", _SHUFFLE, f"{ACTOR}data_loader_seed", fixes=setting(_SHUFFLE, False))
 @says("make_iterator seeds a new generator at every call", "verl 0.9.1 utils/tensordict_utils.py make_iterator")
-def _same_shuffle(run: Run) -> str | None:
+def _same_shuffle(run: VerlRun) -> str | None:
     if not run[_SHUFFLE] or (run.legacy and run.engine != "megatron"):
         return None
     seed = run[f"{ACTOR}data_loader_seed"]

@@ -16,7 +16,7 @@ from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
 from batchbridge_verl.rules import printed
 from batchbridge_verl.rules.row import AGGREGATION, BYPASS, DEVICES, one_of, product
 from batchbridge_verl.rules.ways_out import WORLD, either, fix, instead, mini_fixes, near, setting, shared
-from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PROMPTS, VerlRun
 from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 from batchbridge_verl.terms import aggregations
 
@@ -38,22 +38,22 @@ _CONFIG = "verl 0.6.0 to 0.9.1 workers/config"
 ACTOR_CONFIG = f"{_CONFIG}/actor.py ActorConfig"
 _CRITIC_CONFIG = f"{_CONFIG}/critic.py CriticConfig; 0.4.0 to 0.5.0 RayPPOTrainer._validate_config"
 
-RULES = Rules[Run]()
+RULES = Rules[VerlRun]()
 
 
 # ---- sizes
 
 
-def _sized(run: Run) -> bool:
+def _sized(run: VerlRun) -> bool:
     """Whether the completions of a rollout are held against the devices: not with a token budget, from 0.6.0 on."""
     return not run[DYNAMIC] or holds("<0.6.0", run.version)
 
 
-def _product(run: Run) -> int:
+def _product(run: VerlRun) -> int:
     return math.prod(run.parallel)
 
 
-def _minimal(run: Run) -> int | None:
+def _minimal(run: VerlRun) -> int | None:
     """The number that must divide the completions of a rollout; None where verl does not come so far."""
     if not _sized(run):
         return None
@@ -66,7 +66,7 @@ def _minimal(run: Run) -> int | None:
 
 @RULES.add(IN_CONFIG, "BB-VERL-010", *_MEGATRON, MICRO, *DEVICES, core="BB101")
 @says("ZeroDivisionError", VALIDATE)
-def _division_by_zero(run: Run) -> str | None:
+def _division_by_zero(run: VerlRun) -> str | None:
     megatron = run.engine == "megatron" and _sized(run)
     if megatron and not _product(run):
         return f"{', '.join(f'{key} = {run[key]}' for key in _MEGATRON if not run[key])}: must be at least 1"
@@ -77,7 +77,7 @@ def _division_by_zero(run: Run) -> str | None:
     return f"{MICRO} = {run[MICRO]}: must be at least 1" if megatron else None
 
 
-def replica_fixes(run: Run) -> tuple[Fix, ...]:
+def replica_fixes(run: VerlRun) -> tuple[Fix, ...]:
     """The nearest numbers of devices that make whole replicas, and the nearest sizes of theirs that share these out."""
     per_replica = shared(run)
     below = run.world // per_replica * per_replica
@@ -101,25 +101,25 @@ def replica_fixes(run: Run) -> tuple[Fix, ...]:
     "AssertionError: n_gpus (...) must be divisible by model_parallel_size (...) times context_parallel_size (...)",
     VALIDATE,
 )
-def _replicas(run: Run) -> str | None:
+def _replicas(run: VerlRun) -> str | None:
     if run.engine != "megatron" or not _sized(run) or not _product(run) or run.world % _product(run) == 0:
         return None
     return replicas_message(run)
 
 
-def replicas_message(run: Run) -> str:
+def replicas_message(run: VerlRun) -> str:
     """The devices that do not make whole replicas."""
     sizes = " x ".join(str(size) for size in run.parallel)
     return f"{run.world} devices cannot be shared out to replicas of {sizes} devices (tensor x pipeline x context)"
 
 
-def _micro_of_one(run: Run) -> tuple[Fix, ...]:
+def _micro_of_one(run: VerlRun) -> tuple[Fix, ...]:
     return (Fix(f"{MICRO} = 1", {MICRO: 1, GLOBAL_MICRO: None}),)
 
 
 @RULES.add(IN_CONFIG, "BB-VERL-013", MICRO, fixes=_micro_of_one)
 @says("TypeError: unsupported operand type(s) for *: 'int' and 'NoneType'", VALIDATE)
-def _megatron_micro(run: Run) -> str | None:
+def _megatron_micro(run: VerlRun) -> str | None:
     if run.engine != "megatron" or not _sized(run) or run[MICRO] is not None:
         return None
     if not _product(run) or run.world % _product(run):
@@ -127,7 +127,7 @@ def _megatron_micro(run: Run) -> str | None:
     return f"{MICRO} is not set, and Megatron's check multiplies with it"
 
 
-def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
+def _rollout_fixes(run: VerlRun) -> tuple[Fix, ...]:
     per_replica = shared(run)
 
     def legal(v: Mapping[str, int]) -> bool:
@@ -139,7 +139,7 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
 
 @RULES.add(IN_CONFIG, "BB-VERL-004", PROMPTS, GROUP, *DEVICES, fixes=_rollout_fixes, text=printed.MINIMAL_BATCH)
 @says("AssertionError: real_train_batch_size (...) must be divisible by minimal possible batch size (...)", VALIDATE)
-def _rollout_over_devices(run: Run) -> str | None:
+def _rollout_over_devices(run: VerlRun) -> str | None:
     minimal = _minimal(run)
     if not minimal or run.completions_per_rollout % minimal == 0:
         return None
@@ -151,12 +151,12 @@ def _rollout_over_devices(run: Run) -> str | None:
 # ---- rows of the actor and of the critic alike; role: the beginning of its keys
 
 
-def _trained(role: str, run: Run) -> bool:
+def _trained(role: str, run: VerlRun) -> bool:
     """Whether the run has the actor or the critic."""
     return role == ACTOR or run.critic
 
 
-def _in_rows(role: str, run: Run) -> bool:
+def _in_rows(role: str, run: VerlRun) -> bool:
     return _trained(role, run) and not run[f"{role}use_dynamic_bsz"]
 
 
@@ -169,7 +169,7 @@ def _schedule(role: str) -> None:
         "AssertionError, without a message, in FSDPOptimizerConfig",
         f"{_CONFIG}/optimizer.py FSDPOptimizerConfig.__post_init__",
     )
-    def test(run: Run) -> str | None:
+    def test(run: VerlRun) -> str | None:
         key = newer if run[older] is None else older
         if run.engine != "fsdp" or not _trained(role, run):
             return None
@@ -188,16 +188,16 @@ def _dtype(role: str) -> None:
         "verl 0.6.1 to 0.9.1 workers/config/engine.py McoreEngineConfig.__post_init__",
         ">=0.6.1",
     )
-    def test(run: Run) -> str | None:
+    def test(run: VerlRun) -> str | None:
         return _megatrons(role, key, ("bfloat16", "float16"), run)
 
 
-def _megatrons(role: str, key: str, names: tuple[str, ...], run: Run) -> str | None:
+def _megatrons(role: str, key: str, names: tuple[str, ...], run: VerlRun) -> str | None:
     """A setting of Megatron's engine that has none of these values."""
     return one_of(key, run[key], names) if run.engine == "megatron" and _trained(role, run) else None
 
 
-def _below_mini(role: str, run: Run) -> str | None:
+def _below_mini(role: str, run: VerlRun) -> str | None:
     """A rollout that fills no optimizer step."""
     mini = f"{role}ppo_mini_batch_size"
     if not _in_rows(role, run) or run[PROMPTS] >= run[mini]:
@@ -205,17 +205,17 @@ def _below_mini(role: str, run: Run) -> str | None:
     return f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {mini} = {run[mini]} prompts"
 
 
-def _whole_micro_batches(role: str, run: Run) -> str | None:
+def _whole_micro_batches(role: str, run: VerlRun) -> str | None:
     """The deprecated size of a micro-batch over all devices, which has to divide the mini-batch."""
     whole, mini = f"{role}ppo_micro_batch_size", f"{role}ppo_mini_batch_size"
     if not _in_rows(role, run) or run[whole] is None:
         return None
     if run[whole] == 0:
         return f"{whole} = 0: must be at least 1"
-    return f"{mini} = {run[mini]} is no multiple of {whole} = {run[whole]}" if run[mini] % run[whole] else None
+    return f"{mini} = {run[mini]} is not a multiple of {whole} = {run[whole]}" if run[mini] % run[whole] else None
 
 
-def _below_devices(role: str, run: Run) -> str | None:
+def _below_devices(role: str, run: VerlRun) -> str | None:
     """The same size, with which each device has to have something."""
     whole = f"{role}ppo_micro_batch_size"
     ulysses = run[f"{role}{_ULYSSES}"] if run.engine == "fsdp" else 1
@@ -224,7 +224,7 @@ def _below_devices(role: str, run: Run) -> str | None:
     return f"{whole} = {run[whole]} x sequence parallel {ulysses} is below {run.world} devices"
 
 
-def _padded(role: str, padding: str, run: Run) -> str | None:
+def _padded(role: str, padding: str, run: VerlRun) -> str | None:
     """Sequence parallelism, which takes unpadded rows alone. Source: verl 0.6.0 to 0.7.1 `in {"fsdp", "fsdp2"}`; 0.8.0
     on whatever the strategy."""
     key, counts = f"{role}{_ULYSSES}", holds(">=0.8.0", run.version) or run[f"{role}strategy"] in ("fsdp", "fsdp2")
@@ -233,7 +233,7 @@ def _padded(role: str, padding: str, run: Run) -> str | None:
     return f"{key} = {run[key]} needs {padding}"
 
 
-def _two_micros(role: str, run: Run) -> str | None:
+def _two_micros(role: str, run: VerlRun) -> str | None:
     whole, per_gpu = f"{role}ppo_micro_batch_size", f"{role}ppo_micro_batch_size_per_gpu"
     if not _in_rows(role, run) or run[whole] is None or run[per_gpu] is None:
         return None
@@ -252,7 +252,7 @@ _schedule(ACTOR)
     "verl 0.7.1 to 0.9.1 workers/config/engine.py EngineRouterReplayConfig",
     ">=0.7.1",
 )
-def _replay_mode(run: Run) -> str | None:
+def _replay_mode(run: VerlRun) -> str | None:
     return _megatrons(ACTOR, _REPLAY, ("disabled", "R2", "R3"), run)
 
 
@@ -264,7 +264,7 @@ _dtype(ACTOR)
     "ValueError: [actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'.",
     ACTOR_CONFIG,
 )
-def _two_actor_micros(run: Run) -> str | None:
+def _two_actor_micros(run: VerlRun) -> str | None:
     return _two_micros(ACTOR, run)
 
 
@@ -272,7 +272,7 @@ def _two_actor_micros(run: Run) -> str | None:
     _SINCE_060, "BB-VERL-013", MICRO, DYNAMIC, fixes=either((MICRO, 1), (DYNAMIC, True)), text=printed.NO_MICRO_BATCH
 )
 @says("AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or ...", ACTOR_CONFIG)
-def _no_micro(run: Run) -> str | None:
+def _no_micro(run: VerlRun) -> str | None:
     if run[DYNAMIC] or run[MICRO] is not None or run[GLOBAL_MICRO] is not None:
         return None
     return f"neither {MICRO} nor {DYNAMIC} is set: there is no micro-batch"
@@ -280,7 +280,7 @@ def _no_micro(run: Run) -> str | None:
 
 @RULES.add(_SINCE_060, "BB-VERL-024", AGGREGATION, fixes=setting(AGGREGATION, "token-mean"))
 @says("ValueError: Invalid loss_agg_mode: ...", ACTOR_CONFIG)
-def _aggregation(run: Run) -> str | None:
+def _aggregation(run: VerlRun) -> str | None:
     return one_of(AGGREGATION, run[AGGREGATION], aggregations(run.version))
 
 
@@ -290,7 +290,7 @@ def _aggregation(run: Run) -> str | None:
     "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
     f"{VALIDATE}; {ACTOR_CONFIG}.validate",
 )
-def _smaller_than_mini(run: Run) -> str | None:
+def _smaller_than_mini(run: VerlRun) -> str | None:
     return _below_mini(ACTOR, run)
 
 
@@ -299,7 +299,7 @@ def _smaller_than_mini(run: Run) -> str | None:
     "ValueError: ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...); or: must be >= n_gpus",
     f"{VALIDATE}; {ACTOR_CONFIG}.validate",
 )
-def _deprecated_micro(run: Run) -> str | None:
+def _deprecated_micro(run: VerlRun) -> str | None:
     return _whole_micro_batches(ACTOR, run) or _below_devices(ACTOR, run)
 
 
@@ -308,7 +308,7 @@ def _deprecated_micro(run: Run) -> str | None:
     "ValueError: When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`.",
     f"{_CONFIG}/actor.py FSDPActorConfig.validate; 0.4.0 to 0.5.0 _validate_config",
 )
-def _padding_with_ulysses(run: Run) -> str | None:
+def _padding_with_ulysses(run: VerlRun) -> str | None:
     return _padded(ACTOR, PADDING, run)
 
 
@@ -318,7 +318,7 @@ def _padding_with_ulysses(run: Run) -> str | None:
     "verl 0.9.1 utils/config.py _validate_router_replay_config",
     ">=0.9.1",
 )
-def _replay_bypassed(run: Run) -> str | None:
+def _replay_bypassed(run: VerlRun) -> str | None:
     if run.engine != "megatron" or run[_REPLAY] != "R2" or not run[BYPASS]:
         return None
     return f"{_REPLAY} = R2 records routes while log-probabilities are computed again, which {BYPASS} leaves out"
@@ -331,7 +331,7 @@ _schedule(CRITIC)
 _dtype(CRITIC)
 
 
-def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
+def _critic_micro_fixes(run: VerlRun) -> tuple[Fix, ...]:
     if run[_CRITIC_MICRO] is None:
         return (*setting(_CRITIC_MICRO, run.micro or 1)(run), *setting(_CRITIC_DYNAMIC, True)(run))
     return (Fix(f"{_CRITIC_GLOBAL}=null", {_CRITIC_GLOBAL: None, _CRITIC_MICRO: run[_CRITIC_MICRO]}),)
@@ -347,7 +347,7 @@ def _critic_micro_fixes(run: Run) -> tuple[Fix, ...]:
     text=printed.NO_MICRO_BATCH,
 )
 @says("ValueError: [critic] Please set at least one of ...; or: You have set both ...", _CRITIC_CONFIG)
-def _critic_micros(run: Run) -> str | None:
+def _critic_micros(run: VerlRun) -> str | None:
     if _in_rows(CRITIC, run) and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None:
         return f"the critic has no micro-batch: neither {_CRITIC_MICRO} nor {_CRITIC_DYNAMIC} is set"
     return _two_micros(CRITIC, run)
@@ -355,7 +355,7 @@ def _critic_micros(run: Run) -> str | None:
 
 @RULES.add(_SINCE_060, "BB-VERL-060", _CRITIC_MINI, _CRITIC_GLOBAL, fixes=instead(_CRITIC_MICRO, _CRITIC_GLOBAL))
 @says("ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)", _CRITIC_CONFIG)
-def _critic_whole_micros(run: Run) -> str | None:
+def _critic_whole_micros(run: VerlRun) -> str | None:
     return _whole_micro_batches(CRITIC, run)
 
 
@@ -365,13 +365,13 @@ def _critic_whole_micros(run: Run) -> str | None:
     "verl 0.6.0 to 0.7.1 workers/config/critic.py FSDPCriticConfig; 0.4.0 to 0.5.0 _validate_config",
     ">=0.6.0,<0.8.0",
 )
-def _critic_padding_with_ulysses(run: Run) -> str | None:
+def _critic_padding_with_ulysses(run: VerlRun) -> str | None:
     return _padded(CRITIC, CRITIC_PADDING, run)
 
 
 @RULES.add(_SINCE_060, "BB-VERL-062", PROMPTS, _CRITIC_MINI, fixes=mini_fixes(CRITIC))
 @says("ValueError: train_batch_size (...) must be >= critic.ppo_mini_batch_size (...)", _CRITIC_CONFIG)
-def _critic_smaller_than_mini(run: Run) -> str | None:
+def _critic_smaller_than_mini(run: VerlRun) -> str | None:
     return _below_mini(CRITIC, run)
 
 
@@ -380,14 +380,14 @@ def _critic_smaller_than_mini(run: Run) -> str | None:
     "ValueError: critic.ppo_micro_batch_size (...) * ulysses_sequence_parallel_size (...) must be >= n_gpus (...)",
     _CRITIC_CONFIG,
 )
-def _critic_below_devices(run: Run) -> str | None:
+def _critic_below_devices(run: VerlRun) -> str | None:
     # Before 0.6.0 whatever the engine; see `batchbridge_history.verl`.
     return _below_devices(CRITIC, run) if run.engine == "fsdp" or holds("<0.6.0", run.version) else None
 
 
 @RULES.add(_SINCE_060, "BB-VERL-063", _TEMPERATURE, _VALIDATION_SAMPLES, fixes=setting(_VALIDATION_SAMPLES, False))
 @says("AssertionError: validation gen temperature should be greater than 0 when enabling do_sample", VALIDATE)
-def _cold_validation(run: Run) -> str | None:
+def _cold_validation(run: VerlRun) -> str | None:
     if not run[_VALIDATION_SAMPLES] or run[_TEMPERATURE] > 0:
         return None
     return f"{_TEMPERATURE} = {run[_TEMPERATURE]}: must be above 0 with {_VALIDATION_SAMPLES}"

@@ -9,15 +9,15 @@ from typing import Any
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
 from batchbridge.kit.writing import nodes_and_gpus
-from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, Run
+from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, VerlRun
 
-Fixes = Callable[[Run], tuple[Fix, ...]]
+VerlFixes = Callable[[VerlRun], tuple[Fix, ...]]
 
 WORLD = "devices"
 """Nodes x GPUs, where a way out changes them."""
 
 
-def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
+def near(run: VerlRun, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
     """The nearest legal values of `keys`, one at a time where that suffices."""
     present = {PROMPTS: run[PROMPTS], GROUP: run[GROUP], MINI: run[MINI], MICRO: run.micro or 1, WORLD: run.world}
     sizes = [Variable(key, max(present[key], 1)) for key in keys]
@@ -33,34 +33,34 @@ def fix(change: Mapping[str, Any]) -> Fix:
     return Fix(text.replace(f"{WORLD} =", "trainer.nnodes x n_gpus_per_node ="), changes)
 
 
-def setting(key: str, value: Any) -> Fixes:
+def setting(key: str, value: Any) -> VerlFixes:
     """One setting, whatever the run."""
     return lambda run: (Fix(f"{key}={'null' if value is None else value}", {key: value}),)
 
 
-def either(*changes: tuple[str, Any]) -> Fixes:
+def either(*changes: tuple[str, Any]) -> VerlFixes:
     """One of several settings, whatever the run."""
     return lambda run: tuple(way for key, value in changes for way in setting(key, value)(run))
 
 
-def instead(size: str, deprecated: str) -> Fixes:
-    """The size that is read, in the place of the deprecated one."""
+def instead(size: str, deprecated: str) -> VerlFixes:
+    """The size that is read, in place of the deprecated one."""
     return lambda run: (Fix(f"{size} = 1 instead", {size: 1, deprecated: None}),)
 
 
-def shared(run: Run) -> int:
+def shared(run: VerlRun) -> int:
     """Devices of one replica."""
     return max(math.prod(run.parallel), 1)
 
 
-def mini_fixes(role: str) -> Fixes:
+def mini_fixes(role: str) -> VerlFixes:
     """The way out of as many prompts in a rollout as in a mini-batch, of the actor or the critic."""
     mini = f"{role}ppo_mini_batch_size"
     pairs = ((mini, PROMPTS), (PROMPTS, mini))
     return lambda run: tuple(fix({key: run[other]}) for key, other in pairs if run[other] > 0)
 
 
-def whole_steps(run: Run) -> tuple[Fix, ...]:
+def whole_steps(run: VerlRun) -> tuple[Fix, ...]:
     """Sizes with which a rollout is whole mini-batches, and a mini-batch whole replicas."""
     per_replica = shared(run)
 
@@ -70,7 +70,7 @@ def whole_steps(run: Run) -> tuple[Fix, ...]:
     return near(run, (MINI, PROMPTS), legal)
 
 
-def whole_shares(run: Run) -> tuple[Fix, ...]:
+def whole_shares(run: VerlRun) -> tuple[Fix, ...]:
     """Sizes with which a mini-batch is shared out evenly to replicas, and to their micro-batches."""
     per_replica = shared(run)
 

@@ -219,7 +219,7 @@ NODES: dict[str, Any] = {"deployment__type": "multi_node", "deployment__num_trai
 
 
 OPEN: dict[str, dict[str, Any]] = {
-    "its signal is no advantage": {"orchestrator.algo.type": "opd"},
+    "its signal is not an advantage": {"orchestrator.algo.type": "opd"},
     "is code that is not read": {"trainer.loss.type": "custom", "trainer.loss.import_path": "mine.loss"},
     "sources differ in group_size": {"orchestrator.train.source": [{"name": "a", "group_size": 2}]},
     "sources differ in algo.type": {"orchestrator.train.source": [{"algo": {"type": "max_rl"}}]},
@@ -285,7 +285,7 @@ class TestPrimeRLAdapter(AdapterContract):
         "trainer.loss.type = 'custom'": "code that is not read",
         **dict.fromkeys(
             (f"orchestrator.algo.type = {name!r}" for name in ("hierarchical_grpo", "opd", "opsd", "sft")),
-            "its signal is no advantage of a group",
+            "its signal is not an advantage of a group",
         ),
     }
     valid = (

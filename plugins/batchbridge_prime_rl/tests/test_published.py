@@ -1,7 +1,7 @@
 """Every RL configuration that prime-rl publishes, against prime-rl's own settings, key by key.
 
 `published.json` is what RLConfig of prime-rl 0.8.0 (559b44772) made of them: for each file its digest, the settings
-that it gives (environments left out), and what RLConfig resolved them to where that is no default. The environments,
+that it gives (environments left out), and what RLConfig resolved them to where that is not a default. The environments,
 which are packages of their own, were replaced by one that its library brings. `not_compared.json` names the settings
 that are made up at launch or are whole tables here, each with its reason.
 """

@@ -34,7 +34,7 @@ def load(path: Path) -> frozenset[str]:
     except FileNotFoundError:
         raise click.UsageError(f"baseline {path}: there is no such file; --write-baseline writes it") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise click.UsageError(f"baseline {path}: this is no baseline: {error!r:.100}") from None
+        raise click.UsageError(f"baseline {path}: this is not a baseline: {error!r:.100}") from None
 
 
 def write(path: Path, reports: Iterable[Check]) -> str:

@@ -12,7 +12,7 @@ from batchbridge.cli._output import say, writing
 from batchbridge.meaning.briefs import many
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.fix_file import Fixed
+    from batchbridge.comparing.fix_file import FixedFile
     from batchbridge.reports import Check
 
 NOT_IN_THE_FILE = ("settings", "words")
@@ -58,12 +58,12 @@ def fix(found: Check, asked: Mapping[str, Any], check: Callable[..., Check], *, 
     return check(**{**asked, "source": source})
 
 
-def _account(done: Fixed) -> str:
+def _account(done: FixedFile) -> str:
     moved = "the meaning is the same in every field" if not done.moved else "; ".join(done.moved)
     return f"{', '.join(done.done)}; {moved}"
 
 
-def _show(done: Fixed) -> None:
+def _show(done: FixedFile) -> None:
     """The changed lines of a file, printed as `diff -u` has them."""
     import difflib
 

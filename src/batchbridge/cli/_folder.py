@@ -88,7 +88,7 @@ def _uninterrupted() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class Line(NamedTuple):
+class FileVerdict(NamedTuple):
     """The verdict on a file in one line."""
 
     file: str
@@ -96,17 +96,17 @@ class Line(NamedTuple):
     text: str
 
 
-def line(found: Check) -> Line:
-    """`word`: ok, error, undecided, or skipped for what is no run."""
+def line(found: Check) -> FileVerdict:
+    """`word`: ok, error, undecided, or skipped for what is not a run."""
     from batchbridge.render.findings import kind_of
 
     if (reason := no_run(found.reading)) is not None:
         why = reason.message.partition(";")[0] if reason.code == "BB020" else reason.message
-        return Line(found.name, "skipped", _cut(why))
+        return FileVerdict(found.name, "skipped", _cut(why))
     if found.verdict == "valid":
-        return Line(found.name, "ok", _size(found.reading))
+        return FileVerdict(found.name, "ok", _size(found.reading))
     word = "error" if found.verdict == "invalid" else "undecided"
-    return Line(found.name, word, _cut(next(one.message for one in found.findings if kind_of(one) == word)))
+    return FileVerdict(found.name, word, _cut(next(one.message for one in found.findings if kind_of(one) == word)))
 
 
 def _cut(text: str) -> str:
@@ -115,7 +115,7 @@ def _cut(text: str) -> str:
 
 
 def no_run(reading: Reading) -> Finding | None:
-    """The reason why a file is no run that anybody judges; None: it is one."""
+    """The reason why a file is not a run that anybody judges; None: it is one."""
     from batchbridge.contract import plugins
 
     wrong = [one for one in reading.findings if one.severity == "error"]
@@ -131,7 +131,7 @@ def _size(reading: Reading) -> str:
     return f"{step:,} completions per step" if isinstance(step, int) else ""
 
 
-def told(lines: Sequence[Line]) -> Iterator[str]:
+def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
     """The lines, and a total."""
     width = max((len(one.file) for one in lines), default=0)
     for one in lines:

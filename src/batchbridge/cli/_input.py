@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from batchbridge.cli._project import Project, project
+from batchbridge.cli._project import ProjectSettings, project
 from batchbridge.cli.main import tip
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _OPTIONS = (
         "--framework",
         metavar="NAME",
         shell_complete=frameworks_for_completion,
-        help="Whose configuration it is; detected from FILE by default.",
+        help="Framework of the configuration; detected from FILE by default.",
     ),
     click.option(
         "--set",
@@ -72,8 +72,14 @@ _OPTIONS = (
         multiple=True,
         help="An environment variable of a launch script, or its argument by number (1=VALUE); repeat.",
     ),
-    click.option("--command", "command_number", type=SIZE, metavar="NUMBER", help="Which command of a launch script."),
-    click.option("--json", "as_json", is_flag=True, help="For programs."),
+    click.option(
+        "--command",
+        "command_number",
+        type=SIZE,
+        metavar="NUMBER",
+        help="Number of the command in a launch script, from 1.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 
 
@@ -101,7 +107,7 @@ def reading_options(function: _F) -> _F:
 
 
 verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Notes, whole values, sources; what `run` and `wrap` refuse, and what to do."
+    "-v", "--verbose", is_flag=True, help="Show notes, whole values and sources, and what `run` and `wrap` refuse."
 )
 
 
@@ -127,7 +133,7 @@ def asked_for(
     env: tuple[str, ...] = (),
     command_number: int | None = None,
     words: tuple[str, ...] = (),
-    own: Project | None = None,
+    own: ProjectSettings | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `batchbridge.explain` and `batchbridge.check`; where one says nothing, what the
     project says of FILE (own: its settings, where they are read already). words: what stands behind `--`, a command, or

@@ -7,6 +7,8 @@ A command hands over its results, one for each input, each naming its file, and 
 there is no result to be had, `error` says why. Results that are many are printed while they are made (`print_lines`).
 What a result of the command looks like stands in `render/json_output.json`; a test asks for every command that has
 `--json`.
+
+Its own file: every command with --json uses it.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from typing import NoReturn
 
 import click
 
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the output FILE if it exists.")
 html_option = click.option(
     "--html",
     "html_file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write it as a page as well: one file, that loads nothing. Needs batchbridge[html].",
+    help="Also write an HTML page to FILE; it loads nothing. Needs batchbridge[html].",
 )
 _OF_THE_EXTRA = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "vl_convert": "vl-convert-python"}
 
@@ -51,13 +51,13 @@ def wrong(message: str) -> NoReturn:
 
 def replace_own(option: str, file: str, begins: str, text: Callable[[], str]) -> None:
     """Makes a text and writes it. begins: how every text of its kind begins; a file that is there and begins otherwise
-    is somebody's own, and stays. Raises `click.UsageError`, then and where it cannot be written."""
+    is a user's own, and stays. Raises `click.UsageError`, then and where it cannot be written."""
     from batchbridge.comparing.edit_file import save
 
     path = Path(file)
     try:
         if path.is_file() and not _begins(path, begins):
-            raise click.UsageError(f"{option} {file}: the file exists and is none that {option} has written")
+            raise click.UsageError(f"{option} {file}: the file exists, and was not written by {option} has written")
         made = text()
         if path.exists() and not path.is_file():
             path.write_text(made, encoding="utf-8")  # a terminal, a pipe

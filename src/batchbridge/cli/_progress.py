@@ -1,4 +1,7 @@
-"""The progress of a command: a bar on standard error, of all that takes over two seconds while somebody looks."""
+"""The progress of a command: a bar on standard error, of all that takes over two seconds while someone looks.
+
+Its own file: four commands use it.
+"""
 
 from __future__ import annotations
 

@@ -23,38 +23,38 @@ _WORDS = {str: "a text", int: "a whole number above 0", list: "a list of texts",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Project:
-    """Settings of `folder` and everything in it. said: of all files. files: glob to what is said of the files that
+class ProjectSettings:
+    """Settings of `folder` and everything in it. settings: of all files. files: glob to what is said of the files that
     match, where a later glob counts more."""
 
     folder: Path = Path()
-    said: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Path | None:
         """The baseline of `check`, if the project says one."""
-        return self.folder / self.said["baseline"] if "baseline" in self.said else None
+        return self.folder / self.settings["baseline"] if "baseline" in self.settings else None
 
     def of(self, file: str | None) -> dict[str, Any]:
         """The settings framework, framework_version, world_size, dataset_size of a file, as far as they are said; and
         the codes to `ignore` in it alone."""
-        if file is None or not (self.said or self.files):
+        if file is None or not (self.settings or self.files):
             return {}
-        said = {key: self.said[key] for key in _OF_A_FILE if key in self.said and key != "ignore"}
+        said = {key: self.settings[key] for key in _OF_A_FILE if key in self.settings and key != "ignore"}
         parts = Path(os.path.relpath(file, self.folder)).parts
         matching = [table for glob, table in self.files.items() if _matches(parts, tuple(glob.split("/")))]
         said = {key: value for table in (said, *matching) for key, value in table.items()}
         return {**said, "ignore": [code for table in matching for code in table.get("ignore", ())]}
 
 
-def project(file: str | None) -> Project:
+def project(file: str | None) -> ProjectSettings:
     """The settings of the nearest folder that has some: the one of `file` (None: the working directory), or one above.
     Raises `click.UsageError`, which names the file and the key."""
     try:
         here = Path(file or "?").absolute()
     except OSError:  # the working directory is gone
-        return Project()
+        return ProjectSettings()
     for folder in here.parents:
         for name, keys in (("batchbridge.toml", ()), ("pyproject.toml", ("tool", "batchbridge"))):
             path = folder / name
@@ -66,15 +66,15 @@ def project(file: str | None) -> Project:
                 tables = {glob: _checked(table, _OF_A_FILE, f"{place}.files.{glob}") for glob, table in files.items()}
                 if deep := [glob for glob in tables if glob.count("/") > MAX_FOLDERS]:
                     wrong(f"{place}.files.{deep[0]:.60}: more than {MAX_FOLDERS} folders")
-                return Project(folder=folder, said=said, files=tables)
-    return Project()
+                return ProjectSettings(folder=folder, settings=said, files=tables)
+    return ProjectSettings()
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Any:
     """The value under `keys` in a TOML file; None: nothing."""
     from batchbridge.reading import files
     from batchbridge.reading.toml import parse_toml
-    from batchbridge.reading.yaml_json import Refused
+    from batchbridge.reading.yaml_json import RefusedFile
 
     name = os.path.relpath(path)
     try:
@@ -82,7 +82,7 @@ def _table(path: Path, keys: tuple[str, ...]) -> Any:
         if keys and keys[-1] not in text:
             return None
         document = parse_toml(text, name)
-    except Refused as refused:
+    except RefusedFile as refused:
         wrong(f"{name}: {refused.finding.message}")
     if document.problems:
         wrong(f"{name}: {document.problems[0].message}")

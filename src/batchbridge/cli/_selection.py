@@ -11,7 +11,7 @@ from typing import Self
 import click
 
 from batchbridge.cli._input import ARGUMENTS
-from batchbridge.cli._project import Project
+from batchbridge.cli._project import ProjectSettings
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Verdict
@@ -35,7 +35,7 @@ def codes(texts: Iterable[str], said: str) -> tuple[str, ...]:
 
 
 @dataclass(kw_only=True)
-class Selection:
+class FindingSelection:
     """The findings about `file` that count. select: codes, or beginnings of codes, of the rules that are asked; none:
     all. ignore: of those that are not. baseline: a file of findings that do not count. dropped: codes of the findings
     that did not count so far."""
@@ -50,12 +50,12 @@ class Selection:
 
     @classmethod
     def of(
-        cls, file: str | None, own: Project, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
+        cls, file: str | None, own: ProjectSettings, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
     ) -> Self:
         """The selection from options and what the project says: it ignores more, and selects where no option does.
         Raises `click.UsageError`."""
-        ignored = (*ignore, *own.said.get("ignore", ()), *own.of(file).get("ignore", ()))
-        chosen = select or own.said.get("select", ())
+        ignored = (*ignore, *own.settings.get("ignore", ()), *own.of(file).get("ignore", ()))
+        chosen = select or own.settings.get("select", ())
         return cls(file=file, select=codes(chosen, "select"), ignore=codes(ignored, "ignore"), baseline=baseline)
 
     def counts(self, finding: Finding) -> bool:
@@ -105,11 +105,11 @@ class _Comments:
     def of(cls, file: str) -> _Comments:
         """The comments of a file; none where it cannot be read (a finding says that)."""
         from batchbridge.reading import files
-        from batchbridge.reading.yaml_json import Refused
+        from batchbridge.reading.yaml_json import RefusedFile
 
         try:
             lines = files.read_text(Path(file), file).split("\n")
-        except Refused:
+        except RefusedFile:
             return cls()
         found = [(number, each) for number, line in enumerate(lines, 1) for each in _COMMENT.finditer(line)]
         said = [(number, each["file"], tuple(re.split(r"[\s,]+", each["codes"])[1:])) for number, each in found]

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from batchbridge.render.text import Table, plain_table
+from batchbridge.render.text import TableRenderer, plain_table
 
 INDENT = 2
 """Blanks that a section puts before the lines of a table."""
@@ -20,7 +20,7 @@ _COLOURED = re.compile(
 """The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""
 
 
-def table_for_stdout() -> Table:
+def table_for_stdout() -> TableRenderer:
     """`plain_table`, or rich's tables where standard output is a terminal that can show them."""
     return _rich_table if _is_terminal() else plain_table
 

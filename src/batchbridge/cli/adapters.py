@@ -45,7 +45,7 @@ def _code_of(adapter: Adapter) -> str | None:
 
 
 @click.command("adapters", short_help="List adapters and plugin problems.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
     """List the installed adapters: framework, versions read and enforced, how the installed code is graded,
     and who provides each.

@@ -14,7 +14,7 @@ from batchbridge.cli import _folder
 from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._progress import progress
 from batchbridge.cli._project import FAIL_ON, project
-from batchbridge.cli._selection import Selection, exit_code
+from batchbridge.cli._selection import FindingSelection, exit_code
 from batchbridge.cli._tables import coloured
 from batchbridge.cli.main import FINE, INVALID
 
@@ -34,11 +34,15 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option(
     "--output-format", type=click.Choice(FORMATS), help="text by default; --json is short for json; see docs/ci.md."
 )
-@click.option("--select", metavar="CODE", multiple=True, help="Only these rules: BB-TRL-062, BB-TRL, a list; repeat.")
-@click.option("--ignore", metavar="CODE", multiple=True, help="Not these rules; repeat.")
-@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit code 0 for less; default: undecided.")
-@click.option("--baseline", metavar="FILE", help="Findings that stand in it do not count.")
-@click.option("--write-baseline", is_flag=True, help="Write all that counts now to the baseline.")
+@click.option(
+    "--select", metavar="CODE", multiple=True, help="Count only these rules (BB-TRL-062, BB-TRL, or a list); repeat."
+)
+@click.option("--ignore", metavar="CODE", multiple=True, help="Do not count these rules; repeat.")
+@click.option(
+    "--fail-on", type=click.Choice(FAIL_ON), help="Least severity that makes the exit code nonzero; default: undecided."
+)
+@click.option("--baseline", metavar="FILE", help="Do not count the findings that FILE lists.")
+@click.option("--write-baseline", is_flag=True, help="Write all current findings to the baseline.")
 @click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name, into YAML files.")
 @click.option("--native", is_flag=True, help="Ask the installed framework's own constructor too, in a child process.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
@@ -73,7 +77,7 @@ def command(
     form = "json" if as_json else output_format or "text"
     if diff and form != "text":
         raise click.UsageError(f"--diff prints a difference, and no {form} beside it: give one of the two")
-    lines: list[_folder.Line] | None = None if files == named else []
+    lines: list[_folder.FileVerdict] | None = None if files == named else []
     known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
     counting = partial(
         _judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on, native
@@ -137,7 +141,7 @@ def _judged(
     from batchbridge import Check, check
 
     own = project(file)
-    selection = Selection.of(file, own, select, ignore, baseline)
+    selection = FindingSelection.of(file, own, select, ignore, baseline)
     asked = asked_for(**source, file=file, own=own)
     if file is not None and file not in named and asked["framework"] and asked["source"].values:
         from batchbridge.reading.read import none_of
@@ -152,7 +156,7 @@ def _judged(
         found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=fix == "write")
     if native:
         found = _with_native(found)
-    code = exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))
+    code = exit_code(found.verdict, found.findings, fail_on or own.settings.get("fail_on", "undecided"))
     return found, code, selection.dropped
 
 
@@ -180,7 +184,7 @@ def _with_native(found: Check) -> Check:
     return replace(found, reading=replace(found.reading, findings=(*found.reading.findings, *said)))
 
 
-def _line_of(counting: _Counting, file: str) -> tuple[_folder.Line, int, set[str]]:
+def _line_of(counting: _Counting, file: str) -> tuple[_folder.FileVerdict, int, set[str]]:
     """The result of `_judged`, with a line in the report's place: what another process can hand back."""
     found, code, codes = counting(file)
     return _folder.line(found), code, codes

@@ -14,7 +14,7 @@ from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
 if TYPE_CHECKING:
     from batchbridge import Adapter, Reading
     from batchbridge.comparing.convert import Conversion
-    from batchbridge.comparing.edit_file import Into
+    from batchbridge.comparing.edit_file import EditedFile
 
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 @click.option("--to-version", metavar="VERSION", help="Its version; default: what the repository pins, or the newest.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @overwrite_option
-@click.option("--format", "form", metavar="FORM", help="One of the target's forms; default: as FILE's name says.")
+@click.option("--format", "form", metavar="FORM", help="Form of the output; default: from FILE's name.")
 @click.option(
     "--into",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Edit this YAML file of the target's; with -o it stays as it is, and the edited text goes there.",
+    help="Edit this YAML file of the target framework; with -o, write the edited text there instead.",
 )
-@click.option("--dry-run", is_flag=True, help="Write no file; say what would become of every field.")
-@click.option("--allow-lossy", is_flag=True, help="Write it although something is approximate or lost.")
-@click.option("--strict", is_flag=True, help="Refuse differences that act in rare steps only, too.")
-@click.option("-v", "--verbose", is_flag=True, help="List every field and setting, exact ones too.")
+@click.option("--dry-run", is_flag=True, help="Write no file; show what would happen to every field.")
+@click.option(
+    "--allow-lossy", is_flag=True, help="Write the configuration although some values are approximate or lost."
+)
+@click.option("--strict", is_flag=True, help="Also refuse differences that act only in rare steps.")
+@click.option("-v", "--verbose", is_flag=True, help="List every field and setting, including exact ones.")
 def command(
     as_json: bool,
     to: str,
@@ -91,7 +93,7 @@ def command(
     else:
         from batchbridge.render import between
 
-        how = between.Writing(
+        how = between.ConversionUse(
             version=why,
             file=None if target is None else str(target),
             form=shown,
@@ -162,7 +164,7 @@ def _again(source: dict[str, Any], reading: Reading) -> tuple[str, ...] | None:
     return tuple(word for option, value in said.items() if value is not None for word in (option, value))
 
 
-def _edited(into: Path, found: Conversion, form: str | None) -> Into:
+def _edited(into: Path, found: Conversion, form: str | None) -> EditedFile:
     from batchbridge.comparing.edit_file import FORM, convert_into
     from batchbridge.contract import plugins
 
@@ -171,7 +173,7 @@ def _edited(into: Path, found: Conversion, form: str | None) -> Into:
     return convert_into(plugins.adapters()[found.framework], found, into)
 
 
-def _done(edited: Into, text: str | None, output: Path | None, dry_run: bool) -> str:
+def _done(edited: EditedFile, text: str | None, output: Path | None, dry_run: bool) -> str:
     """The sentence on what happens to the edited file, for a person."""
     if text is None or edited.problems:
         return "nothing was written"
@@ -182,7 +184,7 @@ def _done(edited: Into, text: str | None, output: Path | None, dry_run: bool) ->
     return f"{edited.path} was edited" if edited.changes else f"{edited.path} stays as it is"
 
 
-def _write(text: str, target: Path, edited: Into | None) -> None:
+def _write(text: str, target: Path, edited: EditedFile | None) -> None:
     """The whole file or nothing of it."""
     from batchbridge.comparing.edit_file import save
 

@@ -14,26 +14,26 @@ from batchbridge.cli.main import EXIT_CODES
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
 @click.argument("a", type=click.Path(path_type=str))
 @click.argument("b", type=click.Path(path_type=str), required=False)
-@click.option("--framework", metavar="NAME", help="Whose configuration it is, of both.")
-@click.option("--framework-a", metavar="NAME", help="The same, of A.")
-@click.option("--framework-b", metavar="NAME", help="The same, of B.")
-@click.option("--framework-version", "version", metavar="VERSION", help="The framework's version, of both.")
-@click.option("--version-a", metavar="VERSION", help="The same, of A.")
-@click.option("--version-b", metavar="VERSION", help="The same, of B.")
-@click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, of both.")
-@click.option("--world-size-a", type=SIZE, metavar="DEVICES", help="The same, of A.")
-@click.option("--world-size-b", type=SIZE, metavar="DEVICES", help="The same, of B.")
+@click.option("--framework", metavar="NAME", help="Framework of A and B.")
+@click.option("--framework-a", metavar="NAME", help="The same for A.")
+@click.option("--framework-b", metavar="NAME", help="The same for B.")
+@click.option("--framework-version", "version", metavar="VERSION", help="The framework's version, for A and B.")
+@click.option("--version-a", metavar="VERSION", help="The same for A.")
+@click.option("--version-b", metavar="VERSION", help="The same for B.")
+@click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, for A and B.")
+@click.option("--world-size-a", type=SIZE, metavar="DEVICES", help="The same for A.")
+@click.option("--world-size-b", type=SIZE, metavar="DEVICES", help="The same for B.")
 @click.option(
     "--set-a", metavar="KEY=VALUE", multiple=True, help="A setting of A in its framework's own spelling; repeat."
 )
 @click.option(
     "--set-b", metavar="KEY=VALUE", multiple=True, help="A setting of B in its framework's own spelling; repeat."
 )
-@click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
+@click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset, for A and B.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
-@click.option("--command-a", type=SIZE, metavar="NUMBER", help="Which command of launch script A.")
-@click.option("--command-b", type=SIZE, metavar="NUMBER", help="Which command of launch script B.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--command-a", type=SIZE, metavar="NUMBER", help="Number of the command in launch script A, from 1.")
+@click.option("--command-b", type=SIZE, metavar="NUMBER", help="Number of the command in launch script B, from 1.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @html_option
 def command(
     a: str,

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("doctor", short_help="Say what an error text or traceback means.")
 @click.argument("text", required=False, metavar="[FILE|TEXT]")
-@click.option("--with", "given", metavar="NAME=NUMBER", multiple=True, help="A number that is asked for; repeat.")
+@click.option(
+    "--with", "given", metavar="NAME=NUMBER", multiple=True, help="Answer to a question that doctor asked; repeat."
+)
 @click.option(
     "--config", metavar="FILE", help="The run's configuration or launch script, to find the line and the fix."
 )
@@ -80,7 +82,7 @@ def _said(text: str | None) -> tuple[str, int]:
 
 
 _FEW = 2
-"""Words below which an argument is no text."""
+"""Words below which an argument is not text."""
 
 
 def _readings(config: str, source: dict[str, Any]) -> tuple[list[Reading], bool]:

@@ -17,7 +17,7 @@ from batchbridge.cli.main import EXIT_CODES
 @verbose_option
 @html_option
 def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) -> int:
-    """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
+    """Explain what a configuration will train: each number with its unit, its origin, and what follows from it.
 
     FILE is a YAML, JSON or TOML file in the framework's own form, or a launch script (read, never run); --set adds to
     it, or replaces what it says.

@@ -28,7 +28,7 @@ class LedgerGroup(click.Group):
     """Commands that read ledgers."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """The group's run, as that of every group; a ledger that cannot be read is no crash."""
+        """The group's run, as that of every group; a ledger that cannot be read is not a crash."""
         try:
             return super().invoke(ctx)
         except LedgerError as error:
@@ -45,7 +45,7 @@ def command() -> None:
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
-@click.option("--json", "as_json", is_flag=True, help="For programs; each optimizer step on a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one optimizer step a line.")
 @html_option
 def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file: str | None) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged.
@@ -121,8 +121,10 @@ def _show_json(folder: str, only: int | None) -> int:
 @command.command("diff", short_help="Name the first step that differs.")
 @click.argument("a", type=_FOLDER)
 @click.argument("b", type=_FOLDER)
-@click.option("--exact", is_flag=True, help="Floats must be equal; old log-probabilities and gradients count too.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "--exact", is_flag=True, help="Require equal floats, and compare old log-probabilities and gradients too."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any."""
     from batchbridge import ledger
@@ -148,7 +150,7 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
 @click.option(
     "--parquet", "parquet_file", type=_NEW_FILE, metavar="FILE", help="As Parquet; needs batchbridge[parquet]."
 )
-@click.option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrite: bool) -> int:
     """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
     from batchbridge.ledger import export
@@ -223,7 +225,7 @@ def verify(file: Path, folder: str | None) -> int:
     try:
         document = read(file)
     except (OSError, ValueError, RecursionError) as error:
-        return refuse(f"{file} is no certificate: {one_line(error)}", "ledger verify")
+        return refuse(f"{file} is not a certificate: {one_line(error)}", "ledger verify")
     if folder is None and any(file.parent.glob("rank-*.jsonl")):
         folder = str(file.parent)
     found = verified(document, folder)
@@ -258,7 +260,7 @@ def read(file: Path) -> Any:
         return found
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     return json.loads(file.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
 

@@ -32,7 +32,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes, as a shell reports a process that died of SIGINT or SIGPIPE."""
 
 COMMANDS = {
-    "explain": "Say in words and units what a configuration will train.",
+    "explain": "Explain what a configuration will train, with units.",
     "check": "List what is wrong with a configuration, with the nearest fixes.",
     "plan": "Show which completions each optimizer step trains on.",
     "diff": "Say how two configurations differ in meaning, largest effect first.",

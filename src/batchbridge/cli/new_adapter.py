@@ -54,7 +54,7 @@ from batchbridge import Behaviour, Spec
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.kinds import {kinds}
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 
 KEYS = (
 {rows})
@@ -81,7 +81,7 @@ class {title}Adapter(TableAdapter):
     constants = CONSTANTS
     codes = Codes.of("BB-{upper}")
 {interpolates}
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
         """What several settings say together."""
         raise ValueError("TODO: say {needed}")
 
@@ -137,8 +137,8 @@ class Test{title}Adapter(AdapterContract):
 
 @click.command("new-adapter", short_help="Begin an adapter for another framework.")
 @click.argument("name")
-@click.option("--from", "file", required=True, type=click.Path(), help="A configuration of the framework.")
-@click.option("--release", default="1.0", show_default=True, help="The framework's version that it is of.")
+@click.option("--from", "file", required=True, type=click.Path(), help="A configuration file of the framework.")
+@click.option("--release", default="1.0", show_default=True, help="The framework version that it was written for.")
 @click.option("--into", "folder", default=".", show_default=True, type=click.Path(), help="Where the package goes.")
 def command(name: str, file: str, release: str, folder: str) -> int:
     """Write a package NAME: the file's keys as rows with guessed kinds, the plugin, and its contract test.

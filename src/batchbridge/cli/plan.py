@@ -82,7 +82,7 @@ def command(
             plan = plan_of(reading.spec, reading.dataset_size)
             chosen = _chosen(plan, steps, rollout, as_json=as_json)
             open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
-            shown = render.Shown(plan, reading.dataset_size, *chosen, open_)
+            shown = render.ShownPlan(plan, reading.dataset_size, *chosen, open_)
     except PlanError as error:
         why = _why(error, reading)
         return refused(why, UNDECIDED, f"{text.clean(name)}: there is no plan: {why}")

@@ -42,7 +42,7 @@ DISTRIBUTIONS = (
 )
 """Distributions whose versions matter for what a configuration means, or for how it is read."""
 LOCAL = re.compile(r"cpu|cu\d{2,3}|rocm[\d.]+|g[0-9a-f]{7,12}")
-"""Local parts of versions that say how something was built; another one may name somebody's house."""
+"""Local parts of versions that say how something was built; another one may name someone's house."""
 PRIVATE = re.compile(r"(^|[._-])(token|key|secret|password|passwd|auth|credentials?|user|email|host|ip|url|uri)$", re.I)
 """Ends of keys whose values are never shown, whatever they are."""
 WORD = re.compile(r"[A-Za-z0-9_][\w.+/-]{0,59}")
@@ -51,7 +51,7 @@ NUMBER = re.compile(r"[-+]?[\d,.]+(?:e[-+]?\d+)?%?")
 CODE = re.compile(r"BB[A-Z0-9_-]{1,20}")
 """The pattern of a finding's code."""
 LARGEST = 10**10
-"""Whole numbers from here on are more likely somebody's number than a size."""
+"""Whole numbers from here on are more likely someone's number than a size."""
 LONGEST_LIST = 16
 WORDS_OF_YAML = ("true", "false", "yes", "no", "on", "off", "null", "none", "~", "0", "1", "")
 UNSAID = "its message is left out: it quotes what is not shown here"
@@ -83,7 +83,7 @@ command.params = [option for option in command.params if option.name != "as_json
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownWords:
     """The words that may be shown: keys of the framework's tables; texts of BatchBridge's and the adapter's code."""
 
     keys: frozenset[str] = frozenset()
@@ -178,17 +178,17 @@ def plain_version(text: str) -> str:
     return version.public + (f"+{version.local}" if version.local and LOCAL.fullmatch(version.local) else "")
 
 
-def known_of(reading: Reading) -> Known:
+def known_of(reading: Reading) -> KnownWords:
     """The words of a reading that may be shown: settings that a reading of nothing in its version has, too."""
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None:
-        return Known(words=frozenset(_words(_constants("batchbridge"))))
+        return KnownWords(words=frozenset(_words(_constants("batchbridge"))))
     nothing = read(Source(), framework=reading.framework, version=reading.framework_version)
     packages = {_package(each) for each in type(adapter).__mro__} - {"abc", "builtins"}
     texts = frozenset().union(*(_constants(name) for name in sorted(packages | {"batchbridge"})))
     words = {*_words(texts), adapter.framework, *adapter.releases}
     keys = {*nothing.native, *(path for path, _ in every_field())}
-    return Known(frozenset(keys), texts, frozenset(words))
+    return KnownWords(frozenset(keys), texts, frozenset(words))
 
 
 def _words(texts: Iterable[str]) -> Iterator[str]:
@@ -294,7 +294,7 @@ def _releases(found: Check) -> Iterator[str]:
         yield f"releases    {' to '.join(map(plain_version, ends))}: {span.verdict}"
 
 
-def _obstacles(found: Check, known: Known) -> str:
+def _obstacles(found: Check, known: KnownWords) -> str:
     names = (one.name for one in found.enforcement.obstacles)
     shown = [name if name in known.texts or CODE.fullmatch(name) else REMOVED for name in names]
     return f": {', '.join(dict.fromkeys(shown))}" if shown else ""
@@ -311,7 +311,7 @@ def _settings(reading: Reading, shown: Mapping[str, str]) -> Iterator[str]:
         yield f"... and {more} settings that are left out: no table of BatchBridge has them"
 
 
-def _findings(found: Check, known: Known, shown: Mapping[str, str], left_out: Iterable[str]) -> Iterator[str]:
+def _findings(found: Check, known: KnownWords, shown: Mapping[str, str], left_out: Iterable[str]) -> Iterator[str]:
     if not found.findings:
         yield "no findings"
     for finding in found.findings:

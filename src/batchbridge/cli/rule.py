@@ -1,4 +1,7 @@
-"""`batchbridge rule`: the page of one rule."""
+"""`batchbridge rule`: the page of one rule.
+
+Its own file: one file per command.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def _codes(context: click.Context, option: click.Parameter, incomplete: str) -> 
 
 @click.command("rule", short_help="Explain a rule by its code.")
 @click.argument("code", shell_complete=_codes)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(code: str, as_json: bool) -> int:
     """Explain the rule with this CODE: what is wrong, why it matters, versions, an example and ways out."""
     from batchbridge.rule_page import known_rules, rule

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--spec", "spec_file", type=click.Path(exists=True, dir_okay=False), help="What the run shall mean: JSON."
+    "--spec",
+    "spec_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The specification (JSON) that the run must follow.",
 )
-@click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
+@click.option("--like", metavar="CONFIG", help="Train as this configuration would, which may be another framework's.")
 @click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
 @click.option("--sync", is_flag=True, help="Generate every rollout with the weights that are trained on it next.")
 @click.option(
@@ -32,9 +35,9 @@ if TYPE_CHECKING:
     type=click.Choice(["enforce", "verify", "observe"]),
     default="enforce",
     show_default=True,
-    help="Train what is meant; stop the run as it is where it does not; or only record it.",
+    help="enforce: make the run follow its plan; verify: stop it where it departs; observe: only record.",
 )
-@click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
+@click.option("--ledger", type=click.Path(file_okay=False), help="Folder that the ledger is written to.")
 @click.option(
     "--tokens-per-device",
     metavar="N",
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     type=click.Choice(["trainer"]),
     help="Log completions, response tokens and drift of every step through the trainer's own loggers.",
 )
-@click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
+@click.option("--allow", metavar="NAME", multiple=True, help="Accept this refused term as it is; repeat.")
 @click.option(
     "--expect-within",
     metavar="SECONDS",
@@ -63,7 +66,7 @@ if TYPE_CHECKING:
     help="Say so where no trainer has been reached by then; 0: never.",
 )
 @click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
-@click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
+@click.option("--framework", metavar="NAME", help="Framework of COMMAND; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     spec_file: str | None,
@@ -109,7 +112,7 @@ def command(
     own = read.read(list(words), framework=framework)
     known = own.framework != read.UNKNOWN
     adapters = plugins.adapters()
-    # A script of one's own may say nothing of its framework: the trainer that it builds does.
+    # A custom script may say nothing of its framework: the trainer that it builds does.
     asked = [adapters[own.framework]] if own.framework in adapters else [] if known else list(adapters.values())
     hooks = {module: hook for adapter in asked for module, hook in adapter.hooks().items()}
     if not hooks:
@@ -134,7 +137,7 @@ def command(
             click.echo(check(like, other), err=True)
             return INVALID
         if other.spec is not None:
-            # Of a configuration that is read, micro-batches are no part.
+            # Of a configuration that is read, micro-batches are not part.
             spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
     elif sync and own.spec is not None:
         spec = own.spec.replace(micro_batch=MicroBatch()).to_dict()
@@ -187,7 +190,7 @@ def _reachable(words: tuple[str, ...]) -> Stop | None:
 
 
 def _in_script(words: tuple[str, ...]) -> None:
-    """Says where `run` must stand in a script whose training starts behind a launcher that drops variables. It is no
+    """Says where `run` must stand in a script whose training starts behind a launcher that drops variables. It is not a
     refusal: a script may have other ways."""
     from batchbridge.reading import read
     from batchbridge.running.command import say
@@ -223,7 +226,7 @@ def _spec(file: Path) -> Mapping[str, Any]:
         Spec.from_dict(spec)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         way = '`batchbridge explain --json` has one under "spec"'
-        raise click.UsageError(f"--spec {file} is no specification: {error}; {way}") from None
+        raise click.UsageError(f"--spec {file} is not a specification: {error}; {way}") from None
     return spec
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     "present",
     type=click.IntRange(min=1),
     metavar="DEVICES",
-    help="Devices that FILE is written for; default: what it says itself.",
+    help="Devices that FILE is written for; default: read from FILE.",
 )
 @click.option("--apply", "number", type=click.IntRange(min=1), metavar="N", help="Write choice N into FILE's text.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OTHER", help="Where --apply writes it.")
-@click.option("--overwrite", is_flag=True, help="Replace OTHER of -o where it exists; it may be FILE itself.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OTHER", help="File that --apply writes.")
+@click.option("--overwrite", is_flag=True, help="Replace OTHER if it exists; OTHER may be FILE.")
 def command(
     as_json: bool,
     present: int | None,

@@ -141,8 +141,10 @@ _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"
 @click.option(
     "--framework-version", metavar="VERSION", help="Default: the one installed, pinned here, or the newest known."
 )
-@click.option("--table", is_flag=True, help="A table instead, a row for each field or key: unit, default, meaning.")
-@click.option("--json-output", is_flag=True, help="The schema of what commands print for --json.")
+@click.option(
+    "--table", is_flag=True, help="Print a table instead: one row per field or key, with unit, default and meaning."
+)
+@click.option("--json-output", is_flag=True, help="Print the schema of the commands' --json output.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @overwrite_option
 def command(
@@ -220,7 +222,7 @@ def _version(adapter: Adapter) -> tuple[str | None, str]:
     from batchbridge.contract.reading import Context, Source
     from batchbridge.reading.pins import pinned
 
-    if version := project(None).said.get("framework_version"):
+    if version := project(None).settings.get("framework_version"):
         return str(version), "as the project's settings say"
     if version := adapter.read(Source(), Context()).framework_version:
         return version, "the installed version"

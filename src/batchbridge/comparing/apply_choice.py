@@ -1,6 +1,6 @@
 """A choice of `scale` written into the user's own file: YAML and launch scripts, everything else in them as it was.
 
-The edited text is read back, and is no answer unless it means what the choice means.
+The edited text is read back, and is not an answer unless it means what the choice means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.comparing.convert import Conversion, account
-from batchbridge.comparing.edit_file import Change, convert_into, decoded
+from batchbridge.comparing.edit_file import KeyChange, convert_into, decoded
 from batchbridge.comparing.scale import Choice, Scaling
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
@@ -24,7 +24,7 @@ from batchbridge.reading.read import read_again
 
 def applied(
     scaling: Scaling, choice: Choice, path: Path, adapters: Mapping[str, Adapter], **asked: Any
-) -> tuple[str, tuple[Change, ...]]:
+) -> tuple[str, tuple[KeyChange, ...]]:
     """The text of the file `path` with the settings of `choice`, and what changed in it; the file is not written.
 
     asked: `env` and `command` of the launch script, as for `read`. Raises `CannotEdit`.
@@ -62,7 +62,7 @@ def _in_script(
     adapter: Adapter,
     env: Mapping[str, str] | None = None,
     command: int | None = None,
-) -> tuple[str, tuple[Change, ...]]:
+) -> tuple[str, tuple[KeyChange, ...]]:
     from batchbridge.reading.scripts import load_script
 
     text, _, _ = decoded(path.read_bytes())
@@ -86,7 +86,7 @@ def _in_script(
         (match,) = found
         lines[at] = f"{lines[at][: match.start(3)]}{value}{lines[at][match.end(3) :]}"
         anchor = anchor or (at, match.start(3) + len(str(value)), "--" if match[1].startswith("--") else "")
-        changes.append(Change(key, old, value, "set"))
+        changes.append(KeyChange(key, old, value, "set"))
     for key, (old, value) in new.items():
         if anchor is None or not _plain(value):
             problems.append(f"{key} does not stand in the script: add it, with {value}")
@@ -95,7 +95,7 @@ def _in_script(
         word = f" --{key} {value}" if dashes else f" {key}={value}"
         lines[at] = lines[at][:end] + word + lines[at][end:]
         anchor = (at, end + len(word), dashes)
-        changes.append(Change(key, old, value, "added"))
+        changes.append(KeyChange(key, old, value, "added"))
     if problems:
         raise CannotEdit(*problems)
     edited = "\n".join(lines)

@@ -9,10 +9,10 @@ from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
 
-Kind = Literal["differs", "unknown", "same"]
+DifferenceKind = Literal["differs", "unknown", "same"]
 """The kind of a difference. differs: another meaning. unknown: one side does not say. same: other values, and yet no
 difference in meaning."""
-Verdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
+ComparisonVerdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Difference:
     unit: str
     a: Any
     b: Any
-    kind: Kind
+    kind: DifferenceKind
     reason: str
     from_a: str = ""
     from_b: str = ""
@@ -70,7 +70,7 @@ class Comparison:
         return notebook.fragment(repr(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         """ "invalid" or "undecided" where a reading is; else what the differences say."""
         verdicts = {self.a.verdict, self.b.verdict}
         if "invalid" in verdicts:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
-from batchbridge.comparing.effects import EFFECTS, Effect, leaves
+from batchbridge.comparing.effects import EFFECTS, FieldEffect, leaves
 from batchbridge.comparing.nearest_spec import in_usual_form, project
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
 from batchbridge.contract import plugins
@@ -31,23 +31,23 @@ from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import groups
 
-Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
+FieldStatus = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """The outcome for a field in a conversion. exact: the same value. equivalent: another value with the same meaning
 (another split, say). patched: the configuration cannot say it, `wrap` (or `run`) brings it about. filled: the source
 leaves it open, and the target's default fills it in. approximate: another number, with its factor. inexpressible:
 another meaning."""
-LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
+LOSSY: tuple[FieldStatus, ...] = ("approximate", "inexpressible")
 
 
 @dataclass(frozen=True)
 class FieldReport:
     """The outcome of a conversion for one canonical field. `source` and `target` in the field's unit; `factor` is
-    target / source. rare: what is approximate or inexpressible of it acts in rare steps only (`Effect.rare`)."""
+    target / source. rare: what is approximate or inexpressible of it acts in rare steps only (`FieldEffect.rare`)."""
 
     field: str
     aspect: str
     unit: str
-    status: Status
+    status: FieldStatus
     source: Any
     target: Any
     reason: str = ""
@@ -156,9 +156,9 @@ def convert(
         to: The framework to write for.
         version: Its version; by default the newest that can say it.
         given: The native keys that the user gave, to say which are left behind; by default those of `source`, where it
-            is no `Reading`.
-        world_size: Devices that train the policy, where `source` is no `Reading`.
-        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+            is not a `Reading`.
+        world_size: Devices that train the policy, where `source` is not a `Reading`.
+        dataset_size: Prompts in the dataset, where `source` is not a `Reading`.
         strict: Differences that act in rare steps only count as lost, too.
 
     Returns:
@@ -344,14 +344,14 @@ def _brings_about(adapter: Adapter, path: str, value: Any, spec: Spec) -> bool:
 
 def _status(
     adapter: Adapter,
-    effect: Effect,
+    effect: FieldEffect,
     one: Any,
     other: Any,
     reading: Reading,
     back: Reading,
     found: Comparison,
     brought: Mapping[str, str],
-) -> tuple[Status, str, float | None]:
+) -> tuple[FieldStatus, str, float | None]:
     """The status of a converted field. brought: fields whose values mean the same once the run is wrapped, and why."""
     if one == other:
         return "exact", "", None

@@ -1,6 +1,6 @@
 """The differences in meaning between two readings, the largest effect first.
 
-Plan, weights, clock, order, objective and carried settings are compared; where a step runs and in which portions is no
+Plan, weights, clock, order, objective and carried settings are compared; where a step runs and in which portions is not
 part of the meaning, unless a native denominator makes it one. What the frameworks would really do (scopes, known
 defects, order) is compared too: two runs can differ though their specifications agree.
 """
@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from batchbridge.comparing.comparison import Comparison, Difference, Kind
-from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
-from batchbridge.comparing.outside import Said, said_by
+from batchbridge.comparing.comparison import Comparison, Difference, DifferenceKind
+from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, FieldEffect, leaves, terms
+from batchbridge.comparing.outside import SharedValue, shared_values
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.frozen import dataclass
@@ -28,8 +28,8 @@ def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: i
     Args:
         a: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
         b: The same, of the other side.
-        world_size: Devices that train the policy, of each side that is no `Reading`.
-        dataset_size: Prompts in the dataset, of each side that is no `Reading`.
+        world_size: Devices that train the policy, of each side that is not a `Reading`.
+        dataset_size: Prompts in the dataset, of each side that is not a `Reading`.
 
     Returns:
         The differences; without a specification on both sides only the verdicts.
@@ -92,7 +92,7 @@ def outside_of(reading: Reading) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Same:
+class SameMeaning:
     """Values of `fields` that differ and yet mean the same in these two specs with this number of prompts."""
 
     fields: tuple[str, ...]
@@ -136,7 +136,8 @@ def _on_policy(spec: Spec) -> bool:
 
 
 def _estimate_bound_first(spec: Spec) -> bool:
-    """Whether a KL estimate is at its own bound wherever its log ratio is at its, so that the latter never acts."""
+    """Whether `kl_clamp` bounds the KL estimate before `kl_log_ratio_clamp` bounds its log ratio: then the second bound
+    has no effect."""
     objective = spec.objective
     ratio, bound = objective.kl_log_ratio_clamp, objective.kl_clamp
     if ratio is None:
@@ -146,29 +147,29 @@ def _estimate_bound_first(spec: Spec) -> bool:
     return bound is not None and kind in smallest and bound <= smallest[kind]
 
 
-SAME: tuple[Same, ...] = (
-    Same(
+SAME: tuple[SameMeaning, ...] = (
+    SameMeaning(
         ("optimizer_step.rollout_shuffle",),
         "an optimizer step takes whole rollouts: order inside one does not matter",
         _both(_whole_rollouts_per_step),
     ),
-    Same(
+    SameMeaning(
         ("optimizer_step.step_may_span", "order.last_optimizer_step"),
         "sizes divide: every pass over a rollout ends with a full step",
         _whole_steps_everywhere,
     ),
-    Same(("order.last_rollout",), "the number of prompts divides: there is no remainder", _whole_rollouts),
-    Same(
+    SameMeaning(("order.last_rollout",), "the number of prompts divides: there is no remainder", _whole_rollouts),
+    SameMeaning(
         ("objective.old_logprobs",),
         "a rollout is trained on in one optimizer step: both are the weights that generated it, and the ratio is 1",
         _both(_on_policy),
     ),
-    Same(
+    SameMeaning(
         ("objective.kl_log_ratio_clamp",),
         "the KL estimate reaches its own bound first, which leaves no gradient",
         _both(_estimate_bound_first),
     ),
-    Same(("horizon.lr_tick",), "a rollout is trained on in one optimizer step", _both(_one_step_per_rollout)),
+    SameMeaning(("horizon.lr_tick",), "a rollout is trained on in one optimizer step", _both(_one_step_per_rollout)),
 )
 """Fields that may differ without a difference in meaning, and why. Source: the definitions of the plan (docs/plan.md)
 and of the ratio."""
@@ -204,8 +205,8 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
 
 
 def _judge(
-    effect: Effect, one: Any, other: Any, a: Reading, b: Reading, split_counts: Mapping[str, str]
-) -> tuple[Kind, str]:
+    effect: FieldEffect, one: Any, other: Any, a: Reading, b: Reading, split_counts: Mapping[str, str]
+) -> tuple[DifferenceKind, str]:
     assert a.spec is not None
     assert b.spec is not None
     if effect.aspect == "split":
@@ -241,7 +242,7 @@ def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
     """Lengths in different units, or several: compared as optimizer steps, where the number of prompts is known."""
     totals = [total_steps(reading) for reading in (a, b)]
     if None in totals:
-        kind: Kind = "unknown"
+        kind: DifferenceKind = "unknown"
         several = max(len(reading.spec.horizon.lengths) for reading in (a, b) if reading.spec is not None) > 1
         units = "are several, the first to end counting," if several else "are in different units,"
         reason = f"the lengths {units} and the total of optimizer steps is open: how many prompts?"
@@ -294,22 +295,24 @@ def _outside(a: Reading, b: Reading, outside: tuple[Mapping[str, str], Mapping[s
                 if what
                 else "the schema has no field for it, and whether it changes what is trained is not known"
             )
-            kind: Kind = "differs" if what else "unknown"
+            kind: DifferenceKind = "differs" if what else "unknown"
             yield Difference(f"outside.{key}", "outside", "", one, other, kind, reason, _place(a, key), _place(b, key))
 
 
-def _shared(a: Reading, b: Reading) -> dict[str, tuple[Said, Said]]:
+def _shared(a: Reading, b: Reading) -> dict[str, tuple[SharedValue, SharedValue]]:
     """Settings outside the schema that two frameworks have one word for and both sides give, by that word."""
     adapters = plugins.adapters()
     one, other = (
-        {said.row.name: said for said in reversed(said_by(reading, {}, adapters.get(reading.framework)))}
+        {said.row.name: said for said in reversed(shared_values(reading, {}, adapters.get(reading.framework)))}
         for reading in (a, b)
     )
     both = {name: (said, other[name]) for name, said in one.items() if name in other}
     return {name: pair for name, pair in both.items() if None not in (pair[0].value, pair[1].value)}
 
 
-def _outside_in_other_words(a: Reading, b: Reading, shared: Mapping[str, tuple[Said, Said]]) -> Iterator[Difference]:
+def _outside_in_other_words(
+    a: Reading, b: Reading, shared: Mapping[str, tuple[SharedValue, SharedValue]]
+) -> Iterator[Difference]:
     """Differences outside the schema where two frameworks share a word for a setting that decides something."""
     for name, (one, other) in shared.items():
         if one.value != other.value and one.row.decides:
@@ -318,7 +321,9 @@ def _outside_in_other_words(a: Reading, b: Reading, shared: Mapping[str, tuple[S
             yield Difference(f"outside.{name}", "outside", "", one.value, other.value, "differs", reason, *places)
 
 
-def _given(reading: Reading, keys: Iterable[str], shared: Mapping[str, tuple[Said, Said]]) -> tuple[str, ...]:
+def _given(
+    reading: Reading, keys: Iterable[str], shared: Mapping[str, tuple[SharedValue, SharedValue]]
+) -> tuple[str, ...]:
     compared = {said.key for pair in shared.values() for said in pair}
     return tuple(key for key in keys if key in reading.given and key not in compared)
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively, without_outside
+from batchbridge.comparing.convert import Conversion, FieldReport, FieldStatus, account, natively, without_outside
 from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source
@@ -36,7 +36,7 @@ FORM = "yaml"
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """The change of one key of the file: `old` is None where it was not there, `new` where it is gone."""
 
     key: str
@@ -53,7 +53,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Into:
+class EditedFile:
     """An edited file. conversion: with the edited text and its account. text: the whole new text. kept: keys of the
     file that stay as they are. against: what the file's own settings make another meaning of, though no key could be
     changed against it (the account has these fields too). problems: why nothing can be edited; `text` is None then."""
@@ -61,7 +61,7 @@ class Into:
     path: Path
     conversion: Conversion
     text: str | None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
     kept: int = 0
     against: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class Into:
         }
 
 
-def convert_into(adapter: Adapter, found: Conversion, path: Path) -> Into:
+def convert_into(adapter: Adapter, found: Conversion, path: Path) -> EditedFile:
     """The conversion `found`, to `adapter`'s framework, edited into the YAML file `path`; the file is not written."""
     if found.written is None or found.back is None or found.back.spec is None:
-        return Into(path=path, conversion=found, text=None)
+        return EditedFile(path=path, conversion=found, text=None)
     text, problems = _load(path)
     if text is None:
         return _refused(path, found, problems)
@@ -93,7 +93,7 @@ def convert_into(adapter: Adapter, found: Conversion, path: Path) -> Into:
     document = parse_yaml(text, str(path))
     if document.problems or not isinstance(document.value, dict | None):
         return _refused(
-            path, found, tuple(map(with_line, document.problems)) or ("the file is no mapping of settings",)
+            path, found, tuple(map(with_line, document.problems)) or ("the file is not a mapping of settings",)
         )
     if document.value is None:
         return _Editing(adapter, found, path, text).whole()
@@ -136,7 +136,7 @@ def save(text: str, path: Path, like: Path | None = None) -> None:
     _, mark, codec = decoded(b"" if like is None else like.read_bytes())
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(mark + text.encode(codec))
@@ -147,8 +147,8 @@ def save(text: str, path: Path, like: Path | None = None) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> Into:
-    return Into(path=path, conversion=found, text=None, problems=problems)
+def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> EditedFile:
+    return EditedFile(path=path, conversion=found, text=None, problems=problems)
 
 
 def _stranger(adapter: Adapter, source: Source) -> str | None:
@@ -157,7 +157,7 @@ def _stranger(adapter: Adapter, source: Source) -> str | None:
     for name, likely in certainties(source, []).items():
         # Frameworks share keys (Open-R1 has TRL's): only a file with next to nothing of its own is a stranger's.
         if name != adapter.framework and likely >= DETECTED and own < likely / 4:
-            return f"this is no file of {adapter.framework}: it reads as {name} ({likely:.0%})"
+            return f"this is not a file of {adapter.framework}: it reads as {name} ({likely:.0%})"
     return None
 
 
@@ -170,7 +170,7 @@ def _less(field: FieldReport, alone: FieldReport) -> bool:
     less, least = (_LESS.index(one.status) if one.status in _LESS else -1 for one in (field, alone))
     if less != least:
         return less > least
-    if field.field.startswith("topology."):  # where the run is said to run is no matter of taste
+    if field.field.startswith("topology."):  # where the run is said to run is not a matter of taste
         return not same(field.target, alone.target)
     if field.factor is None or alone.factor is None:
         return False
@@ -205,7 +205,7 @@ class _Editing:
         """The settings that stand in the file."""
         return dict(settings_in(parse_yaml(self.text, "").value))
 
-    def whole(self) -> Into:
+    def whole(self) -> EditedFile:
         """A file without settings: the written configuration behind its comments."""
         assert self.found.written is not None
         newline = "\r\n" if "\r\n" in self.text else "\n"
@@ -215,10 +215,10 @@ class _Editing:
         if problems := self._errors(reading):
             return _refused(self.path, self.found, tuple(map(with_line, problems)))
         values = parse_yaml(text, "").value
-        added = [Change(key, None, value, "added") for key, value in settings_in(values)]
+        added = [KeyChange(key, None, value, "added") for key, value in settings_in(values)]
         return self._into(text, reading, added, 0, self.found)
 
-    def edited(self) -> Into:
+    def edited(self) -> EditedFile:
         """The edited text and its account, or why there is none. Raises `CannotEdit`."""
         changes: dict[str, Any] = {}
         reading = self._read(self.text)
@@ -233,23 +233,25 @@ class _Editing:
         kept = sum(key not in changes for key in self.before)
         return self._into(text, reading, listed, kept, without_outside(self.found))
 
-    def _change(self, key: str, value: Any) -> Change:
+    def _change(self, key: str, value: Any) -> KeyChange:
         old = self.before.get(key)
         if value is REMOVED:
             refuses = f"{self.found.framework} {self.found.framework_version} refuses the configuration with it"
             why = refuses if key in self.refused else "it contradicts the conversion"
-            return Change(key, old, None, "removed", why)
+            return KeyChange(key, old, None, "removed", why)
         there = key in self.before or any(other.startswith(f"{key}.") for other in self.before)
-        return Change(key, old, value, "set" if there else "added")
+        return KeyChange(key, old, value, "set" if there else "added")
 
-    def _into(self, text: str, reading: Reading, changes: list[Change], kept: int, found: Conversion) -> Into:
+    def _into(self, text: str, reading: Reading, changes: list[KeyChange], kept: int, found: Conversion) -> EditedFile:
         assert found.written is not None
         written = dataclasses.replace(found.written, text={FORM: text})
         done = dataclasses.replace(
             found, written=written, back=reading, fields=self._account(reading), natively=tuple(natively(reading))
         )
         against = tuple(self._against(reading))
-        return Into(path=self.path, conversion=done, text=text, changes=tuple(changes), kept=kept, against=against)
+        return EditedFile(
+            path=self.path, conversion=done, text=text, changes=tuple(changes), kept=kept, against=against
+        )
 
     def _set(self, reading: Reading) -> tuple[dict[str, Any], Reading]:
         """Every key whose effective value is another one, literal values first: interpolations may follow them."""
@@ -306,7 +308,7 @@ class _Editing:
                 changes, reading = fewer, again
         return changes, reading
 
-    def _statuses(self, reading: Reading) -> list[tuple[Status, Any]] | None:
+    def _statuses(self, reading: Reading) -> list[tuple[FieldStatus, Any]] | None:
         return None if reading.spec is None else [(field.status, field.target) for field in self._account(reading)]
 
     def _suspects(self, reading: Reading) -> Iterator[str]:

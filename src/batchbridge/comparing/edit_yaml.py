@@ -151,7 +151,7 @@ def _values(text: str) -> dict[str, Any]:
     if document.value is None:
         return {}
     if not isinstance(document.value, dict):
-        raise CannotEdit("the document is no mapping of settings")
+        raise CannotEdit("the document is not a mapping of settings")
     return dict(settings_in(document.value))
 
 

@@ -1,8 +1,8 @@
 """The effect that a difference in each canonical field has on a run, the largest effect first: the table behind `diff`.
 
 Every leaf of the schema has one row (a test holds the two together). The order of the rows is the ranking; its
-source: what decides whether two runs train identically (plan, weights, clock), then what moves a curve and is no batch
-setting; within each, the reach of one wrong number.
+source: what decides whether two runs train identically (plan, weights, clock), then what moves a curve and is not a
+batch setting; within each, the reach of one wrong number.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Literal
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
-Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]
+EffectAspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]
 """The aspect of a run that a field belongs to. `split`: how a step is cut and where it runs, no part of the meaning
 (see `SPLIT`)."""
 
 
 @dataclass(frozen=True)
-class Effect:
+class FieldEffect:
     """A row. `missing`: what None says ("value": something definite, off or unlimited; "unknown": nothing; "unfixed":
     that nothing fixes it, and each launch has another). `matters`: whether the field has any effect in a spec; a field
-    without effect on both sides is no difference."""
+    without effect on both sides is not a difference."""
 
     field: str
-    aspect: Aspect
+    aspect: EffectAspect
     reason: str
     missing: Literal["value", "unknown", "unfixed"] = "value"
     matters: Callable[[Spec], bool] = lambda spec: True
@@ -122,63 +122,63 @@ def _adam(spec: Spec) -> bool:
 _STEP_MEMBERS = "every update averages over other completions, so its noise and its size in epochs are others"
 _TERM = "each response token gets another weight in the gradient, by its completion's length"
 
-_of_critic = partial(Effect, matters=_critic, on="both sides")
-_of_kl = partial(Effect, matters=_kl, on="both sides")
-_of_kl_term = partial(Effect, matters=_kl_in_loss)
-_of_entropy_term = partial(Effect, matters=_entropy_term)
-_of_ratio = partial(Effect, matters=_ratio_moves, of_surrogate=True)
+_of_critic = partial(FieldEffect, matters=_critic, on="both sides")
+_of_kl = partial(FieldEffect, matters=_kl, on="both sides")
+_of_kl_term = partial(FieldEffect, matters=_kl_in_loss)
+_of_entropy_term = partial(FieldEffect, matters=_entropy_term)
+_of_ratio = partial(FieldEffect, matters=_ratio_moves, of_surrogate=True)
 
-EFFECTS: tuple[Effect, ...] = (
+EFFECTS: tuple[FieldEffect, ...] = (
     # ---- a term that the schema has no word for may do anything
-    Effect("open_terms", "objective", "the loss or the advantages have a term that the schema has no word for"),
+    FieldEffect("open_terms", "objective", "the loss or the advantages have a term that the schema has no word for"),
     # ---- plan: what is generated, and what each optimizer step trains on
-    Effect("optimizer_step.completions_per_step", "plan", _STEP_MEMBERS),
-    Effect("optimizer_step.tokens_per_step", "plan", _STEP_MEMBERS),
-    Effect("optimizer_step.parts_per_rollout", "plan", _STEP_MEMBERS),
-    Effect("optimizer_step.micro_batches_per_step", "plan", _STEP_MEMBERS),
-    Effect("rollout.completions_per_prompt", "plan", "groups of another size give other baselines and advantages"),
-    Effect(
+    FieldEffect("optimizer_step.completions_per_step", "plan", _STEP_MEMBERS),
+    FieldEffect("optimizer_step.tokens_per_step", "plan", _STEP_MEMBERS),
+    FieldEffect("optimizer_step.parts_per_rollout", "plan", _STEP_MEMBERS),
+    FieldEffect("optimizer_step.micro_batches_per_step", "plan", _STEP_MEMBERS),
+    FieldEffect("rollout.completions_per_prompt", "plan", "groups of another size give other baselines and advantages"),
+    FieldEffect(
         "rollout.prompts_per_rollout",
         "plan",
         "weights generate for more or fewer steps: data is more or less off-policy, and epochs have other lengths",
     ),
-    Effect("rollout.sample_unit", "plan", "B counts something else: completions, trajectories or turns"),
-    Effect("optimizer_step.passes_per_rollout", "plan", "each completion is trained on more or fewer times"),
-    Effect("rollout.group_filter", "plan", "groups without a signal are trained, masked, dropped or replaced"),
-    Effect("staleness.mode", "plan", "completions come from older weights"),
-    Effect("staleness.maximum", "plan", "completions may be older", matters=_stale),
-    Effect("staleness.unit", "plan", "ages are counted in something else", matters=_stale),
-    Effect("rollout.truncated_completions", "plan", "completions cut at the length limit train, or do not"),
-    Effect(
+    FieldEffect("rollout.sample_unit", "plan", "B counts something else: completions, trajectories or turns"),
+    FieldEffect("optimizer_step.passes_per_rollout", "plan", "each completion is trained on more or fewer times"),
+    FieldEffect("rollout.group_filter", "plan", "groups without a signal are trained, masked, dropped or replaced"),
+    FieldEffect("staleness.mode", "plan", "completions come from older weights"),
+    FieldEffect("staleness.maximum", "plan", "completions may be older", matters=_stale),
+    FieldEffect("staleness.unit", "plan", "ages are counted in something else", matters=_stale),
+    FieldEffect("rollout.truncated_completions", "plan", "completions cut at the length limit train, or do not"),
+    FieldEffect(
         "rollout.prompts_per_generation_batch",
         "plan",
         "rollouts are filled from candidates in other portions",
         matters=_portions_matter,
     ),
     # ---- weights: what one response token weighs
-    Effect("loss.policy.aggregation", "weights", _TERM),
-    Effect("loss.policy.denominator_scope", "weights", "token weights depend on how the step is split"),
-    Effect(
+    FieldEffect("loss.policy.aggregation", "weights", _TERM),
+    FieldEffect("loss.policy.denominator_scope", "weights", "token weights depend on how the step is split"),
+    FieldEffect(
         "loss.policy.constant",
         "weights",
         "the whole gradient is scaled by the ratio of the constants",
         matters=_divides_by_constant,
     ),
-    Effect("advantage.baseline", "weights", "rewards are compared with something else"),
-    Effect(
+    FieldEffect("advantage.baseline", "weights", "rewards are compared with something else"),
+    FieldEffect(
         "advantage.scale",
         "weights",
         "advantages are divided by the deviation of a group, of the others in it, of a batch, or by nothing",
     ),
-    Effect(
+    FieldEffect(
         "advantage.ddof", "weights", "the deviation of small groups differs: by sqrt(n / (n - 1))", "unknown", _scaled
     ),
-    Effect(
+    FieldEffect(
         "advantage.epsilon", "weights", "advantages of groups with nearly equal rewards differ most", "unknown", _scaled
     ),
-    Effect("advantage.maximum", "weights", "large advantages are cut"),
-    Effect("advantage.minimum", "weights", "small or very negative advantages are cut"),
-    Effect(
+    FieldEffect("advantage.maximum", "weights", "large advantages are cut"),
+    FieldEffect("advantage.minimum", "weights", "small or very negative advantages are cut"),
+    FieldEffect(
         "loss.policy.count_empty",
         "weights",
         "steps with completions without response tokens are divided by another number",
@@ -196,7 +196,9 @@ EFFECTS: tuple[Effect, ...] = (
         "loss.entropy.count_empty", "weights", "entropy term: empty completions count, or not", rare=_always
     ),
     # ---- the critic: where one side has none, its optimizer steps say so for all of it
-    Effect("critic.completions_per_step", "plan", "a critic trains on other completions per step, or there is none"),
+    FieldEffect(
+        "critic.completions_per_step", "plan", "a critic trains on other completions per step, or there is none"
+    ),
     _of_critic("critic.warmup_rollouts", "plan", "the policy begins to train later"),
     _of_critic("critic.passes_per_rollout", "plan", "the critic trains more or fewer times"),
     _of_critic("critic.gamma", "weights", "GAE discounts rewards otherwise"),
@@ -207,23 +209,27 @@ EFFECTS: tuple[Effect, ...] = (
     _of_critic("critic.count_empty", "weights", "value loss: empty completions count, or do not", rare=_always),
     _of_critic("critic.value_clip", "objective", "values are clipped elsewhere"),
     # ---- clock: how long, and when the learning rate moves
-    Effect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
-    Effect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
-    Effect("horizon.epochs", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
-    Effect("horizon.lr_tick", "clock", "warm-up and decay take another number of optimizer steps"),
+    FieldEffect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    FieldEffect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    FieldEffect("horizon.epochs", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    FieldEffect("horizon.lr_tick", "clock", "warm-up and decay take another number of optimizer steps"),
     # ---- objective: the loss of one response token
-    Effect("objective.surrogate", "objective", "the loss is another function of the ratio", "unknown"),
-    Effect("objective.ratio_level", "objective", "the ratio is that of a token, or of a whole completion", "unknown"),
-    Effect("objective.old_logprobs", "objective", "the ratio is taken against other weights", "unknown"),
-    Effect("objective.sampler_correction", "objective", "tokens are reweighted towards the sampler, or are not"),
-    Effect(
+    FieldEffect("objective.surrogate", "objective", "the loss is another function of the ratio", "unknown"),
+    FieldEffect(
+        "objective.ratio_level", "objective", "the ratio is that of a token, or of a whole completion", "unknown"
+    ),
+    FieldEffect("objective.old_logprobs", "objective", "the ratio is taken against other weights", "unknown"),
+    FieldEffect("objective.sampler_correction", "objective", "tokens are reweighted towards the sampler, or are not"),
+    FieldEffect(
         "objective.kl_placement",
         "objective",
         "the KL penalty sits in the reward, in the loss, or nowhere",
         "unknown",
         _kl,
     ),
-    Effect("objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl),
+    FieldEffect(
+        "objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl
+    ),
     _of_kl("objective.kl_estimator", "objective", "KL has another bias and gradient"),
     _of_kl(
         "objective.kl_log_ratio_clamp",
@@ -235,9 +241,9 @@ EFFECTS: tuple[Effect, ...] = (
     _of_ratio("objective.clip_low", "objective", "the ratio is clipped elsewhere below 1"),
     _of_ratio("objective.clip_high", "objective", "the ratio is clipped elsewhere above 1"),
     _of_ratio("objective.dual_clip", "objective", "very large ratios of bad completions are cut", rare=_beyond(3.0)),
-    Effect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
-    Effect("objective.reward_clip", "objective", "large rewards are cut"),
-    Effect(
+    FieldEffect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
+    FieldEffect("objective.reward_clip", "objective", "large rewards are cut"),
+    FieldEffect(
         "objective.nonfinite_step",
         "objective",
         "a step with a non-finite gradient is skipped, applied or an error",
@@ -245,48 +251,50 @@ EFFECTS: tuple[Effect, ...] = (
         rare=_always,
     ),
     # ---- carried: no batch settings
-    Effect("carried.learning_rate", "carried", "every update is longer or shorter", "unknown"),
-    Effect("carried.lr_schedule", "carried", "the learning rate moves otherwise", "unknown"),
-    Effect("carried.warmup_steps", "carried", "the learning rate rises for longer or shorter", "unknown"),
-    Effect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
-    Effect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
-    Effect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
+    FieldEffect("carried.learning_rate", "carried", "every update is longer or shorter", "unknown"),
+    FieldEffect("carried.lr_schedule", "carried", "the learning rate moves otherwise", "unknown"),
+    FieldEffect("carried.warmup_steps", "carried", "the learning rate rises for longer or shorter", "unknown"),
+    FieldEffect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
+    FieldEffect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
+    FieldEffect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
     _of_critic("critic.learning_rate", "carried", "the critic's updates are longer or shorter", "unknown"),
     _of_critic("critic.max_gradient_norm", "carried", "the critic's long gradients are cut elsewhere"),
-    Effect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
-    Effect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
-    Effect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
-    Effect("carried.beta2", "carried", "AdamW's step sizes adapt slower or faster", "unknown", _adam),
-    Effect("carried.optimizer_epsilon", "carried", "small gradients are damped more or less", "unknown", _adam),
-    Effect("carried.temperature", "carried", "other completions are sampled", "unknown"),
-    Effect("carried.top_p", "carried", "other completions are sampled", "unknown"),
-    Effect("carried.top_k", "carried", "other completions are sampled", "unknown"),
-    Effect("carried.max_completion_tokens", "carried", "completions end elsewhere", "unknown"),
-    Effect("carried.max_total_tokens", "carried", "completions of long prompts end elsewhere"),
-    Effect("carried.max_prompt_tokens", "carried", "other prompts are cut or left out"),
-    Effect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),
-    Effect("carried.precision", "carried", "rounding differs", "unknown"),
-    Effect("carried.router_loss_coefficient", "carried", "mixture-of-experts models: another router loss", "unknown"),
+    FieldEffect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
+    FieldEffect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
+    FieldEffect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
+    FieldEffect("carried.beta2", "carried", "AdamW's step sizes adapt slower or faster", "unknown", _adam),
+    FieldEffect("carried.optimizer_epsilon", "carried", "small gradients are damped more or less", "unknown", _adam),
+    FieldEffect("carried.temperature", "carried", "other completions are sampled", "unknown"),
+    FieldEffect("carried.top_p", "carried", "other completions are sampled", "unknown"),
+    FieldEffect("carried.top_k", "carried", "other completions are sampled", "unknown"),
+    FieldEffect("carried.max_completion_tokens", "carried", "completions end elsewhere", "unknown"),
+    FieldEffect("carried.max_total_tokens", "carried", "completions of long prompts end elsewhere"),
+    FieldEffect("carried.max_prompt_tokens", "carried", "other prompts are cut or left out"),
+    FieldEffect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),
+    FieldEffect("carried.precision", "carried", "rounding differs", "unknown"),
+    FieldEffect(
+        "carried.router_loss_coefficient", "carried", "mixture-of-experts models: another router loss", "unknown"
+    ),
     _of_kl("carried.reference_sync_steps", "carried", "the reference moves, or does not"),
     # ---- order: which prompts come when
-    Effect("order.prompt_shuffle", "order", "prompts come in another kind of order"),
-    Effect("order.last_rollout", "order", "the last prompts of an epoch are dropped, or train"),
-    Effect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
-    Effect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
-    Effect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
+    FieldEffect("order.prompt_shuffle", "order", "prompts come in another kind of order"),
+    FieldEffect("order.last_rollout", "order", "the last prompts of an epoch are dropped, or train"),
+    FieldEffect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
+    FieldEffect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
+    FieldEffect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
     _of_critic("critic.rollout_shuffle", "order", "the critic's steps train on other completions of a rollout"),
-    Effect("order.seed", "order", "prompts come in another order", "unfixed", matters=_shuffled),
+    FieldEffect("order.seed", "order", "prompts come in another order", "unfixed", matters=_shuffled),
     # ---- split: where and in which portions a step is computed
-    Effect("topology.world_size", "split", "where a step runs"),
-    Effect("topology.tensor_parallel", "split", "where a step runs"),
-    Effect("topology.pipeline_parallel", "split", "where a step runs"),
-    Effect("topology.context_parallel", "split", "where a step runs"),
-    Effect("micro_batch.completions_per_device", "split", "portions of a step"),
-    Effect("micro_batch.tokens_per_device", "split", "portions of a step"),
-    Effect("micro_batch.cap", "split", "portions of a step"),
-    Effect("micro_batch.tokens_counted", "split", "portions of a step"),
-    Effect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
-    Effect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
+    FieldEffect("topology.world_size", "split", "where a step runs"),
+    FieldEffect("topology.tensor_parallel", "split", "where a step runs"),
+    FieldEffect("topology.pipeline_parallel", "split", "where a step runs"),
+    FieldEffect("topology.context_parallel", "split", "where a step runs"),
+    FieldEffect("micro_batch.completions_per_device", "split", "portions of a step"),
+    FieldEffect("micro_batch.tokens_per_device", "split", "portions of a step"),
+    FieldEffect("micro_batch.cap", "split", "portions of a step"),
+    FieldEffect("micro_batch.tokens_counted", "split", "portions of a step"),
+    FieldEffect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
+    FieldEffect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
     _of_critic("critic.completions_per_device", "split", "portions of the critic's steps"),
     _of_critic("critic.tokens_per_device", "split", "portions of the critic's steps"),
 )

@@ -18,14 +18,14 @@ from batchbridge.errors import CannotEdit
 from batchbridge.meaning.findings import Finding, Fix
 from batchbridge.reading.documents import read_text
 from batchbridge.reading.files import SCRIPTS
-from batchbridge.reading.yaml_json import Refused, parse_yaml
+from batchbridge.reading.yaml_json import RefusedFile, parse_yaml
 
 YAML = frozenset({".yaml", ".yml"})
 """Suffixes of files that are edited."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
+class FixedFile:
     """The outcome of the fixes for a file. old, new: its text before and with the fixes; `new` is None where nothing is
     to be fixed or `problems` say why nothing can be. done: for each fixed key what became of it. moved: canonical
     fields that the renamed keys decide now, with both values."""
@@ -51,35 +51,35 @@ def safe_fixes(findings: Iterable[Finding]) -> list[tuple[Finding, Fix]]:
     return [(finding, fixes[0]) for finding, fixes in found if len(fixes) == 1]
 
 
-def fix_file(path: Path, before: Reading, findings: Iterable[Finding], again: Callable[[Source], Reading]) -> Fixed:
+def fix_file(path: Path, before: Reading, findings: Iterable[Finding], again: Callable[[Source], Reading]) -> FixedFile:
     """The text of the YAML file `path` with the safe fixes of `findings`; nothing is written.
 
     before: what the file reads as. findings: those of it that count. again: reads a source as `before` was read.
     """
     fixes = safe_fixes(findings)
     if not fixes:
-        return Fixed(path=path)
+        return FixedFile(path=path)
     if problems := tuple(dict.fromkeys(_elsewhere(path, fixes))):
-        return Fixed(path=path, problems=problems)
+        return FixedFile(path=path, problems=problems)
     try:
         read_text(path, str(path))  # its limits
         old = decoded(path.read_bytes())[0]
         names, gone = _changes(fixes)
         new = rename(old, names) if names else old
         new = edit(new, dict.fromkeys(gone, REMOVED)) if gone else new
-    except Refused as refused:
-        return Fixed(path=path, problems=(refused.finding.message,))
+    except RefusedFile as refused:
+        return FixedFile(path=path, problems=(refused.finding.message,))
     except (CannotEdit, OSError) as refused:
-        return Fixed(path=path, problems=getattr(refused, "problems", (str(refused),)))
+        return FixedFile(path=path, problems=getattr(refused, "problems", (str(refused),)))
     document = parse_yaml(new, str(path))
     if not isinstance(document.value, dict):
-        return Fixed(path=path, problems=("no setting would be left in the file",))
+        return FixedFile(path=path, problems=("no setting would be left in the file",))
     after = again(Source(values=document.value, lines=document.lines, path=path, problems=tuple(document.problems)))
     problems = tuple(_against(before, after, [finding for finding, _ in fixes], frozenset(names.values())))
     if problems:
-        return Fixed(path=path, problems=problems)
+        return FixedFile(path=path, problems=problems)
     done = tuple(_done(finding, names) for finding, _ in fixes)
-    return Fixed(path=path, old=old, new=new, done=done, moved=tuple(_moved(before, after)))
+    return FixedFile(path=path, old=old, new=new, done=done, moved=tuple(_moved(before, after)))
 
 
 def _elsewhere(path: Path, fixes: Iterable[tuple[Finding, Fix]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from batchbridge.meaning.fields import options
 from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
-Problems = tuple[Problem, ...]
+ProblemTuple = tuple[Problem, ...]
 """A refusal."""
 
 _SEEDS = 1 << 32
@@ -46,7 +46,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", 
 """Words to try in fields of free text."""
 
 
-def named(problems: Problems) -> list[str]:
+def named(problems: ProblemTuple) -> list[str]:
     """The canonical fields of problems, split fields first, then in the problems' order."""
     found = dict.fromkeys(path for problem in problems for path in problem.fields)
     known = [path for path in found if path in UNIT_OF or path in ("loss.kl", "loss.entropy")]

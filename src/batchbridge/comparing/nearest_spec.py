@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.comparing.nearest_moves import (
     WARM_UP,
-    Problems,
+    ProblemTuple,
     cold,
     moves,
     named,
@@ -33,7 +33,7 @@ MAX_WRITES = 24
 """Most specifications that are written to find the nearest."""
 
 
-def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Problems:
+def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | ProblemTuple:
     """The settings that `adapter` writes for `spec`, or the problems of its refusal."""
     try:
         return adapter.write(spec, version)
@@ -45,13 +45,13 @@ class Projection(NamedTuple):
     """The settings of the nearest specification, None where none was found, and the refusal of the one asked for."""
 
     written: Written | None
-    refused: Problems
+    refused: ProblemTuple
 
 
 def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Projection:
     """The nearest specification that an adapter writes; it follows the refusals' ways out, one of each at a time."""
     defaults: Spec | None = None
-    refused: Problems = ()
+    refused: ProblemTuple = ()
     tried: set[str] = set()
     # A framework that is told no warm-up in one unit may have a default in the other.
     current = spec.replace(**dict.fromkeys(WARM_UP, 0.0)) if cold(spec) else spec
@@ -96,7 +96,7 @@ def _keys(written: Written) -> set[str]:
 
 
 def _followed(
-    current: Spec, problems: Problems, defaults: Spec | None, dataset_size: int | None, tried: set[str]
+    current: Spec, problems: ProblemTuple, defaults: Spec | None, dataset_size: int | None, tried: set[str]
 ) -> Spec | None:
     """`current` with one way out of each problem, none of which was tried before; None where there is none left."""
     changes: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.kit.versions import includes
 from batchbridge.reading.yaml_json import groups
 
-Status = Literal["mapped", "fill in", "left"]
+OutsideStatus = Literal["mapped", "fill in", "left"]
 """The outcome for a setting outside the schema. mapped: the target has such a setting, and it is written. fill in: a
 variable stands there. left: it is in the source alone."""
 MOST_READ = 150
@@ -39,7 +39,7 @@ class OutsideReport:
 
     keys: tuple[str, ...]
     value: Any
-    status: Status
+    status: OutsideStatus
     decides: str | None = ""
     shared: str = ""
     target_key: str = ""
@@ -57,7 +57,7 @@ class OutsideReport:
         return dataclasses.asdict(self)
 
 
-Read = Callable[[Mapping[str, Any]], Reading]
+ReadBack = Callable[[Mapping[str, Any]], Reading]
 
 
 def carry_over(
@@ -67,7 +67,7 @@ def carry_over(
     adapter: Adapter,
     written: Written,
     back: Reading,
-    read: Read,
+    read: ReadBack,
 ) -> tuple[Written, tuple[OutsideReport, ...]]:
     """`written` with the settings that `adapter` shares with the source's framework, and what became of each.
 
@@ -75,7 +75,7 @@ def carry_over(
     read: what other values of the target mean. Where `adapter` has no forms or shares nothing, `written` stays, and
     everything is left.
     """
-    said = said_by(source, left, own)
+    said = shared_values(source, left, own)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
         return written, all_left(source, left, own)
@@ -106,7 +106,7 @@ def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> t
 
 
 @dataclass(frozen=True)
-class Said:
+class SharedValue:
     """A shared setting as a configuration says it; `value` is None where no other framework could take it."""
 
     row: SharedSetting
@@ -115,7 +115,7 @@ class Said:
     value: Any
 
 
-def said_by(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[Said]:
+def shared_values(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[SharedValue]:
     """Shared settings that a reading's configuration gives. left: native values as they were given, where they are
     known; a reading alone has them cut for messages."""
     found = []
@@ -125,7 +125,7 @@ def said_by(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> li
         if given is None and key in source.given and source.given[key].value is not None:
             given = source.given[key].value
         if given is not None:
-            found.append(Said(row, key, given, None if _open(given) else row.read(given, source)))
+            found.append(SharedValue(row, key, given, None if _open(given) else row.read(given, source)))
     return found
 
 
@@ -185,7 +185,9 @@ def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
     return OutsideReport((key,), value, "mapped", own.decides(key), target_key=key.lstrip("+~"), target=value)
 
 
-def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back: Reading) -> Iterator[OutsideReport]:
+def _offers(
+    rows: Mapping[str, SharedSetting], name: str, said: list[SharedValue], back: Reading
+) -> Iterator[OutsideReport]:
     """Values that could be written for the word `name`, the first that the target takes being the one."""
     for one in said:
         for key, row in rows.items():
@@ -198,7 +200,7 @@ def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back
     yield from _blanks(rows, name, said)
 
 
-def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> Iterator[OutsideReport]:
+def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[SharedValue]) -> Iterator[OutsideReport]:
     """Variables for settings that the target needs."""
     source = next((one for one in said if one.row.name == name), None)
     keys = () if source is None else (source.key, *source.row.beside)
@@ -210,7 +212,9 @@ def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> I
             yield OutsideReport(keys, value, "fill in", row.decides, name, key, blank, variable, row.needed)
 
 
-def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading, read: Read) -> list[OutsideReport]:
+def _accepted(
+    offers: list[list[OutsideReport]], written: Written, back: Reading, read: ReadBack
+) -> list[OutsideReport]:
     """The first offer of each list that the target reads without a new error, the specification being the same."""
     before = [finding for finding in back.findings if finding.severity == "error"]
     found: dict[int, OutsideReport] = {}
@@ -252,7 +256,7 @@ def _left(
 ) -> Iterator[OutsideReport]:
     """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
     a framework with the same words could have had it."""
-    shared = {one.key: one.row.name for one in said_by(source, left, own)}
+    shared = {one.key: one.row.name for one in shared_values(source, left, own)}
     for key, value in left.items():
         plain = key.lstrip("+~")
         if {key, plain, *groups(key)} & told:

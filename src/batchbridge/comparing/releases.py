@@ -15,7 +15,7 @@ from batchbridge.reading.read import read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class ReleaseSpan:
     """Consecutive releases that judge a configuration alike, from `first` to `last`.
 
     changes: canonical field to its values before and from `first` on. errors: what is wrong, in the words of `last`.
@@ -38,11 +38,11 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class ReleaseVerdicts:
     """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
     valid, else of the newest in which no error is found, else of the newest."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[ReleaseSpan, ...]
     reading: Reading
 
     @property
@@ -66,11 +66,11 @@ class Judged:
             yield f"  {name.ljust(width)}  {span.verdict:<9}  {'; '.join(said)}".rstrip()
 
 
-Keep = Callable[[Finding], bool] | None
+KeepFinding = Callable[[Finding], bool] | None
 """The findings that count; None: all."""
 
 
-def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Judged | None:
+def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any) -> ReleaseVerdicts | None:
     """`source` under every known release of `framework`; None where it has none. said: arguments of `read`."""
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
@@ -78,7 +78,7 @@ def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Ju
     readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     if not readings:
         return None
-    spans: list[Span] = []
+    spans: list[ReleaseSpan] = []
     before: Reading | None = None
     for version, reading in readings:
         errors = tuple(_errors(reading))
@@ -88,17 +88,19 @@ def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Ju
         if last and same and _alike(last.errors, last.last) == _alike(errors, version):
             spans[-1] = replace(last, last=version, errors=errors)
         else:
-            spans.append(Span(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors))
+            spans.append(
+                ReleaseSpan(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors)
+            )
         before = reading if reading.spec is not None else before
     best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
-    return Judged(spans=tuple(spans), reading=asked[best][1])
+    return ReleaseVerdicts(spans=tuple(spans), reading=asked[best][1])
 
 
 _RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}
 MOST_DEVICES = 64
 
 
-def valid_devices(source: object, reading: Reading, keep: Keep = None, **said: Any) -> tuple[int, ...]:
+def valid_devices(source: object, reading: Reading, keep: KeepFinding = None, **said: Any) -> tuple[int, ...]:
     """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
     where something else than the world size is missing."""
     asked = {**said, "framework": reading.framework, "version": reading.framework_version}

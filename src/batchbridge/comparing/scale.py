@@ -126,7 +126,7 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
     Args:
         source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
         world_size: Devices that train the policy, from 1 to 2**20.
-        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+        dataset_size: Prompts in the dataset, where `source` is not a `Reading`.
 
     Returns:
         The choices, the nearest first, with what each changes and loses.
@@ -182,7 +182,7 @@ def _not_held(spec: Spec) -> Iterator[str]:
     sizes = {"tensor": t.tensor_parallel, "pipeline": t.pipeline_parallel, "context": t.context_parallel}
     shape = " x ".join(f"{name} parallel {size}" for name, size in sizes.items() if size > 1)
     replica = math.prod(sizes.values())
-    why = "do not hold" if t.world_size < replica else "are no multiple of"
+    why = "do not hold" if t.world_size < replica else "are not a multiple of"
     yield f"{t.world_size:,} devices {why} {shape} = {replica:,} devices, which one replica of the model takes"
 
 
@@ -206,8 +206,8 @@ def _micro_share(choice: Choice, before: Spec) -> Fraction:
     return Fraction(micro, now) if micro and now else Fraction(1)
 
 
-Key = Callable[[Choice, Spec, int], Any]
-RANKING: tuple[tuple[str, Key], ...] = (
+RankingKey = Callable[[Choice, Spec, int], Any]
+RANKING: tuple[tuple[str, RankingKey], ...] = (
     ("the devices that were asked for", lambda c, before, devices: c.spec.topology.world_size != devices),
     (
         "the micro-batch at least half of what it is",

@@ -21,7 +21,7 @@ from batchbridge.meaning.spec import Spec
 
 if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
-    from batchbridge.contract.detection import Tells
+    from batchbridge.contract.detection import DetectionFacts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
@@ -64,8 +64,8 @@ class Adapter(ABC):
     """The place of the fields that `attach` brings about, `module:NAME` of a mapping from canonical field to whether a
     value of it is; see `enforces` and `batchbridge.kit.enforced_fields`."""
     no_run: ClassVar[tuple[str, ...]] = ()
-    """Finding codes that say a file is no run that anybody judges: fine-tuning, or another of the framework's programs.
-    In a folder it is skipped."""
+    """Finding codes that say a file is not a run that anybody judges: fine-tuning, or another of the framework's
+    programs. In a folder it is skipped."""
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
@@ -84,7 +84,7 @@ class Adapter(ABC):
     no_file: ClassVar[str] = ""
     """The reason why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 
-    tells: ClassVar[Tells | None] = None
+    tells: ClassVar[DetectionFacts | None] = None
     """The facts by which its configurations are known; give the same to its `AdapterEntry`, so that the adapter need
     not be imported to detect them. None: `detect` is the adapter's own."""
 
@@ -196,9 +196,9 @@ class Adapter(ABC):
         """JSON Schema (draft-07) of the framework's own configuration file in `version`, for editors: every key with
         what it takes, its default, unit and meaning. None: it has no such file (`no_file`), or no schema is made.
 
-        It says no exactly where `read` finds a key that is no setting, a value that is not of its key's kind, or a word
-        that is none of a setting's. Raises `ValueError` for a version that is not known. Default: None; `FramedAdapter`
-        makes it of `settings_schema`, `TableAdapter` that of its rows.
+        It says no exactly where `read` finds a key that is not a setting, a value that is not of its key's kind, or a
+        word that is not one of a setting's. Raises `ValueError` for a version that is not known. Default: None;
+        `FramedAdapter` makes it of `settings_schema`, `TableAdapter` that of its rows.
         """
         return None
 

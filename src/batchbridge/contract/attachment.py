@@ -20,7 +20,7 @@ from batchbridge.meaning.spec import MicroBatch, Spec
 class Request:
     """The request of `wrap` to an adapter's `attach`.
 
-    spec: what the run shall mean. plan: its plan over the trainer's prompts; a `CandidatePlan` only where the adapter
+    spec: what the run should mean. plan: its plan over the trainer's prompts; a `CandidatePlan` only where the adapter
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
     are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.

@@ -16,7 +16,7 @@ _SETTING = re.compile(r"--|[~+]*[A-Za-z_][\w.]*=")
 
 
 @dataclass(frozen=True)
-class Tells:
+class DetectionFacts:
     """The facts by which a configuration is known to be a framework's; `certainty` weighs them, from 0 to 1.
 
     A key is told by its first part (`actor_rollout_ref`), its first parts (`data.train_batch_size`), or as a whole,
@@ -42,7 +42,7 @@ class Tells:
     """The option of a command that names a file of settings; its keys count where one of them is an own one."""
     classes: tuple[tuple[str, str], ...] = ()
     """Classes of configuration objects, each with the beginning of its module's name; an empty name: every class."""
-    upon: Tells | None = None
+    upon: DetectionFacts | None = None
     """The facts of the framework that this one is built upon: with an own key, this one is surer by what that adds;
     without one half as sure."""
 
@@ -99,7 +99,7 @@ class AdapterEntry(NamedTuple):
     framework: str
     place: str
     """The place of the `Adapter` class, `module:NAME`."""
-    tells: Tells | None = None
+    tells: DetectionFacts | None = None
     """The facts by which its configurations are known; None: the adapter is imported and its `detect` is asked."""
 
 
@@ -108,7 +108,7 @@ _LEVELS = 3
 
 
 def _keys(values: Mapping[str, object]) -> set[str]:
-    """Keys as `Tells` describes them."""
+    """Keys as `DetectionFacts` describes them."""
     return set(_forms(values, "", _LEVELS))
 
 

@@ -10,11 +10,11 @@ from batchbridge.frozen import dataclass
 
 NAMED = 4
 """Functions that a message names."""
-Functions = Mapping[str, Sequence[str]]
+FunctionsByFile = Mapping[str, Sequence[str]]
 """File of a package -> functions in it, methods as `Class.method`."""
 Grade = Literal["proven", "measured", "refused"]
-Status = Literal["tested", "read", "seen"]
-KNOWN: tuple[Status, ...] = ("tested", "read")
+RecordStatus = Literal["tested", "read", "seen"]
+KNOWN: tuple[RecordStatus, ...] = ("tested", "read")
 """Statuses of releases whose code is known."""
 
 
@@ -31,8 +31,8 @@ class Package:
 
     name: str
     distribution: str | None
-    control: Functions
-    loss: Functions = field(default_factory=dict)
+    control: FunctionsByFile
+    loss: FunctionsByFile = field(default_factory=dict)
     title: str = ""
     marker: str = "__init__.py"
     optional: bool = False
@@ -47,7 +47,7 @@ class Package:
         return f"{self.name}:{self.part}" if self.part else self.name
 
     @property
-    def functions(self) -> Functions:
+    def functions(self) -> FunctionsByFile:
         """Control flow and loss together."""
         files = [*self.control, *self.loss]
         return {file: (*self.control.get(file, ()), *self.loss.get(file, ())) for file in files}
@@ -87,7 +87,7 @@ class Record:
     function) -> releases.
     """
 
-    labels: Mapping[str, Status]
+    labels: Mapping[str, RecordStatus]
     functions: Mapping[str, Mapping[str, tuple[str, ...]]]
 
     @property
@@ -100,7 +100,7 @@ class Record:
         """The releases whose code is known, oldest first."""
         return tuple(label for label, status in self.labels.items() if status in KNOWN)
 
-    def statuses(self, key: str, digest: str) -> set[Status]:
+    def statuses(self, key: str, digest: str) -> set[RecordStatus]:
         """Statuses of the releases whose function `key` has this digest."""
         return {self.labels[label] for label in self.functions.get(key, {}).get(digest, ())}
 

@@ -1,5 +1,8 @@
 """The hooks. An implementation is a function of the same name, marked with `batchbridge.hookimpl`, in a module or
-object that a distribution registers under the entry-point group `batchbridge`."""
+object that a distribution registers under the entry-point group `batchbridge`.
+
+Its own file: pluggy takes the hooks of a whole module.
+"""
 
 from __future__ import annotations
 

@@ -16,27 +16,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedWord:
     """The word for a setting that several frameworks have. variable: its name where a person has to fill it in."""
 
     variable: str
     says: str
 
 
-SHARED: Mapping[str, Shared] = {
-    "model": Shared("MODEL", "the model: a folder, or a name on the Hugging Face Hub"),
-    "train_data": Shared("DATA", "prompts to train on: a name on the Hugging Face Hub"),
-    "validation_data": Shared("VAL_DATA", "prompts to validate on: a name on the Hugging Face Hub"),
-    "prompt_column": Shared("PROMPT_COLUMN", "the column of the data that has the prompt"),
-    "rewards": Shared("REWARDS", "how completions are rewarded, in words: no framework runs another one's functions"),
-    "loggers": Shared("LOGGERS", "where metrics go: a tuple of `wandb`, `tensorboard`, `swanlab`, `mlflow`, ..."),
-    "output_folder": Shared("OUTPUT_FOLDER", "the folder of checkpoints"),
-    "save_every": Shared("SAVE_EVERY", "rollouts between two checkpoints, a fraction (rollouts); 0: none is saved"),
-    "kept_checkpoints": Shared("KEPT_CHECKPOINTS", "the most checkpoints that are kept (checkpoints)"),
-    "project": Shared("PROJECT", "the project in which the run is logged"),
-    "run_name": Shared("RUN_NAME", "the name under which the run is logged"),
-    "gradient_checkpointing": Shared("GRADIENT_CHECKPOINTING", "whether activations are computed again: a flag"),
-    "trust_remote_code": Shared("TRUST_REMOTE_CODE", "whether a model's own code may run: a flag"),
+SHARED: Mapping[str, SharedWord] = {
+    "model": SharedWord("MODEL", "the model: a folder, or a name on the Hugging Face Hub"),
+    "train_data": SharedWord("DATA", "prompts to train on: a name on the Hugging Face Hub"),
+    "validation_data": SharedWord("VAL_DATA", "prompts to validate on: a name on the Hugging Face Hub"),
+    "prompt_column": SharedWord("PROMPT_COLUMN", "the column of the data that has the prompt"),
+    "rewards": SharedWord(
+        "REWARDS", "how completions are rewarded, in words: no framework runs another one's functions"
+    ),
+    "loggers": SharedWord("LOGGERS", "where metrics go: a tuple of `wandb`, `tensorboard`, `swanlab`, `mlflow`, ..."),
+    "output_folder": SharedWord("OUTPUT_FOLDER", "the folder of checkpoints"),
+    "save_every": SharedWord("SAVE_EVERY", "rollouts between two checkpoints, a fraction (rollouts); 0: none is saved"),
+    "kept_checkpoints": SharedWord("KEPT_CHECKPOINTS", "the most checkpoints that are kept (checkpoints)"),
+    "project": SharedWord("PROJECT", "the project in which the run is logged"),
+    "run_name": SharedWord("RUN_NAME", "the name under which the run is logged"),
+    "gradient_checkpointing": SharedWord("GRADIENT_CHECKPOINTING", "whether activations are computed again: a flag"),
+    "trust_remote_code": SharedWord("TRUST_REMOTE_CODE", "whether a model's own code may run: a flag"),
 }
 """The words that adapters share, in the order in which they are written."""
 

@@ -22,7 +22,7 @@ import pluggy
 
 from batchbridge.contract import hookspecs
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.detection import AdapterEntry, Tells
+from batchbridge.contract.detection import AdapterEntry, DetectionFacts
 from batchbridge.distributions import Distribution, EntryPoint
 from batchbridge.distributions import entry_points as installed_points
 from batchbridge.frozen import dataclass
@@ -51,7 +51,7 @@ def adapters() -> Mapping[str, Adapter]:
     return _OnUse(_installed())
 
 
-def tells() -> Mapping[str, Tells | None]:
+def tells() -> Mapping[str, DetectionFacts | None]:
     """The facts by which a configuration is known to be a framework's, by framework, sorted; None: its adapter's
     `detect` is asked."""
     return {framework: claim.tells for framework, claim in _installed().survey().items()}
@@ -140,7 +140,7 @@ class Claim:
     offered: Adapter | AdapterEntry
 
     @property
-    def tells(self) -> Tells | None:
+    def tells(self) -> DetectionFacts | None:
         """The facts that the plugin gives as data."""
         return self.offered.tells
 
@@ -219,8 +219,8 @@ class Registry:
         return {name: several[0] for name, several in sorted(claims.items()) if len(several) == 1}, problems
 
     def adapter(self, framework: str) -> Adapter:
-        """The adapter of a framework, imported where it is not yet. Raises `KeyError` where there is none that can be
-        used: what is wrong is then among the problems."""
+        """The adapter of a framework, imported where it is not yet. Raises `KeyError` where there is not one that can
+        be used: what is wrong is then among the problems."""
         claim = self.survey()[framework]
         if not isinstance(claim.offered, AdapterEntry):
             return claim.offered
@@ -306,7 +306,7 @@ def _same(some: list[tuple[str, Any]], others: list[tuple[str, Any]]) -> bool:
 
 def _framework_of(cls: Any) -> str:
     if not (inspect.isclass(cls) and issubclass(cls, Adapter)):
-        raise TypeError("it is no subclass of batchbridge.Adapter")
+        raise TypeError("it is not a subclass of batchbridge.Adapter")
     for attribute in ("framework", "versions"):
         if not isinstance(getattr(cls, attribute, None), str):
             raise TypeError(f"it has no {attribute}")

@@ -34,7 +34,7 @@ _SAVED_BY_OPTIMIZERS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resumed:
+class ResumePoint:
     """The place where a resumed run goes on.
 
     ranks: data-parallel ranks that wrote the checkpoint. changed: canonical fields that differ and may. saved: the
@@ -122,7 +122,7 @@ def resume(
     other_ranks: str | None,
     held: Collection[int] = (),
     reading: Reading | None = None,
-) -> Resumed:
+) -> ResumePoint:
     """The place where `plan` goes on after a checkpoint. Raises `CannotAttach` unless the checkpoint continues it.
 
     saved: a `state`, or the digest of one that the first versions saved; None or anything else: not ours. where: names
@@ -167,7 +167,7 @@ def resume(
             "run; resume from a checkpoint before that rollout"
         )
     notes = tuple(_notes(where, changed, plan.asked, reading))
-    return Resumed(position=position, ranks=wrote, changed=tuple(changed), saved=saved, notes=notes)
+    return ResumePoint(position=position, ranks=wrote, changed=tuple(changed), saved=saved, notes=notes)
 
 
 def ranks_differ(where: str, wrote: int, ranks: int, why: str) -> str:
@@ -209,7 +209,7 @@ def _check_digest(where: str, place: Mapping[str, Any], plan: Plan) -> None:
     was, here = place.get("spec"), plan.asked.digest()
     if was != here:
         raise _refusal(
-            f"{where} was written by a version of batchbridge that saved a digest of its settings in the place of the "
+            f"{where} was written by a version of batchbridge that saved a digest of its settings in place of the "
             f"settings, and some setting has changed since (digest {was} then, {here} now): resume with exactly the "
             "settings, batch splits included, that it was written with"
         )

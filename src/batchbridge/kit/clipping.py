@@ -3,6 +3,8 @@
 `torch.nn.utils.clip_grad_norm_` multiplies a gradient by bound / norm where that is below 1. A framework that always
 calls it erases every gradient with a bound of 0, which is "off" in the schema and in frameworks that ask first. Four
 adapters say it in both directions, and it is no other tool's business.
+
+Its own file: adapters and plugins import it by this name.
 """
 
 from __future__ import annotations

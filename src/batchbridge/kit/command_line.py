@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 """Words with a leading dash that are values. Source: `_negative_number_matcher`; later Pythons take exponents too."""
 
 
-class Takes(NamedTuple):
+class OptionArity(NamedTuple):
     """The words that an option takes: how many (None: as many as there are), and at `least` (None: all of them), what
     it holds where it takes none, and the field that it sets, where that has another name. whole: no beginning of its
     name stands for it."""
@@ -34,7 +34,7 @@ class Takes(NamedTuple):
     whole: bool = False
 
 
-class Refused(NamedTuple):
+class RefusedOption(NamedTuple):
     """An occurrence of an option that argparse refuses: why, and in its own words."""
 
     name: str
@@ -54,7 +54,7 @@ class CommandLine:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
     ambiguous: dict[str, list[str]] = field(default_factory=dict)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedOption] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     abbreviated: dict[str, str] = field(default_factory=dict)
 
@@ -71,13 +71,13 @@ class _Word(NamedTuple):
 
     text: str
     name: str | None = None
-    takes: Takes | None = None
+    takes: OptionArity | None = None
     attached: str | None = None
 
 
 def parse(
     words: Sequence[str],
-    options: Mapping[str, Takes],
+    options: Mapping[str, OptionArity],
     objection: Objection,
     shown: Callable[[Any], Any],
     source: Source,
@@ -105,7 +105,7 @@ def parse(
         if word.takes is None:
             value = word.attached if word.attached is not None else " ".join(given) or True
         elif refused := _objection(word.name, word.takes, word.attached, given, objection):
-            found.refused.append(Refused(name, place, *refused))
+            found.refused.append(RefusedOption(name, place, *refused))
             continue
         elif not given and (count is not None or word.takes.constant is not None):
             value = word.takes.constant
@@ -135,7 +135,7 @@ def strays(line: CommandLine, codes: Codes, source: str, native: str = UNRECOGNI
 
 
 def _objection(
-    name: str, takes: Takes, attached: str | None, given: list[str], objection: Objection
+    name: str, takes: OptionArity, attached: str | None, given: list[str], objection: Objection
 ) -> tuple[str, str] | None:
     """A further occurrence replaces an earlier value, but argparse converts, and so refuses, each of them."""
     native = f"argparse: error: argument --{name}"
@@ -154,13 +154,15 @@ def _name(word: str) -> str:
     return word.removeprefix("--").partition("=")[0]
 
 
-def _sorted(words: Sequence[str], options: Mapping[str, Takes], found: CommandLine, abbreviates: bool) -> list[_Word]:
+def _sorted(
+    words: Sequence[str], options: Mapping[str, OptionArity], found: CommandLine, abbreviates: bool
+) -> list[_Word]:
     """After a lone -- everything is a value."""
     end = next((index for index, word in enumerate(words) if word == "--"), len(words))
     return [*(_option(word, options, found, abbreviates) for word in words[:end]), *map(_Word, words[end:])]
 
 
-def _option(word: str, options: Mapping[str, Takes], found: CommandLine, abbreviates: bool) -> _Word:
+def _option(word: str, options: Mapping[str, OptionArity], found: CommandLine, abbreviates: bool) -> _Word:
     if len(word) < 2 or not word.startswith("-"):
         return _Word(word)
     name = word[2:].partition("=")[0]
@@ -194,9 +196,9 @@ def _values(rest: deque[_Word], count: int | None) -> list[str]:
 
 def options_of(
     rows: Mapping[str, Key], others: Mapping[str, Key] = MappingProxyType({}), *, strict: bool = True
-) -> dict[str, Takes]:
+) -> dict[str, OptionArity]:
     """The options that HfArgumentParser makes of fields: `--a_b` and `--a-b`, and for a flag that is on by default
-    `--no_a_b` and `--no-a-b` too. Of `others` no default is known, and of those that are no number, flag or word not
+    `--no_a_b` and `--no-a-b` too. Of `others` no default is known, and of those that are not a number, flag or word not
     even how many words they take.
 
     strict: false for a parser that may declare some of them itself, so that each may stand alone. Source: transformers
@@ -204,20 +206,22 @@ def options_of(
     """
     fields = {key: _takes(row) for key, row in rows.items() if not row.fixed}
     on = {key for key in fields if rows[key].kind.name in ("bool", "bool?") and rows[key].default is True}
-    counted = {"bool?": Takes(1, True, 0), "int?": Takes(), "float?": Takes(), "word?": Takes()}
-    fields |= {key: counted.get(row.kind.name, Takes(None, True, 0)) for key, row in others.items() if key not in rows}
-    options: dict[str, Takes] = {}
+    counted = {"bool?": OptionArity(1, True, 0), "int?": OptionArity(), "float?": OptionArity(), "word?": OptionArity()}
+    fields |= {
+        key: counted.get(row.kind.name, OptionArity(None, True, 0)) for key, row in others.items() if key not in rows
+    }
+    options: dict[str, OptionArity] = {}
     for key, takes in fields.items():
         known = {key: takes if strict else takes._replace(constant=True, least=0)}
         if key in on or (key not in rows and takes.constant):
-            known[f"no_{key}"] = Takes(0, False, whole=key not in on)  # whether it has one is not known of others
+            known[f"no_{key}"] = OptionArity(0, False, whole=key not in on)  # whether it has one is not known of others
         for name, one in known.items():
             options[name] = options[name.replace("_", "-")] = one._replace(field=key)
     return options
 
 
-def _takes(row: Key) -> Takes:
+def _takes(row: Key) -> OptionArity:
     if row.kind.name in ("ints", "floats", "texts"):
-        return Takes(None, least=1)
+        return OptionArity(None, least=1)
     alone = row.kind.name in ("bool", "any or alone") or (row.kind.name == "bool?" and row.default is not None)
-    return Takes(1, True, 0) if alone else Takes()
+    return OptionArity(1, True, 0) if alone else OptionArity()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-Promises = Mapping[str, Callable[[object], bool]]
+EnforceableValues = Mapping[str, Callable[[object], bool]]
 """Canonical field to whether a value of it is brought about."""
 
 
@@ -23,7 +23,7 @@ def one_of(*values: object) -> Callable[[object], bool]:
     return lambda value: value in values
 
 
-PLANNED_FIELDS: Promises = {
+PLANNED_FIELDS: EnforceableValues = {
     "rollout.prompts_per_rollout": given,
     "optimizer_step.completions_per_step": given,
     "optimizer_step.passes_per_rollout": given,

@@ -12,7 +12,7 @@ from batchbridge.rules.nearest_numbers import nearest_numbers
 
 def pattern(text: str, *names: str) -> str:
     """`text`, a regular expression, with its `#`s standing for whole numbers with these names, in order; no number is a
-    part of a larger one, which is no size."""
+    part of a larger one, which is not a size."""
     first, *rest = text.split("#")
     number = r"(?<!\d)(?P<{}>\d{{1,9}})(?!\d)"
     return first + "".join(f"{number.format(name)}{part}" for name, part in zip(names, rest, strict=True))

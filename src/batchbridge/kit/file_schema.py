@@ -3,7 +3,7 @@
     file_schema("trl", "0.18.0", nested({"num_generations": setting(row)}))
 
 Draft-07, which yaml-language-server knows best. A schema says no where reading finds one of three things: a key that is
-no setting, a value that is not of its key's kind, and a word that is none of a setting's. Numbers that do not go
+not a setting, a value that is not of its key's kind, and a word that is not one of a setting's. Numbers that do not go
 together stay with `batchbridge check`.
 """
 
@@ -29,24 +29,26 @@ LEAF: Mapping[str, Any] = {"maxProperties": 0}
 """Any value that has no keys of its own."""
 
 
-class Words(NamedTuple):
+class ChoiceWords(NamedTuple):
     """The words of a setting; others are refused, or where the framework takes further ones, these are offered."""
 
     words: Sequence[Any]
     only: bool = True
 
 
-def setting(row: Key, words: Words | None = None, *, decides: str | None = None, interpolates: bool = False) -> Schema:
+def setting(
+    row: Key, words: ChoiceWords | None = None, *, decides: str | None = None, interpolates: bool = False
+) -> Schema:
     """The schema of one setting's value, with its default and its meaning for a person.
 
     decides: what it decides where no canonical field says it; see `Adapter.decides`. interpolates: `${...}` may stand
-    in the place of a value, and `???` of one that may be null.
+    in place of a value, and `???` of one that may be null.
     """
     schema: Schema = dict(row.kind.schema)
     if "pattern" in schema and row.kind.expected != row.kind.name.rstrip("?"):
         schema["patternErrorMessage"] = f"expected {row.kind.expected}"
     if words is None and isinstance(row.values, Mapping) and "string" in schema.get("type", ""):
-        words = Words([word for word in row.values if isinstance(word, str)], only=False)
+        words = ChoiceWords([word for word in row.values if isinstance(word, str)], only=False)
     if words is not None and words.words:
         offered = {"enum": list(words.words)}
         offered = dict(or_null_schema(offered)) if row.kind.takes(None) else offered

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from batchbridge.contract.evidence import Functions, Package
+from batchbridge.contract.evidence import FunctionsByFile, Package
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -28,7 +28,7 @@ def of_package(
 
 
 def digests(
-    package: Path, functions: Functions, known: Mapping[str, Container[str]] = MappingProxyType({})
+    package: Path, functions: FunctionsByFile, known: Mapping[str, Container[str]] = MappingProxyType({})
 ) -> dict[str, str]:
     """`file: function` -> digest; empty text where a file of `package` or a function of it is missing.
 

@@ -116,7 +116,7 @@ def _evidence(
     is recorded of the release, as which it is then known by name alone. code: None where nothing is recorded."""
     version = reading.framework_version
     if version is not None and not holds(enforced, version):
-        reason = f"{reading.framework} {version} is none of the versions whose trainer is wrapped: {enforced}"
+        reason = f"{reading.framework} {version} is not a version whose trainer BatchBridge wraps: {enforced}"
         remedy = f"use {reading.framework} {enforced}"
         return None, [Obstacle(name="version", reason=reason, remedy=remedy)]
     if code is None:

@@ -16,7 +16,7 @@ from batchbridge.errors import CannotWrite
 from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.rule_table import added, defects
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import FieldValue
 from batchbridge.kit.versions import includes, installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
 from batchbridge.meaning.findings import Finding, Where
@@ -37,7 +37,7 @@ class FramedAdapter(Adapter):
     codes: ClassVar[Codes]
     """Codes of findings about settings."""
     no_configuration: ClassVar[str] = ""
-    """The code of a configuration that is none of the framework's; empty: that of a wrong value."""
+    """The code of a configuration that is not one of the framework's; empty: that of a wrong value."""
     title: ClassVar[str] = ""
     """The framework's name in sentences; empty: its name for BatchBridge."""
     writes: ClassVar[str] = ""
@@ -72,7 +72,7 @@ class FramedAdapter(Adapter):
         version = self.readable_version(source, context, found)
         foreign = source.native is not None and not self.is_configuration(source.native)
         if version is not None and foreign:
-            text = f"a {type(source.native).__name__} is no configuration of {self.name}"
+            text = f"a {type(source.native).__name__} is not a configuration of {self.name}"
             found.append(Finding(self.no_configuration or self.codes.wrong_value, "error", "config", text))
         empty = not source.values and not source.argv and source.problems
         if version is None or foreign or empty:
@@ -182,7 +182,7 @@ class FramedAdapter(Adapter):
     def require_own(self, trainer: object) -> None:
         """Refusal (`NotImplementedError`) of a trainer that is not the framework's."""
         if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.name}")
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is not a trainer of {self.name}")
 
 
 class PackagedAdapter(FramedAdapter):
@@ -239,7 +239,7 @@ class _OnUse(Mapping[str, str]):
 
 
 def origins(
-    told: Mapping[str, Told], native: Mapping[str, Any], places: Mapping[str, Where], default: str
+    values: Mapping[str, FieldValue], native: Mapping[str, Any], places: Mapping[str, Where], default: str
 ) -> dict[str, Provenance]:
     """The origin of each canonical value. default: what says a key that nobody gave."""
-    return {path: entry.origin(native, places, default) for path, entry in told.items()}
+    return {path: entry.origin(native, places, default) for path, entry in values.items()}

@@ -22,7 +22,7 @@ MAX_DEPTH = 32
 
 
 class NotRead(BatchBridgeError, ValueError):
-    """A word that is no override, or one that is refused: why."""
+    """A word that is not an override, or one that is refused: why."""
 
 
 class NoOverride(NotRead):
@@ -56,11 +56,11 @@ def parse_override(word: str) -> Override:
     operator, operation = next(pair for pair in _OPERATORS if word.startswith(pair[0]))
     key, equals, text = word[len(operator) :].partition("=")
     if not equals and operation != "delete":
-        raise NotRead(f"{word!r} is no override: it has no =")
+        raise NotRead(f"{word!r} is not an override: it has no =")
     if "@" in key:
         raise NotRead(f"{word!r}: groups with a package (@) are not followed")
     if not _KEY.fullmatch(key):
-        raise NotRead(f"{word!r}: {key!r} is no key")
+        raise NotRead(f"{word!r}: {key!r} is not a key")
     value = parse_value(text) if equals else None
     return Override(operation, key, value, word)
 
@@ -102,7 +102,7 @@ class _Parser:
         value_ends = self.at
         self.blanks()
         if value_ends < self.at == len(self.text):
-            raise NoOverride(f"{self.text!r:.60}: blanks after a quote, a list or a mapping are no part of it")
+            raise NoOverride(f"{self.text!r:.60}: blanks after a quote, a list or a mapping are not part of it")
         if self.peek() == ",":
             raise NotRead(f"{self.text!r:.60}: a sweep over several values needs --multirun, which is no one run")
         if self.peek():
@@ -177,7 +177,7 @@ class _Parser:
     def unquoted(self, stop: str = "") -> str:
         parts: list[str] = []
         shape: list[str] = []
-        """The text with a letter in the place of each character that is escaped."""
+        """The text with a letter in place of each character that is escaped."""
         while mark := self.peek():
             if mark == "\\" and self.text[self.at + 1 : self.at + 2] in tuple("\\()[]{}:=, \t"):
                 parts.append(self.text[self.at + 1])

@@ -104,7 +104,7 @@ class PlannedLoader:
 
 
 def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """Puts the advantages that the spec rules in the place of the framework's own; nothing where it rules none.
+    """Puts the advantages that the spec rules in place of the framework's own; nothing where it rules none.
 
     batch: with the columns token_level_rewards, response_mask and advantages. rows: where each completion lies in it.
     """

@@ -17,7 +17,7 @@ from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
 from batchbridge.kit.kinds import Kind, WrongValue, named
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, shown
+from batchbridge.kit.values import FieldValue, shown
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import UNKNOWN, Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -26,7 +26,7 @@ from batchbridge.reading.yaml_json import groups
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
-Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
+ValueMapping = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """Native value to canonical value, one to one; or two functions, there and back (which raise `Unsayable`)."""
 
 
@@ -52,7 +52,7 @@ class Key(NamedTuple):
     kind: Kind
     default: Any = None
     field: str | tuple[str, ...] = ()
-    values: Words | None = None
+    values: ValueMapping | None = None
     versions: str = ""
     unit: str = ""
     meaning: str = ""
@@ -98,13 +98,13 @@ class Together(NamedTuple):
     fields: tuple[str, ...]
     values: Mapping[tuple[Any, ...], tuple[Any, ...]]
 
-    def told(self, native: Mapping[str, Any]) -> dict[str, Told]:
+    def field_values(self, native: Mapping[str, Any]) -> dict[str, FieldValue]:
         """The fields. Raises `ValueError` where no row fits."""
         have = [native[key] for key in self.keys]
         for ours, theirs in self.values.items():
             if all(one is ... or one == value for one, value in zip(ours, have, strict=True)):
                 pairs = zip(self.fields, theirs, strict=True)
-                return {field: Told(value, self.keys[0], None, self.keys[1:]) for field, value in pairs}
+                return {field: FieldValue(value, self.keys[0], None, self.keys[1:]) for field, value in pairs}
         raise ValueError(f"{', '.join(self.keys)}: what {', '.join(map(repr, have))} mean together is not known")
 
     def says(self, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Codes(NamedTuple):
         return cls(*(f"{prefix}-{number:03}" for number in range(1, 7)))
 
 
-class Given(NamedTuple):
+class SourceSettings(NamedTuple):
     """The settings of a source: native values with the defaults, the places of those that were given, and findings."""
 
     native: dict[str, Any]
@@ -188,8 +188,8 @@ def converted(
 ) -> Converted:
     """The values that were said, by native key, as settings of a framework.
 
-    unknown: the finding of a key that is no setting; it is told the settings near to it. wrong: the finding of a value.
-    convert: raises `WrongValue`. cutoff: see `near_names`.
+    unknown: the finding of a key that is not a setting; it is told the settings near to it. wrong: the finding of a
+    value. convert: raises `WrongValue`. cutoff: see `near_names`.
     """
     found = Converted({key: row.default for key, row in rows.items()}, [], set())
     takes = {key: row for key, row in rows.items() if not row.fixed}
@@ -206,8 +206,8 @@ def converted(
     return found
 
 
-def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
-    """The settings of a source. A key that is none, a value that is not of its key's kind, and one in the place of a
+def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> SourceSettings:
+    """The settings of a source. A key that is none, a value that is not of its key's kind, and one in place of a
     group of settings is a finding; an empty or null group says nothing."""
     whole = None if source.path is None else str(source.path)
     files: Mapping[str, str] = getattr(source, "files", {})  # of a `ComposedSource`
@@ -236,10 +236,10 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     found = converted(said, rows, unknown, wrong, cutoff=0.6)
     for key in source.values:
         if not isinstance(key, str):
-            message = f"the key {shown(key)} is no text, and every setting's name is"
+            message = f"the key {shown(key)} is not text, and every setting's name is"
             found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
     places = {key: place(key) for key in said if key in rows and key not in found.wrong}
-    return Given(found.native, places, found.findings)
+    return SourceSettings(found.native, places, found.findings)
 
 
 def groups_of(rows: Collection[str]) -> set[str]:
@@ -275,7 +275,7 @@ def _above(key: str, rows: Mapping[str, Key]) -> str | None:
 
 def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of every setting. A mapping stays whole that is one of `rows`, is empty, is nested too deep,
-    or has a key that is no text."""
+    or has a key that is not text."""
     for key, value in values.items():
         if not isinstance(key, str):
             continue
@@ -287,9 +287,9 @@ def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: s
             yield path, value
 
 
-def told_by(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, Told]:
+def field_values(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, FieldValue]:
     """The canonical values that rows say, each alone."""
-    return {field: Told(row.means(native[row.key]), row.key) for row in rows for field in row.fields}
+    return {field: FieldValue(row.means(native[row.key]), row.key) for row in rows for field in row.fields}
 
 
 def written_by(rows: Iterable[Key], spec: Spec, problems: Problems) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     natural.convert(True)   raises WrongValue("a whole number from 1")
 
 A kind converts what a configuration holds (YAML's values, an argument's) to what the framework would hold. Nothing is
-guessed: text is no number, 2.0 is no whole number.
+guessed: text is not a number, 2.0 is not a whole number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import BatchBridgeError
 
 LARGEST = 1 << 62
-"""The largest integer: those beyond are no sizes, seeds or counts."""
+"""The largest integer: those beyond are not sizes, seeds or counts."""
 
 
 class WrongValue(BatchBridgeError, ValueError):

@@ -216,7 +216,7 @@ def is_blind(name: str) -> bool:
 class Witness:
     """One small parameter: what backward gave it on every rank, against the gradient that the optimizer finds.
 
-    What stands between the two (averaging over ranks, an engine's own scaling and accumulation) shall be one known
+    What stands between the two (averaging over ranks, an engine's own scaling and accumulation) should be one known
     factor: micro-batches whose gradients were lost, or gradients that were changed after backward, show here and
     nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective. apart:
     backward passes are kept apart, so that those whose gradients were lost can be told (`Factor.passes`). inside: the
@@ -307,7 +307,7 @@ class Witness:
         """The share of each backward pass's gradient that the optimizer finds; None where that is not decided.
         Collective.
 
-        Gradients of different micro-batches are no multiples of each other, so one sum of them is one set of factors.
+        Gradients of different micro-batches are not multiples of each other, so one sum of them is one set of factors.
         """
         self._all_reduce(passes)
         columns, seen = passes.flatten(1).T.cpu(), seen.flatten().cpu()

@@ -40,7 +40,7 @@ _NAMES: tuple[tuple[str, Model], ...] = (
     (r"qwen(2|2\.5|3)-(vl|omni)-|internvl|llava|idefics|smolvlm|paligemma|aria$", Model(images=True)),
 )
 _OTHERWISE = re.compile(r"vl|vision|omni|audio|image|video|moe", re.IGNORECASE)
-"""Words in a name that is a text model's by `_NAMES` that tell that somebody made another thing of it."""
+"""Words in a name that is a text model's by `_NAMES` that tell that someone made another thing of it."""
 _ABSOLUTE = frozenset({"gpt2", "gpt_neo", "gpt_bigcode", "opt", "openai-gpt", "biogpt", "xglm", "codegen", "ctrl"})
 _ROTARY = ("rope_theta", "rope_parameters", "rope_scaling")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_num_experts")

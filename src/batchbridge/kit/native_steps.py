@@ -8,9 +8,9 @@ from itertools import count, islice
 
 from batchbridge.contract.reading import NativeRow, NativeStep
 
-Completion = tuple[int, int]
+PromptAndSample = tuple[int, int]
 """Prompt and sample."""
-Deal = Callable[[Sequence[Completion]], Iterable[Sequence[tuple[int, Sequence[Completion]]]]]
+DealToSteps = Callable[[Sequence[PromptAndSample]], Iterable[Sequence[tuple[int, Sequence[PromptAndSample]]]]]
 """A rollout's completions as optimizer steps, each its micro-batches with their ranks."""
 
 
@@ -24,11 +24,11 @@ def rollouts_of(orders: Iterable[Sequence[int]], prompts: int, size: int, most: 
 
 def dealt_steps(
     rollouts: Iterable[Sequence[int]],
-    tokens: Mapping[Completion, int],
+    tokens: Mapping[PromptAndSample, int],
     *,
     group: int,
     passes: int,
-    deal: Deal,
+    deal: DealToSteps,
     weight: Callable[[int, int, list[int]], Fraction | None],
 ) -> Iterator[NativeStep]:
     """The steps of `rollouts`. tokens: response tokens of each completion. weight: of a token, by its completion's

@@ -1,4 +1,7 @@
-"""Known names near wrong ones, for the fixes of a finding."""
+"""Known names near wrong ones, for the fixes of a finding.
+
+Its own file: adapters and plugins import it by this name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import lru_cache
 
 MOST_NAMES = 64
 """The most wrong names of one input that are compared with the known ones: each costs time, a file may hold tens of
-thousands, and who reads the suggestions reads the first. The others are named all the same."""
+thousands, and who reads the suggestions reads the first. The others are named anyway."""
 
 MOST_CHARACTERS = 200
 """The length of a name that is longer than any known one by so much that none is near."""

@@ -1,5 +1,8 @@
 """The models of transformers that can be read in packed passes (`batchbridge.kit.packing`). Imports nothing of
-theirs."""
+theirs.
+
+Its own file: it imports no torch, so that `check` can ask it.
+"""
 
 from __future__ import annotations
 

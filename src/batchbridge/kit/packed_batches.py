@@ -1,7 +1,7 @@
 """The spread of an optimizer step's completions over ranks and micro-batches where nothing is padded.
 
 Completions lie end to end, and one prompt's share it: it is read once per micro-batch that holds any of them. As with
-padding (`batchbridge.meaning.micro_batches`) it is no part of the meaning, and every rank gets equally many.
+padding (`batchbridge.meaning.micro_batches`) it is not part of the meaning, and every rank gets equally many.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def _by_segment(
     return torch.cat(made, 2).transpose(1, 2).contiguous()
 
 
-class Packed:
+class PackedModel:
     """A model that reads `rows`, seen from code that hands it a row of its own: a token, and the rows' targets.
 
     That row's shape and the places of its outputs are those of a model that had read it alone, so that the code goes on
@@ -271,7 +271,7 @@ class Packed:
 
     @property
     def token_ids(self) -> torch.Tensor:
-        """The row to hand in, (1, 1 + targets). Its first token is no target."""
+        """The row to hand in, (1, 1 + targets). Its first token is not a target."""
         targets = self._rows.targets
         return torch.cat([targets[:, :1], targets], 1)
 

@@ -34,7 +34,7 @@ class Patches:
         setattr(target, attribute, value)
 
         def again() -> Callable[[], None]:
-            # Ours, or what somebody else has put in its place since.
+            # Ours, or what someone else has put in its place since.
             return functools.partial(_restore, target, attribute, vars(target).get(attribute, _ABSENT))
 
         self._saved.append((functools.partial(_restore, target, attribute, own), again))

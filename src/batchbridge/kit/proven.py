@@ -180,7 +180,7 @@ def refusal(found: Evidence) -> str:
 def foreign_functions(
     code: Code, folders: Mapping[str, Path | None], objects: Iterable[object]
 ) -> list[tuple[str, bool]]:
-    """Functions that this process would run in the place of recorded ones, and whether they are control flow.
+    """Functions that this process would run in place of recorded ones, and whether they are control flow.
 
     A loaded module or class whose function was replaced; a method that a class was given and this release has not; one
     that the class of one of `objects` overrides; one that was set on the object. What BatchBridge itself has patched is

@@ -31,7 +31,7 @@ PLANNED = (
 )
 """Canonical fields (or their beginnings) that the plan, the weights or the surrogate of `enforce` bring about."""
 
-Settable = Mapping[str, tuple[str, Callable[[Any, Spec], Any]]]
+SettableFields = Mapping[str, tuple[str, Callable[[Any, Spec], Any]]]
 """Canonical field -> (attribute of the actor's configuration that the native loss reads, canonical -> native value)."""
 
 
@@ -158,7 +158,7 @@ def not_allowable(refusals: Sequence[RefusalRow], allow: Collection[str]) -> dic
     return {"allow": f"{named} cannot be allowed; what can: {known}"}
 
 
-def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[str, str]]:
+def split(request: Request, settable: SettableFields) -> tuple[dict[str, Any], dict[str, str]]:
     """The differences between the requested spec and the trainer's own: settings, by attribute; and what stays
     different, by canonical field."""
     spec, own = request.spec, own_spec(request)

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from batchbridge.contract.attachment import Attachment
 from batchbridge.kit.patches import Patches
-from batchbridge.ledger.numbers import Padding, StepNumbers
+from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
 
-__all__ = ["Padding", "StepNumbers", "logged", "with_patches"]
+__all__ = ["PaddingTokens", "StepNumbers", "logged", "with_patches"]
 
 
 def logged(steps: Sequence[StepNumbers]) -> dict[str, float]:

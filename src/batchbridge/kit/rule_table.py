@@ -58,7 +58,7 @@ class Rule(Generic[F]):
         return self.standing or self.severity == "warning" or (self.severity == "error" and not self.undecided)
 
 
-class Make(NamedTuple):
+class RuleKind(NamedTuple):
     """The properties that the rows of one kind have in common; called, it makes one.
 
     The framework stops: `IN_CONFIG`, `BUILDING` (the trainer), `STARTING` (its workers), `GENERATING`, `UPDATING`. It
@@ -105,19 +105,19 @@ class Make(NamedTuple):
         )
 
 
-IN_CONFIG = Make("error", "config")
-BUILDING = Make("error", "construction")
-STARTING = Make("error", "worker_start")
-GENERATING = Make("error", "first_rollout")
-UPDATING = Make("error", "optimizer_step")
-SILENT = Make("warning", "never")
-WRONG = Make("error", "never")
-NOTE = Make("note", "never")
-STANDING = Make("note", "never", standing=True)
-OPEN = Make("error", "never", undecided=True)
+IN_CONFIG = RuleKind("error", "config")
+BUILDING = RuleKind("error", "construction")
+STARTING = RuleKind("error", "worker_start")
+GENERATING = RuleKind("error", "first_rollout")
+UPDATING = RuleKind("error", "optimizer_step")
+SILENT = RuleKind("warning", "never")
+WRONG = RuleKind("error", "never")
+NOTE = RuleKind("note", "never")
+STANDING = RuleKind("note", "never", standing=True)
+OPEN = RuleKind("error", "never", undecided=True)
 
 
-class Said(NamedTuple, Generic[F]):
+class SourcedTest(NamedTuple, Generic[F]):
     """A test with what the framework says or does where it is broken, where that was read, and in which versions."""
 
     test: Callable[[F], str | None]
@@ -126,9 +126,9 @@ class Said(NamedTuple, Generic[F]):
     versions: str
 
 
-def says(native: str, source: str, versions: str = "") -> Callable[[Callable[[F], str | None]], Said[F]]:
+def says(native: str, source: str, versions: str = "") -> Callable[[Callable[[F], str | None]], SourcedTest[F]]:
     """The lower decorator of a test in `Rules`; see `Rule`."""
-    return lambda test: Said(test, native, source, versions)
+    return lambda test: SourcedTest(test, native, source, versions)
 
 
 class Rules(list[Rule[F]]):
@@ -145,16 +145,16 @@ class Rules(list[Rule[F]]):
 
     def add(
         self,
-        make: Make,
+        make: RuleKind,
         code: str,
         *keys: str,
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         core: str = "",
         text: ErrorText | None = None,
-    ) -> Callable[[Said[F]], Callable[[F], str | None]]:
+    ) -> Callable[[SourcedTest[F]], Callable[[F], str | None]]:
         """The upper decorator of a test; see `Rule`."""
 
-        def row(said: Said[F]) -> Callable[[F], str | None]:
+        def row(said: SourcedTest[F]) -> Callable[[F], str | None]:
             self.append(make(code, said.test, keys, said.native, said.source, fixes, said.versions, core, text))
             return said.test
 
@@ -191,7 +191,7 @@ def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Ru
     """
     for row in table:
         fixes = setting_fixes(row["fix"]) if row.get("fix") else ()
-        make = Make(row.get("severity", "warning" if row["phase"] == "never" else "error"), row["phase"])
+        make = RuleKind(row.get("severity", "warning" if row["phase"] == "never" else "error"), row["phase"])
         test, ways = partial(_recorded, row["when"], row["message"]), partial(_always, fixes)
         known = f"{code}-{row['code']:03}", test, tuple(row["when"]), row["native"], row["source"], ways
         yield make(*known, core=row.get("core", ""))

@@ -32,7 +32,7 @@ _DIGITS = 12
 def schedule_text(name: str, arguments: object = None, learning_rate: object = None) -> str:
     """The one text of transformers' schedule `name` with `arguments`; `learning_rate` is the peak (None: open).
 
-    Never raises: what is no mapping stands in the text as it is, and `schedule_parts` refuses it.
+    Never raises: what is not a mapping stands in the text as it is, and `schedule_parts` refuses it.
     """
     if arguments is not None and not isinstance(arguments, Mapping):
         if name in WITHOUT_ARGUMENTS:
@@ -61,7 +61,7 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
 
 
 def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
-    """(name, arguments) of a text. Raises `ValueError` where the arguments are no JSON mapping."""
+    """(name, arguments) of a text. Raises `ValueError` where the arguments are not a JSON mapping."""
     name, _, rest = text.partition(" ")
     if not rest:
         return name, {}
@@ -69,7 +69,7 @@ def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
 
     arguments = json.loads(rest)
     if not isinstance(arguments, dict):
-        raise ValueError(f"{rest} is no JSON mapping")
+        raise ValueError(f"{rest} is not a JSON mapping")
     return name, arguments
 
 

@@ -3,6 +3,8 @@
 Source: openrlhf 0.11.2 SamplesGenerator._generate_vllm, EasyR1 RayPPOTrainer._make_batch_data: both bounds exclusive,
 of scores that are 0 or 1 (openrlhf's documentation says so of them; EasyR1's range lies between). Two adapters read
 and write it, and nothing else has such a range.
+
+Its own file: two adapters import it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def rollouts(value: Any, reading: Reading) -> Any:
 
 
 def whole_rollouts(value: Any, reading: Reading) -> Any:
-    """The setting that counts rollouts between two checkpoints, -1 for never; None where they are no whole number."""
+    """The setting that counts rollouts between two checkpoints, -1 for never; None where they are not a whole
+    number."""
     return None if value.denominator != 1 else int(value) or -1
 
 

@@ -20,9 +20,9 @@ from batchbridge.contract.error_text import RuleRow
 from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
-from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, settings_in, told_by
+from batchbridge.kit.key_table import Key, Together, Unsayable, field_values, keys_of, read_values, settings_in
 from batchbridge.kit.rule_table import Rule, checked, defects, findings
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec
@@ -64,7 +64,7 @@ class TableAdapter(FramedAdapter):
         if not self.interpolates:
             return source
         from batchbridge.kit.omegaconf import Resolver
-        from batchbridge.kit.omegaconf_said import followed
+        from batchbridge.kit.omegaconf_settings import followed
 
         said = dict(settings_in(source.values, rows))
         all_of_them = {**{key: row.default for key, row in rows.items()}, **said}
@@ -85,7 +85,7 @@ class TableAdapter(FramedAdapter):
         """Devices among those of the settings that do not train: where others generate."""
         return 0
 
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
         """Canonical values that several settings say together. Raises `ValueError` naming what they leave open."""
         return {}
 
@@ -147,38 +147,40 @@ class TableAdapter(FramedAdapter):
         if any(finding.severity == "error" for finding in broken):  # `check` says it; there is no run to mean anything
             return reading
         try:
-            told = {
-                path: Told(value, None, f"so in the code of {self.framework}") for path, value in self.constants.items()
+            fields = {
+                path: FieldValue(value, None, f"so in the code of {self.framework}")
+                for path, value in self.constants.items()
             }
-            told |= told_by(rows.values(), given.native)
+            fields |= field_values(rows.values(), given.native)
             if len(worlds := _worlds(rows)) > 1:
-                told[WORLD] = Told(devices, None, " x ".join(worlds), tuple(worlds))
+                fields[WORLD] = FieldValue(devices, None, " x ".join(worlds), tuple(worlds))
             for several in self.together:
-                told |= several.told(given.native)
-            told |= self.derive(given.native)
-            told = {path: self._following(entry, given.places) for path, entry in told.items()}
+                fields |= several.field_values(given.native)
+            fields |= self.derive(given.native)
+            fields = {path: self._following(entry, given.places) for path, entry in fields.items()}
         except ValueError as left_open:
             finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
             return dataclasses.replace(reading, findings=(*found, finding))
-        if WORLD not in told or told[WORLD].value is None:
-            told[WORLD] = Told(devices, None, "the world size that was asked for")
+        if WORLD not in fields or fields[WORLD].value is None:
+            fields[WORLD] = FieldValue(devices, None, "the world size that was asked for")
         behaviour = self.behaviour_of(given.native, version)
         known_defects = defects(self.rules, given.native, version)
         return dataclasses.replace(
             reading,
-            spec=spec_of(told),
-            provenance=origins(told, given.native, given.places, f"default of {self.framework} {version}"),
+            spec=spec_of(fields),
+            provenance=origins(fields, given.native, given.places, f"default of {self.framework} {version}"),
             behaviour=dataclasses.replace(behaviour, defects=(*behaviour.defects, *known_defects)),
         )
 
-    def _following(self, told: Told, places: Mapping[str, Where]) -> Told:
-        """A value with the settings that its own follow where nobody gives these."""
-        others, own = list(told.others), [key for key in (told.key, *told.others) if key]
+    def _following(self, value: FieldValue, places: Mapping[str, Where]) -> FieldValue:
+        """The value, with every setting that decides it: a setting that the user leaves out may follow other
+        settings."""
+        others, own = list(value.others), [key for key in (value.key, *value.others) if key]
         for key in own:  # grows: what is followed may follow others
             more = self.follows.get(key, ()) if key not in places else ()
             others += more
             own += more
-        return told._replace(others=tuple(others))
+        return value._replace(others=tuple(others))
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """The rules of the table, and rows that plugins add about its version, over native settings."""

@@ -3,6 +3,8 @@
 Both generators are MT19937. PyTorch seeds it with one 32-bit word (the reference `init_genrand`), Python with an array;
 so the state is built here and handed to `random.Random`, whose 32-bit outputs are then PyTorch's.
 Source: torch 2.13.0, ATen/core/MT19937RNGEngine.h, ATen/native/TensorFactories.cpp randperm_cpu.
+
+Its own file: adapters and plugins import it by this name.
 """
 
 from __future__ import annotations

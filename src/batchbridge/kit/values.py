@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchbridge.contract.reading import Provenance
 from batchbridge.meaning.critic import Critic
@@ -13,7 +13,7 @@ from batchbridge.meaning.findings import Where
 from batchbridge.meaning.spec import Loss, LossTerm, Spec
 
 
-class Told(NamedTuple):
+class FieldValue(NamedTuple):
     """One canonical value: the native key that said it, or the formula that gives it; a key may have a formula, too.
 
     others: the native keys of the formula, beside `key`.
@@ -41,20 +41,21 @@ class Told(NamedTuple):
         return Provenance(self.others, self.value, "derived", f"derived: {self.formula}")
 
 
-def by(value: Any, formula: str, *keys: str) -> Told:
+def by(value: Any, formula: str, *keys: str) -> FieldValue:
     """A canonical value that a formula gives; `keys`: the native keys in it."""
-    return Told(value, None, formula, keys)
+    return FieldValue(value, None, formula, keys)
 
 
-def spec_of(told: Mapping[str, Told]) -> Spec:
-    """The spec of `told`, by canonical field (`rollout.prompts_per_rollout`); what is not told is the schema's default.
+def spec_of(fields: Mapping[str, FieldValue]) -> Spec:
+    """The spec of `fields`, by canonical field (`rollout.prompts_per_rollout`); what is not told is the schema's
+    default.
 
     Raises `TypeError` for a field that the schema does not have, and where one without a default is not told.
     """
     groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     terms: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     alone: dict[str, Any] = {}
-    for path, entry in told.items():
+    for path, entry in fields.items():
         group, _, name = path.partition(".")
         if group == "loss":
             term, _, name = name.partition(".")
@@ -84,3 +85,9 @@ def shown(value: Any) -> Any:
         text = f"a {type(value).__name__}"
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+if not TYPE_CHECKING:  # a type checker takes the new name
+    from batchbridge.renamed import old_names
+
+    __getattr__ = old_names(__name__)

@@ -27,7 +27,7 @@ def holds(versions: str, version: str) -> bool:
 
 
 def includes(versions: str, version: str) -> bool:
-    """Whether `version` is one of `versions`, as `holds`; False for a text that is no version."""
+    """Whether `version` is one of `versions`, as `holds`; False for a text that is not a version."""
     try:
         return holds(versions, version)
     except ValueError:  # no version, or a number of more digits than Python reads
@@ -145,7 +145,7 @@ def unknown_version(
         text += f"known are {known}{hint}"
         return Finding(codes[0], "warning", "config", text, fixes=(fix,), undecided=True)
     release = is_release(version)
-    what = "not known here" if release else "no release, and what its settings mean is not known"
+    what = "not known here" if release else "not a release, so the meaning of its settings is unknown"
     named = "a known version" if release else "the release before or after it"
     return Finding(
         codes[1],

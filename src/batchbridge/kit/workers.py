@@ -23,7 +23,7 @@ from batchbridge.contract.reading import Padding as Layout
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
-from batchbridge.ledger.numbers import Padding, StepNumbers
+from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
 from batchbridge.ledger.records import try_to_write
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan, StepPlan
@@ -40,7 +40,7 @@ class Orders:
     """The orders of the driver to every training worker; they travel by pickle.
 
     ticks: learning-rate ticks of the whole run. settings: attributes of the actor's configuration (dotted) that the
-    native loss shall read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
+    native loss should read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
     steps of one rollout, for modes that follow no plan.
     """
 
@@ -130,7 +130,7 @@ class TrainedRow:
         return math.nan if self.departure > self.tolerance else self.weight
 
     @property
-    def told(self) -> tuple[int, int, int, float | None]:
+    def facts_for_loggers(self) -> tuple[int, int, int, float | None]:
         """The facts of the row that loggers are told, for `StepNumbers.of`."""
         return self.rollout, self.prompt, self.tokens, self.applied_weight
 
@@ -192,9 +192,9 @@ class Recorder:
         self._writer: Writer | None = None
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
-        """The numbers of the steps since somebody took them away, on rank 0 and where the orders ask for them; see
+        """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
         `batchbridge.kit.reporting`."""
-        self.padding: Callable[[], Padding | None] = lambda: None
+        self.padding: Callable[[], PaddingTokens | None] = lambda: None
         """The padding of this rank's micro-batches of the step, where the adapter knows it."""
 
     def taken(self) -> list[StepNumbers]:
@@ -246,7 +246,7 @@ class Recorder:
             self._keep(step, [_told(SeenRow(*row)) for row in seen])
             raise
 
-    def _keep(self, step: int, everyone: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()) -> None:
+    def _keep(self, step: int, everyone: Sequence[tuple[Any, ...]], paddings: Sequence[PaddingTokens] = ()) -> None:
         if self._orders.report and not self._rank:
             self.numbers.append(StepNumbers.of(step, self._orders.spec.loss.policy, everyone, paddings))
 
@@ -310,11 +310,11 @@ class Recorder:
                 weakref.finalize(self, self._writer.close)
             self._writer.append(record)
         if self._orders.report:
-            mine = [row.told for row in rows]
+            mine = [row.facts_for_loggers for row in rows]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
-            width = len(Padding._fields)
-            paddings = [Padding(*one) for one in told if len(one) == width]
+            width = len(PaddingTokens._fields)
+            paddings = [PaddingTokens(*one) for one in told if len(one) == width]
             self._keep(step, [one for one in told if len(one) != width], paddings)
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run

@@ -21,7 +21,7 @@ from batchbridge.ledger.records import (
 
 if TYPE_CHECKING:
     from batchbridge.ledger.comparing import LedgerDiff
-    from batchbridge.ledger.reading import StepStream, Watch
+    from batchbridge.ledger.reading import CountItems, StepStream
 
 __all__ = [
     "COLUMNS",
@@ -67,7 +67,7 @@ def diff(
     *,
     exact: bool = False,
     rtol: float = 1e-6,
-    watch: Watch | None = None,
+    watch: CountItems | None = None,
 ) -> LedgerDiff:
     """The first optimizer step in which two recorded runs differ, and in what.
 

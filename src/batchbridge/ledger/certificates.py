@@ -21,7 +21,7 @@ from typing import Any
 from batchbridge.errors import LedgerError, PlanError
 from batchbridge.ledger.membership import as_planned, is_small
 from batchbridge.ledger.numbers import StepNumbers
-from batchbridge.ledger.reading import Ledger, Part, StepLines, decode
+from batchbridge.ledger.reading import Ledger, RankLine, StepLines, decode
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS
 from batchbridge.ledger.scanning import start_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
@@ -71,7 +71,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
 _digest = partial(hashlib.blake2b, digest_size=16)
 
 
-def canonical(record: Mapping[str, Any], part: Part) -> bytes:
+def canonical(record: Mapping[str, Any], part: RankLine) -> bytes:
     """One rank's step record as it is digested: sorted keys, rows sorted by rollout, pass, prompt and sample, floats as
     Python writes them, "nan", "inf" and "-inf" for what JSON lacks. Spaces, orders and spellings of a line say nothing.
 
@@ -310,7 +310,7 @@ def verify(document: Any, folder: Path | str | None) -> Verified:
 def _of_itself(document: Any) -> Iterator[str]:
     """The faults that can be seen in a document alone."""
     if not isinstance(document, dict):
-        yield f"certificate: it is no JSON object but {type(document).__name__}"
+        yield f"certificate: it is not a JSON object but {type(document).__name__}"
         return
     if document.get("schema") != SCHEMA:
         yield f"schema: {_short(document.get('schema'))}, not {SCHEMA}"
@@ -357,7 +357,7 @@ def _parts(told: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
     mine = {_span(part): part for part in told if isinstance(part, dict)}
     theirs = {_span(part): part for part in found}
     if len(mine) != len(told):
-        yield "records.parts: an entry is no part, or stands there twice"
+        yield "records.parts: an entry is not part, or stands there twice"
     if [span for span in mine if span in theirs] != [span for span in theirs if span in mine]:
         yield "records.parts: the entries are in another order"
     for span, part in theirs.items():

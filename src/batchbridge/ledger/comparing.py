@@ -15,13 +15,13 @@ from itertools import repeat, zip_longest
 from typing import Any, Literal, get_args
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, StepLines, Watch, merge, unlike, unwatched
+from batchbridge.ledger.reading import CountItems, Ledger, StepLines, merge, unlike, unwatched
 from batchbridge.ledger.records import KEY
 from batchbridge.ledger.scanning import untimed
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.weights import Normaliser
 
-Aspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
+LedgerAspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
 """The aspect in which a step differs, the deepest cause first.
 
 order: a rollout generates other prompts, or with the weights of another step. membership: the rollouts' prompts are the
@@ -64,7 +64,7 @@ class LedgerDiff:
     equal: bool
     steps_compared: int
     step: int | None
-    aspect: Aspect | None
+    aspect: LedgerAspect | None
     detail: str | None
     also: Mapping[str, str]
     not_compared: Mapping[str, str]
@@ -98,14 +98,16 @@ class LedgerDiff:
         return "\n".join(lines)
 
 
-def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, watch: Watch = unwatched) -> LedgerDiff:
+def compare(
+    ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, watch: CountItems = unwatched
+) -> LedgerDiff:
     """The comparison of two scanned ledgers, for `batchbridge.ledger.diff`. ledger_b: scanned beside `ledger_a`, or
     slower."""
     comparison = _Comparison(rtol=rtol, exact=exact)
     a, b = _summary(ledger_a), _summary(ledger_b)
     start = max(a.first_step, b.first_step)
     compared, step = 0, start
-    differences: dict[Aspect, str] = {}
+    differences: dict[LedgerAspect, str] = {}
     for pair in watch(_pairs(ledger_a, ledger_b, start), max(a.stop_step, b.stop_step) - start):
         if pair is None:
             compared += 1
@@ -129,7 +131,7 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, wat
         compared += 1
     if not compared and not differences:
         raise LedgerError(f"no optimizer step that {ledger_b.folder} has, too: there is nothing to compare", a.folder)
-    aspect = min(differences, key=get_args(Aspect).index, default=None)
+    aspect = min(differences, key=get_args(LedgerAspect).index, default=None)
     return LedgerDiff(
         equal=aspect is None,
         steps_compared=compared,
@@ -164,9 +166,9 @@ class _Comparison:
 
     # ---- the way that decides
 
-    def explain(self, a: _Step, b: _Step) -> dict[Aspect, str]:
+    def explain(self, a: _Step, b: _Step) -> dict[LedgerAspect, str]:
         """Every aspect in which two merged steps differ, with its detail; "order" only as far as one step shows it."""
-        found: dict[Aspect, str] = {}
+        found: dict[LedgerAspect, str] = {}
         keys_a, keys_b = _keys(a), _keys(b)
         if keys_a != keys_b:
             found["membership"] = _membership(keys_a, keys_b)
@@ -179,7 +181,7 @@ class _Comparison:
             found["gradient"] = f"gradient_norm {a['gradient_norm']} and {b['gradient_norm']}"
         return found
 
-    def _rows_differ(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> dict[Aspect, str]:
+    def _rows_differ(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> dict[LedgerAspect, str]:
         def unequal(name: str) -> str:
             return _rows(name, a[name], b[name], keys, _other_rows(a[name], b[name]))
 
@@ -189,7 +191,7 @@ class _Comparison:
         content = map(unequal, ("completion_fingerprint", "prompt_fingerprint", "response_tokens"))
         advantage = apart("advantage")
         reward = apart("reward") if self.exact or advantage else ""
-        found: dict[Aspect, str] = {
+        found: dict[LedgerAspect, str] = {
             "content": next(filter(None, content), ""),
             "order": unequal("generated_at_step"),
             "weights": self._weights(a, b, keys),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, Watch, unwatched
+from batchbridge.ledger.reading import CountItems, Ledger, unwatched
 from batchbridge.ledger.records import COLUMNS, SCALARS
 
 NORMALISER = {
@@ -43,7 +43,7 @@ KINDS = {
 ROWS_AT_A_TIME = 1 << 16
 
 
-def to_csv(ledger: Ledger, file: Path, watch: Watch = unwatched) -> int:
+def to_csv(ledger: Ledger, file: Path, watch: CountItems = unwatched) -> int:
     """Writes the table as CSV and returns its rows. An unknown value is empty; floats read back exactly.
 
     Raises `LedgerError`, and `OSError` where `file` cannot be written.
@@ -58,7 +58,7 @@ def to_csv(ledger: Ledger, file: Path, watch: Watch = unwatched) -> int:
     return rows
 
 
-def to_parquet(ledger: Ledger, file: Path, watch: Watch = unwatched) -> int:
+def to_parquet(ledger: Ledger, file: Path, watch: CountItems = unwatched) -> int:
     """Writes the table as Parquet and returns its rows; each column's metadata have its meaning.
 
     Raises `ModuleNotFoundError` without pyarrow, `LedgerError`, and `OSError` where `file` cannot be written.
@@ -80,7 +80,7 @@ def to_parquet(ledger: Ledger, file: Path, watch: Watch = unwatched) -> int:
     return rows
 
 
-def tables(ledger: Ledger, watch: Watch = unwatched) -> Iterator[dict[str, list[Any]]]:
+def tables(ledger: Ledger, watch: CountItems = unwatched) -> Iterator[dict[str, list[Any]]]:
     """The columns of `MEANINGS`, one optimizer step at a time; a step that trained nothing has no row."""
     for step in ledger.whole(watch):
         count, said = len(step["rollout"]), step["normaliser"] or {}
@@ -107,7 +107,7 @@ def _whole(file: Path) -> Iterator[Path]:
     device or a pipe: a file in its place would be no device."""
     file = file.resolve()
     if file.exists() and not file.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     begun = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         yield begun

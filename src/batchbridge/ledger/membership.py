@@ -1,5 +1,8 @@
 """Whether a recorded optimizer step trained the completions that the plan has in it: asked by summaries and by
-certificates, which know nothing of each other."""
+certificates, which know nothing of each other.
+
+Its own file: the summary and the comparison both use it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from batchbridge.meaning.spec import LossTerm
 from batchbridge.meaning.weights import Row, token_weights
 
 
-class Padding(NamedTuple):
+class PaddingTokens(NamedTuple):
     """Tokens of one rank's optimizer step with a token budget.
 
     computed: rows times their padded length, over its micro-batches, filler rows included. unsaved: the same where each
@@ -30,7 +30,7 @@ class StepNumbers(NamedTuple):
     """One optimizer step, all ranks together.
 
     completions: those that the step trains. response_tokens: of them. drift: see `drift_of`. computed, unsaved: see
-    `Padding`; None where nobody knows.
+    `PaddingTokens`; None where nobody knows.
     """
 
     step: int
@@ -42,7 +42,7 @@ class StepNumbers(NamedTuple):
 
     @classmethod
     def of(
-        cls, step: int, term: LossTerm | None, rows: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()
+        cls, step: int, term: LossTerm | None, rows: Sequence[tuple[Any, ...]], paddings: Sequence[PaddingTokens] = ()
     ) -> StepNumbers:
         """The numbers of one step's rows. term: None where nobody knows the loss. rows: (rollout, prompt, response
         tokens, measured weight) of every completion."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
-from batchbridge.ledger.scanning import Known, RankFile, Stretch, cut, parse, place_of, scan
+from batchbridge.ledger.scanning import RankFile, SeenHeaders, StepStretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
@@ -37,12 +37,12 @@ _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are clo
 _LEAST_BYTES = 1 << 14
 
 
-Watch = Callable[[Iterable[Any], int], Iterable[Any]]
-"""A function that hands on what is iterated over, so many things at most; somebody may count them."""
+CountItems = Callable[[Iterable[Any], int], Iterable[Any]]
+"""A function that hands on what is iterated over, so many things at most; someone may count them."""
 
 
 def unwatched(items: Iterable[Any], length: int) -> Iterable[Any]:
-    """A `Watch` that counts nothing."""
+    """A `CountItems` that counts nothing."""
     return items
 
 
@@ -58,7 +58,7 @@ class StepStream(Iterator[dict[str, Any]]):
         return next(self._steps)
 
 
-class Part(NamedTuple):
+class RankLine(NamedTuple):
     """One rank's line of one optimizer step, and where it stands."""
 
     line: bytes
@@ -72,12 +72,12 @@ class StepLines(NamedTuple):
 
     step: int
     lines: tuple[bytes, ...]
-    sources: Sequence[tuple[RankFile, Stretch]]
+    sources: Sequence[tuple[RankFile, StepStretch]]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RankLine]:
         """The lines, each with its place; a stretch has one line per step."""
         return [
-            Part(line, file.rank, file.path, stretch.number + self.step - stretch.first)
+            RankLine(line, file.rank, file.path, stretch.number + self.step - stretch.first)
             for line, (file, stretch) in zip(self.lines, self.sources, strict=True)
         ]
 
@@ -91,7 +91,7 @@ class Ledger:
 
     def __init__(self, folder: Path | str, *, beside: Ledger | None = None) -> None:
         self.folder: Path | str = str(folder) if remote.is_url(folder) else Path(folder)
-        self._fetched = remote.Fetched(self.folder) if isinstance(self.folder, str) else None
+        self._fetched = remote.FetchedLedger(self.folder) if isinstance(self.folder, str) else None
         names: Mapping[Path, Path | str] = {} if self._fetched is None else self._fetched.names
         try:
             paths = list((Path(folder) if self._fetched is None else self._fetched.folder).glob("rank-*.jsonl"))
@@ -103,7 +103,7 @@ class Ledger:
         self._beside = beside
         ranks = sorted((int(match[1]), path) for match, path in named)
         others: Mapping[int, RankFile] = {} if beside is None else beside._by_rank
-        known: Known = {}
+        known: SeenHeaders = {}
         self.files = [scan(path, rank, names.get(path, path), known, others.get(rank)) for rank, path in ranks]
         self._by_rank: dict[int, RankFile] = {file.rank: file for file in self.files}
         said: dict[int, Path | str] = {}  # world size -> the first file that says it
@@ -140,7 +140,7 @@ class Ledger:
         """The recorded steps, each decoded and its ranks merged; see `batchbridge.ledger.read_steps`."""
         return (merge(lines.parts()) for lines in self.steps(start))
 
-    def whole(self, watch: Watch) -> Iterable[dict[str, Any]]:
+    def whole(self, watch: CountItems) -> Iterable[dict[str, Any]]:
         """Every merged step, watched."""
         return watch(self.merged(self.first_step), self.stop_step - self.first_step)
 
@@ -156,16 +156,16 @@ class Ledger:
         )
         return max(step, min(own[0], other[0], *alike))
 
-    def _span_at(self, step: int) -> tuple[int, tuple[Stretch, ...]] | None:
+    def _span_at(self, step: int) -> tuple[int, tuple[StepStretch, ...]] | None:
         """(stop, each rank's stretch) of the steps in which `step` is."""
         spans = ((stop, stretches) for first, stop, stretches in self._spans if first <= step < stop)
         return next(spans, None)
 
-    def _choose(self) -> list[tuple[int, int, tuple[Stretch, ...]]]:
+    def _choose(self) -> list[tuple[int, int, tuple[StepStretch, ...]]]:
         """(first, stop, each rank's stretch): the last start that has the step on all of its ranks."""
         stretches = [stretch for file in self.files for stretch in file.stretches]
         edges = sorted({stretch.first for stretch in stretches} | {stretch.stop for stretch in stretches})
-        spans: list[tuple[int, int, tuple[Stretch, ...]]] = []
+        spans: list[tuple[int, int, tuple[StepStretch, ...]]] = []
         for first, stop in itertools.pairwise(edges):
             chosen = self._last_complete(first)
             if chosen is None:
@@ -182,7 +182,7 @@ class Ledger:
                 spans.append((first, stop, chosen))
         return spans
 
-    def _last_complete(self, step: int) -> tuple[Stretch, ...] | None:
+    def _last_complete(self, step: int) -> tuple[StepStretch, ...] | None:
         for own in reversed(self._by_rank[0].stretches):
             if not own.first <= step < own.stop:
                 continue
@@ -202,7 +202,7 @@ class Ledger:
         return "; ".join(notes) or None
 
 
-def decode(part: Part) -> dict[str, Any]:
+def decode(part: RankLine) -> dict[str, Any]:
     """One rank's step record, checked, with floats for "nan", "inf", "-inf". Raises `LedgerError`."""
     if speedups.orjson is not None:
         # orjson refuses NaN and makes floats of integers beyond 64 bits: what then is wrong, the standard library says.
@@ -211,7 +211,7 @@ def decode(part: Part) -> dict[str, Any]:
     return _checked(parse(part.line, part.file, part.number), part)
 
 
-def _checked(record: Any, part: Part) -> dict[str, Any]:
+def _checked(record: Any, part: RankLine) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", part.file, part.number)
     wanted = {"record", *SCALARS, *COLUMNS}
@@ -224,7 +224,7 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
         if name == "weights" and values is None:
             continue
         if not isinstance(values, list) or len(values) != rows:
-            raise LedgerError(f"column {name} is no list of {rows} values", part.file, part.number)
+            raise LedgerError(f"column {name} is not a list of {rows} values", part.file, part.number)
         kinds = set(map(type, values))
         if name in FLOATS and not kinds <= _ALLOWED[name]:
             values = record[name] = [_number(value) for value in values]
@@ -240,11 +240,11 @@ def _checked(record: Any, part: Part) -> dict[str, Any]:
         raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
     for name in TIMES.keys() & record.keys():
         if type(record[name]) not in (float, int) or not 0 <= record[name] < math.inf:
-            raise LedgerError(f"{name} is no number of seconds", part.file, part.number)
+            raise LedgerError(f"{name} is not a number of seconds", part.file, part.number)
     return record
 
 
-def merge(parts: Sequence[Part]) -> dict[str, Any]:
+def merge(parts: Sequence[RankLine]) -> dict[str, Any]:
     """One optimizer step of all ranks; see `read_steps`."""
     records = [decode(part) for part in parts]
     merged = {name: records[0][name] for name in SCALARS}
@@ -304,7 +304,7 @@ def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[by
         read = [lines[steps:] for lines in read]
 
 
-def _blocks(file: RankFile, stretch: Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
+def _blocks(file: RankFile, stretch: StepStretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
     step, offset = place_of(file, stretch, first)
     wanted = block_bytes

@@ -1,4 +1,5 @@
-"""A ledger that is no local folder: its files are fetched by fsspec, which knows the stores and reads them in parallel.
+"""A ledger that is not a local folder: its files are fetched by fsspec, which knows the stores and reads them in
+parallel.
 
 Whoever names a ledger by a URL (`s3://bucket/run`, `gs://`, `memory://`, `file://`) needs the extra `remote`, and for
 some stores a package of theirs (s3fs, gcsfs), which fsspec names. A folder of a shared file system is a local one.
@@ -22,7 +23,7 @@ def is_url(folder: Path | str) -> bool:
     return isinstance(folder, str) and _URL.match(folder) is not None
 
 
-class Fetched:
+class FetchedLedger:
     """The files of a ledger as they are now, in a temporary folder that goes with this object.
 
     folder: that folder. names: local path to the URL, which messages name. Takes as much space as the ledger has, in

@@ -38,11 +38,11 @@ _TIME = re.compile(_TIMED + _NUMBER + rb"\}\n\Z")
 _TIMES = re.compile(rb"(?:" + _NUMBER + rb"\}\n)*+")
 
 
-Known = dict[tuple[bytes, bytes], dict[str, Any]]
+SeenHeaders = dict[tuple[bytes, bytes], dict[str, Any]]
 """Headers by their line's text before and behind the rank."""
 
 
-class Stretch(NamedTuple):
+class StepStretch(NamedTuple):
     """The consecutive steps `first` to `stop` (exclusive) that one start wrote into one rank's file."""
 
     start: tuple[str | None, int, int]
@@ -67,15 +67,15 @@ class RankFile:
     """The name of the file in messages: a URL, where `local` was fetched from one."""
     rank: int
     headers: list[dict[str, Any]]
-    stretches: list[Stretch]
+    stretches: list[StepStretch]
     torn: bool
 
 
-def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFile | None = None) -> RankFile:
+def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: RankFile | None = None) -> RankFile:
     """Reads a file once. path: its name in messages. known: headers of other ranks, to which this one's are added.
     beside: what was found in another ledger's file of this rank."""
     headers: list[dict[str, Any]] = []
-    stretches: list[Stretch] = []
+    stretches: list[StepStretch] = []
     torn, expected, number, offset = False, 0, 0, 0
     twins = iter(beside.stretches if beside else ())
     least, most = _bounds(0)
@@ -101,7 +101,7 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
                     start = start_of(headers[-1])
                     expected = start[-1]
                     offset += len(line)
-                    own = Stretch(start, expected, expected, offset, number + 1)
+                    own = StepStretch(start, expected, expected, offset, number + 1)
                     if beside and (twin := next((one for one in twins if one.first == expected), None)):
                         expected, passed = _alike(beside, twin, file, offset)
                         own = own._replace(alike=(twin.offset, expected))
@@ -122,7 +122,7 @@ def scan(local: Path, rank: int, path: Path | str, known: Known, beside: RankFil
 
 
 def start_of(header: Mapping[str, Any]) -> tuple[str | None, int, int]:
-    """The identity that all ranks of one start share; see `Stretch.start`."""
+    """The identity that all ranks of one start share; see `StepStretch.start`."""
     return header.get("start_id"), header["world_size"], header["at_step"]
 
 
@@ -151,7 +151,7 @@ def step_of(line: bytes, path: Path | str, number: int) -> int | None:
     if kind != "step":
         raise LedgerError(f"unknown record {kind!r}", path, number)
     if type(step) is not int or step < 0:
-        raise LedgerError(f"step {step!r} is no optimizer step", path, number)
+        raise LedgerError(f"step {step!r} is not an optimizer step", path, number)
     return step
 
 
@@ -171,7 +171,7 @@ def cut(block: bytes) -> list[bytes]:
     return BytesIO(block).readlines()
 
 
-def place_of(file: RankFile, stretch: Stretch, step: int) -> tuple[int, int]:
+def place_of(file: RankFile, stretch: StepStretch, step: int) -> tuple[int, int]:
     """(step, byte offset) of a line of the stretch not far before that of `step`, or that one: found by halving."""
     first, low, high = stretch.first, stretch.offset, stretch.offset + stretch.size
     with file.local.open("rb") as opened:
@@ -236,12 +236,12 @@ def _bounds_of(chunk: int, mark: bytes) -> list[bytes]:
     return [b"%s%d%s" % (STEP_PREFIX, step, mark) for step in range(chunk * _CHUNK, (chunk + 1) * _CHUNK)]
 
 
-def _closed(stretches: Sequence[Stretch], stop: int, offset: int) -> list[Stretch]:
+def _closed(stretches: Sequence[StepStretch], stop: int, offset: int) -> list[StepStretch]:
     """The last stretch, if there is one, that ends here."""
     return [last._replace(stop=stop, size=offset - last.offset) for last in stretches[-1:]]
 
 
-def _alike(beside: RankFile, twin: Stretch, file: FileIO, offset: int) -> tuple[int, int]:
+def _alike(beside: RankFile, twin: StepStretch, file: FileIO, offset: int) -> tuple[int, int]:
     """The first step of `twin` whose line `file` does not have, too, from `offset` on; and the bytes of those before it
     in `file`. Times may differ."""
     with beside.local.open("rb", buffering=0) as other:
@@ -289,7 +289,7 @@ def _same_lines(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     return next((i for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other), length)
 
 
-def _header(line: bytes, rank: int, path: Path | str, number: int, known: Known) -> dict[str, Any]:
+def _header(line: bytes, rank: int, path: Path | str, number: int, known: SeenHeaders) -> dict[str, Any]:
     """The header of a line, checked. What is the same but for the rank is not decoded again, nor held twice."""
     before, own, after = line.partition(b'"rank":%d,' % rank)
     header = known.get((before, after))

@@ -1,5 +1,8 @@
 """Libraries that make the ledger faster where they are installed (the extra `speed`). Nothing needs them: whoever asks
-here gets None where one is missing, and does the same with the standard library."""
+here gets None where one is missing, and does the same with the standard library.
+
+Its own file: the only place that tries optional imports.
+"""
 
 from __future__ import annotations
 

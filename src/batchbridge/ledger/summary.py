@@ -1,6 +1,6 @@
 """A whole run in figures: what its ledger adds up to, and how each figure moved over the optimizer steps.
 
-The ledger is streamed once. Memory does not grow with the run: of a long one, neighbouring steps share a `Bin`.
+The ledger is streamed once. Memory does not grow with the run: of a long one, neighbouring steps share a `StepBin`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from batchbridge.errors import PlanError
 from batchbridge.ledger.comparing import applied_weights
 from batchbridge.ledger.membership import LARGEST, as_planned, is_small
-from batchbridge.ledger.reading import Ledger, Watch, unwatched
+from batchbridge.ledger.reading import CountItems, Ledger, unwatched
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -26,7 +26,7 @@ MOST_BINS = 120
 _Step = Mapping[str, Any]
 
 
-class Range(NamedTuple):
+class FigureRange(NamedTuple):
     """A figure over one or several optimizer steps: the least, the mean and the largest value."""
 
     least: float
@@ -94,35 +94,35 @@ FIGURES = {
 
 
 @dataclass(kw_only=True)
-class Bin:
+class StepBin:
     """Neighbouring optimizer steps, `first` to `last`, and each figure over them; one that none recorded is missing."""
 
     first: int
     last: int
-    figures: dict[str, Range] = field(default_factory=dict)
+    figures: dict[str, FigureRange] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, step: int, figures: Mapping[str, Range]) -> None:
+    def add(self, step: int, figures: Mapping[str, FigureRange]) -> None:
         """Counts a step in. figures: its own."""
         self.last = step
         for name, here in figures.items():
             count = self._counts[name]
             if (was := self.figures.get(name)) is not None:
                 mean = (was.mean * count + here.mean) / (count + 1)
-                here = Range(min(was.least, here.least), mean, max(was.most, here.most))
+                here = FigureRange(min(was.least, here.least), mean, max(was.most, here.most))
             self.figures[name] = here
             self._counts[name] += 1
 
 
-def _figures_of(step: _Step, planned: int | None) -> Iterator[tuple[str, Range]]:
+def _figures_of(step: _Step, planned: int | None) -> Iterator[tuple[str, FigureRange]]:
     """The figures of one step. planned: completions that the plan has in it; None: no plan."""
     for name, figure in FIGURES.items():
         if values := [value for value in figure.of(step, planned) if math.isfinite(value)]:
-            yield name, Range(min(values), sum(values) / len(values), max(values))
+            yield name, FigureRange(min(values), sum(values) / len(values), max(values))
 
 
 @dataclass(kw_only=True)
-class Rank:
+class RankSummary:
     """The training of one rank: completions, and their response tokens. seconds: that it computed, None where no step
     says it. slowest: steps in which it was the slowest rank."""
 
@@ -133,7 +133,7 @@ class Rank:
 
 
 @dataclass(kw_only=True)
-class Summary:
+class LedgerSummary:
     """A run's ledger as a whole.
 
     first, last: optimizer steps (None: none is complete). response_tokens, completions, masked: of all steps. skipped:
@@ -159,12 +159,12 @@ class Summary:
     timed: int = 0
     ratios: float = 0.0
     no_plan: str | None = None
-    ranks: defaultdict[int, Rank] = field(default_factory=lambda: defaultdict(Rank))
-    bins: list[Bin] = field(default_factory=list)
+    ranks: defaultdict[int, RankSummary] = field(default_factory=lambda: defaultdict(RankSummary))
+    bins: list[StepBin] = field(default_factory=list)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
-    def straggler(self) -> tuple[int, Rank] | None:
+    def straggler(self) -> tuple[int, RankSummary] | None:
         """The rank that was the slowest in most steps; None where the ranks' seconds are not known."""
         if not self.timed:
             return None
@@ -176,9 +176,9 @@ class Summary:
         return [header for header in self.starts if header["started"] == "resumed"]
 
 
-def summarise(ledger: Ledger, watch: Watch = unwatched) -> Summary:
+def summarise(ledger: Ledger, watch: CountItems = unwatched) -> LedgerSummary:
     """A ledger in figures. Raises `LedgerError`, naming file and line."""
-    found = Summary(folder=str(ledger.folder), starts=ledger.headers, incomplete=ledger.incomplete)
+    found = LedgerSummary(folder=str(ledger.folder), starts=ledger.headers, incomplete=ledger.incomplete)
     plan, found.no_plan = _plan(ledger)
     found.drift = None if plan is None else 0
     size = max(-(-(ledger.stop_step - ledger.first_step) // MOST_BINS), 1)
@@ -187,12 +187,12 @@ def summarise(ledger: Ledger, watch: Watch = unwatched) -> Summary:
     return found
 
 
-def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
+def _add(found: LedgerSummary, step: _Step, plan: Plan | None, size: int) -> None:
     number, tokens = step["step"], step["response_tokens"]
     if not found.steps:
         found.first = number
     if found.steps % size == 0:
-        found.bins.append(Bin(first=number, last=number))
+        found.bins.append(StepBin(first=number, last=number))
     found.last = number
     found.steps += 1
     found.completions += len(tokens)
@@ -239,7 +239,7 @@ def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
     return (plan, None) if total else (None, "the plan has no optimizer step")
 
 
-def series(bins: Iterable[Bin], name: str) -> Iterator[tuple[int, int, Range]]:
+def series(bins: Iterable[StepBin], name: str) -> Iterator[tuple[int, int, FigureRange]]:
     """(first step, last step, range) of one figure, where it is recorded."""
     for one in bins:
         if name in one.figures:

@@ -1,5 +1,8 @@
 """The run as its critic trains: the spec of the critic's own optimizer steps, over the policy's rollouts. Not in
-`critic`, which `spec` is made of."""
+`critic`, which `spec` is made of.
+
+Its own file: the core's rules, texts and the kit use it.
+"""
 
 from __future__ import annotations
 

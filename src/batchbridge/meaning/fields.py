@@ -1,6 +1,6 @@
 """Fields of nested groups of dataclasses: their types and quantities, a walk over them, and groups from plain mappings.
 
-A leaf is annotated `Annotated[type, Quantity(...)]`; every other field is a group. Annotations are no text in the
+A leaf is annotated `Annotated[type, Quantity(...)]`; every other field is a group. Annotations are not text in the
 modules of the schema (no `from __future__ import annotations` there): evaluating them later would cost more than all
 rules.
 """
@@ -15,7 +15,7 @@ from batchbridge.meaning.quantity import Quantity
 _T = TypeVar("_T")
 
 
-class Place(NamedTuple):
+class SpecField(NamedTuple):
     """A field of a group: its name, its dotted path, its quantity (None: it is a group), its type, and its default
     (`dataclasses.MISSING`: it has none)."""
 
@@ -32,12 +32,12 @@ class Place(NamedTuple):
 
 
 @cache
-def places(group: Any, prefix: str = "") -> tuple[Place, ...]:
+def places(group: Any, prefix: str = "") -> tuple[SpecField, ...]:
     """The fields of a group, in order. A specification is walked often."""
     found = []
     for name, hint in group.__annotations__.items():
         plain, quantity = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
-        found.append(Place(name, f"{prefix}{name}", quantity, plain, group.__dataclass_fields__[name].default))
+        found.append(SpecField(name, f"{prefix}{name}", quantity, plain, group.__dataclass_fields__[name].default))
     return tuple(found)
 
 
@@ -57,7 +57,7 @@ def walk(group: Any, prefix: str = "") -> Iterator[tuple[str, Any, Quantity]]:
             yield from walk(value, f"{path}.")
 
 
-def leaves(group: type, prefix: str = "") -> Iterator[Place]:
+def leaves(group: type, prefix: str = "") -> Iterator[SpecField]:
     """Every leaf field that a group may have, in schema order."""
     for place in places(group, prefix):
         if place.quantity is not None:

@@ -1,5 +1,8 @@
 """The length of a run that has several: rollouts, epochs and optimizer steps end it, whichever comes first. Above
-`plan`, which knows a run of one length alone."""
+`plan`, which knows a run of one length alone.
+
+Its own file: plans, steps and `wrap` use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HTML fragments of results, as notebooks show them (`_repr_html_`). Plain strings, every value escaped."""
+"""HTML fragments of results, as notebooks show them (`_repr_html_`). Plain strings, every value escaped.
+
+Its own file: notebooks alone need HTML.
+"""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Plan(Stream):
             ]
         if order.last_optimizer_step == "error" and any(unit % self.completions_per_step for unit in units):
             raise PlanError(
-                f"order.last_optimizer_step = error: {units[-1]} completions are no multiple of "
+                f"order.last_optimizer_step = error: {units[-1]} completions are not a multiple of "
                 f"optimizer_step.completions_per_step = {self.completions_per_step}"
             )
 
@@ -400,7 +400,8 @@ def _obstacles(spec: Spec, dataset_size: int) -> Iterator[str]:
         yield f"rollout.group_filter = {rollout.group_filter}: rewards decide what is trained"
     if prompts is not None and portion is not None and (portion < 1 or prompts % portion):
         yield (
-            f"rollout.prompts_per_generation_batch = {portion}: {prompts} prompts per rollout are no whole number of "
+            f"rollout.prompts_per_generation_batch = {portion}: {prompts} prompts per rollout are not a whole number "
+            "of "
             "them, and what becomes of the rest is the framework's own"
         )
     if spec.staleness.mode != "sync":

@@ -1,5 +1,8 @@
 """Quantities of the schema: unit, bounds and meaning of a field; and the words that several groups share. Below `spec`
-and `critic`, of which one imports the other."""
+and `critic`, of which one imports the other.
+
+Its own file: every group of the schema imports it.
+"""
 
 from typing import Any, Literal
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.critic import Critic
-from batchbridge.meaning.fields import Place, built, leaves, replaced
+from batchbridge.meaning.fields import SpecField, built, leaves, replaced
 from batchbridge.meaning.fields import walk as walk  # others have it from here
 from batchbridge.meaning.quantity import Aggregation as Aggregation  # others have it from here
 from batchbridge.meaning.quantity import DenominatorScope as DenominatorScope  # others have it from here
@@ -406,7 +406,7 @@ def _whole_float_as_int(value: Any) -> Any:
 
 
 @cache
-def _every_place() -> dict[str, Place]:
+def _every_place() -> dict[str, SpecField]:
     return {place.path: place for place in leaves(Spec)}
 
 

@@ -77,7 +77,7 @@ def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """The name of a setting elsewhere: Hydra's marks are no part of it, and argparse's `--a-b` sets `a_b`."""
+    """The name of a setting elsewhere: Hydra's marks are not part of it, and argparse's `--a-b` sets `a_b`."""
     return key, key.lstrip("+~"), key.replace("-", "_")
 
 

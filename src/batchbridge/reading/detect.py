@@ -1,6 +1,6 @@
 """Detection: how sure each installed framework is that a configuration is its own.
 
-A framework whose plugin gives `Tells` is not imported for this; of any other, the adapter's `detect` is asked.
+A framework whose plugin gives `DetectionFacts` is not imported for this; of any other, the adapter's `detect` is asked.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from batchbridge.contract import plugins
-from batchbridge.contract.detection import Tells
+from batchbridge.contract.detection import DetectionFacts
 from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading.arguments import near_file
@@ -18,7 +18,7 @@ DETECTED = 0.5
 """The least certainty with which a framework may claim an input on its own."""
 
 
-def certainty(tells: Tells, source: Source) -> float:
+def certainty(tells: DetectionFacts, source: Source) -> float:
     """The certainty of facts that a source is their framework's, with the file that its command names."""
     named = source.values.get(tells.file_option) if tells.file_option and source.argv else None
     path = near_file(named, source.path) if isinstance(named, str) else None

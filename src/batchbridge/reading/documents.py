@@ -30,7 +30,7 @@ def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:
             refuse("BB001", "this is a directory; a file was expected (batchbridge check takes folders, too)", file)
         piped = stat.S_ISFIFO(status.st_mode) and file.startswith(_OPENED)
         if not (stat.S_ISREG(status.st_mode) or piped):
-            refuse("BB001", "this is no regular file (a pipe or a device)", file)
+            refuse("BB001", "this is not a regular file (a pipe or a device)", file)
         if status.st_size > most:
             refuse("BB002", f"the file has {status.st_size:,} bytes; at most {most:,} are read", file)
         with path.open("rb") as stream:
@@ -53,7 +53,7 @@ def decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         name = encoding.removesuffix("-sig").upper()
-        refuse("BB003", f"this is no text: byte {error.start} is not {name}", file, line)
+        refuse("BB003", f"this is not text: byte {error.start} is not {name}", file, line)
     if (nul := text.find("\0")) >= 0:
-        refuse("BB003", "this is no text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
+        refuse("BB003", "this is not text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
     return text

@@ -20,7 +20,7 @@ from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file as near_file
 from batchbridge.reading.documents import MAX_BYTES as MAX_BYTES
 from batchbridge.reading.documents import decoded, parse_document, read_text
-from batchbridge.reading.yaml_json import Refused, problem, refuse
+from batchbridge.reading.yaml_json import RefusedFile, problem, refuse
 
 PYTHON = frozenset({".py", ".ipynb"})
 """Suffixes of Python programs and notebooks; see `batchbridge.reading.python`."""
@@ -102,7 +102,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             if not isinstance(document.value, dict):
                 kind = "a list" if isinstance(document.value, list) else "a single value"
                 refuse("BB005", f"the file holds {kind}; a mapping of settings was expected", file, 1)
-    except Refused as refused:
+    except RefusedFile as refused:
         return Source(path=path, problems=(refused.finding,))
     values = document.value if isinstance(document.value, dict) else {}
     return Source(
@@ -117,7 +117,7 @@ def _runs(text: str) -> bool:
 
 def _load_mapping(source: Mapping[Any, Any]) -> Source:
     wrong = [key for key in source if not isinstance(key, str)]
-    problems = tuple(problem("BB005", f"key {key!r:.60} is no string", "", key=str(key)) for key in wrong)
+    problems = tuple(problem("BB005", f"key {key!r:.60} is not a string", "", key=str(key)) for key in wrong)
     return Source(values={key: value for key, value in source.items() if isinstance(key, str)}, problems=problems)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Said(NamedTuple):
+class LauncherWords(NamedTuple):
     """The words of one launcher, before the program. options: by name without dashes, `_` for `-`; a flag has "".
     assigned: `NAME=VALUE` words before the program."""
 
@@ -19,15 +19,15 @@ class Said(NamedTuple):
         return any(name in self.options for name in names)
 
 
-def _never(why: str) -> Callable[[Said], str | None]:
+def _never(why: str) -> Callable[[LauncherWords], str | None]:
     return lambda said: why
 
 
-def _arrives(said: Said) -> str | None:
+def _arrives(said: LauncherWords) -> str | None:
     return None
 
 
-def _env(said: Said) -> str | None:
+def _env(said: LauncherWords) -> str | None:
     """coreutils env: a lone dash is -i; what is unset or assigned replaces ours."""
     if said.has("i", "ignore_environment", ""):
         return "`env -i` starts a program without the variables of whoever calls it"
@@ -36,25 +36,25 @@ def _env(said: Said) -> str | None:
     return None
 
 
-def _srun(said: Said) -> str | None:
+def _srun(said: LauncherWords) -> str | None:
     """slurm srun: `--export` is ALL unless it is said."""
     asked = said.options.get("export", "ALL")
     return None if "ALL" in asked.split(",") else f"`srun --export={asked}` hands on the variables that it names alone"
 
 
-def _srun_container(said: Said) -> str | None:
+def _srun_container(said: LauncherWords) -> str | None:
     return IN_CONTAINER if said.has("container_image", "container_name") else _srun(said)
 
 
-def _su(said: Said) -> str | None:
+def _su(said: LauncherWords) -> str | None:
     return "a login shell begins with variables of its own" if said.has("", "l", "login") else None
 
 
-def _scope(said: Said) -> str | None:
+def _scope(said: LauncherWords) -> str | None:
     return None if said.has("scope") else "systemd starts the program, with variables of its own"
 
 
-def _several_nodes(said: Said) -> str | None:
+def _several_nodes(said: LauncherWords) -> str | None:
     """deepspeed's launcher hands on variables that begin with PYTHON, NCCL, MV2, UCX, and those of .deepspeed_env."""
     if said.has("hostfile", "H", "force_multi") or said.options.get("num_nodes", "1") != "1":
         return "deepspeed's launcher does not hand BATCHBRIDGE_RUN on to other nodes"
@@ -66,7 +66,7 @@ IN_CONTAINER = "a container has its own variables and files"
 _INSIDE = "in the container, before the program"
 
 
-class Wrapper(NamedTuple):
+class LaunchWrapper(NamedTuple):
     """One launcher.
 
     words: what it starts with. values: its options that take a value; flags: the other way round, every option but
@@ -93,7 +93,7 @@ class Wrapper(NamedTuple):
     text: tuple[str, ...] = ()
     starts: bool = False
     keeps: tuple[str, ...] = ()
-    stops: Callable[[Said], str | None] = _arrives
+    stops: Callable[[LauncherWords], str | None] = _arrives
     takes_words: bool = False
     instead: str = ""
 
@@ -148,12 +148,12 @@ _APPTAINER_VALUES = frozenset(
 )
 UV = ("uv", "run")
 WRAPPERS = (
-    Wrapper(("nohup",), "coreutils 9.4"),
-    Wrapper(("srun",), "slurm 23.11", _SRUN_VALUES, stops=_srun_container, takes_words=True),
-    Wrapper(("setsid",), "util-linux 2.39"),
-    Wrapper(("time",), "bash 5.2, time 1.9", frozenset({"o", "f", "output", "format"})),
-    Wrapper(("env",), "coreutils 9.4", frozenset({"u", "unset", "C", "chdir"}), stops=_env, takes_words=True),
-    Wrapper(  # -E, too, leaves PYTHONPATH out: it stands in sudo's own list of variables to remove
+    LaunchWrapper(("nohup",), "coreutils 9.4"),
+    LaunchWrapper(("srun",), "slurm 23.11", _SRUN_VALUES, stops=_srun_container, takes_words=True),
+    LaunchWrapper(("setsid",), "util-linux 2.39"),
+    LaunchWrapper(("time",), "bash 5.2, time 1.9", frozenset({"o", "f", "output", "format"})),
+    LaunchWrapper(("env",), "coreutils 9.4", frozenset({"u", "unset", "C", "chdir"}), stops=_env, takes_words=True),
+    LaunchWrapper(  # -E, too, leaves PYTHONPATH out: it stands in sudo's own list of variables to remove
         ("sudo",),
         "sudo 1.9 plugins/sudoers/env.c",
         frozenset({"u", "g", "C", "D", "h", "p", "R", "r", "t", "T", "U", "user", "group", "chdir", "host", "prompt"}),
@@ -161,16 +161,16 @@ WRAPPERS = (
         takes_words=True,
     ),
     *(
-        Wrapper((program,), "util-linux 2.39", options_anywhere=True, text=("c", "command"), stops=_su)
+        LaunchWrapper((program,), "util-linux 2.39", options_anywhere=True, text=("c", "command"), stops=_su)
         for program in ("su", "runuser")
     ),
-    Wrapper(
+    LaunchWrapper(
         ("systemd-run",),
         "systemd 255",
         frozenset({"p", "property", "u", "unit", "E", "setenv", "slice", "uid", "gid", "H", "host", "M", "machine"}),
         stops=_scope,
     ),
-    Wrapper(
+    LaunchWrapper(
         ("ssh",),
         "openssh 9.6",
         frozenset("bBcDEeFIiJLlmOoPpQRSWw"),
@@ -179,7 +179,7 @@ WRAPPERS = (
         stops=_never("another machine has its own variables"),
     ),
     *(
-        Wrapper(
+        LaunchWrapper(
             (program, *words),
             "docker 27 CLI",
             flags=_CONTAINER_FLAGS,
@@ -198,51 +198,57 @@ WRAPPERS = (
         )
     ),
     *(
-        Wrapper((program, word), "apptainer 1.3", _APPTAINER_VALUES, skipped=1, stops=_never(IN_CONTAINER))
+        LaunchWrapper((program, word), "apptainer 1.3", _APPTAINER_VALUES, skipped=1, stops=_never(IN_CONTAINER))
         for program in ("apptainer", "singularity")
         for word in ("exec", "run")
     ),
     *(  # with options of its own before what it does
-        Wrapper((program,), "docker 27 CLI", flags=_CONTAINER_FLAGS, stops=_never(IN_CONTAINER), instead=_INSIDE)
+        LaunchWrapper((program,), "docker 27 CLI", flags=_CONTAINER_FLAGS, stops=_never(IN_CONTAINER), instead=_INSIDE)
         for program in ("docker", "podman", "nerdctl", "apptainer", "singularity")
     ),
-    Wrapper(("kubectl",), "kubectl 1.30", behind_dashes=True, stops=_never(IN_CONTAINER)),
-    Wrapper(
+    LaunchWrapper(("kubectl",), "kubectl 1.30", behind_dashes=True, stops=_never(IN_CONTAINER)),
+    LaunchWrapper(
         ("sbatch",),
         "slurm 23.11",
         _SRUN_VALUES | {"wrap", "array", "a", "dependency", "d", "mail_type", "mail_user", "signal"},
         text=("wrap",),
-        stops=_never("`sbatch` returns before its job begins, so that nobody would see whether it was reached"),
+        stops=_never(
+            "`sbatch` returns before its job begins, so BatchBridge could not see whether the job was reached"
+        ),
         instead="in the job's script, before the command that trains",
     ),
-    Wrapper(("ray", "submit"), "ray 2.60", skipped=1, starts=True, stops=_never("the cluster has its own variables")),
-    Wrapper(("ray", "exec"), "ray 2.60", skipped=1, shell=True, stops=_never("the cluster has its own variables")),
-    Wrapper(("nice",), "coreutils 9.4", frozenset({"n", "adjustment"})),
-    Wrapper(("stdbuf",), "coreutils 9.4", frozenset({"i", "o", "e"})),
-    Wrapper(("timeout",), "coreutils 9.4", frozenset({"k", "s", "kill_after", "signal"}), skipped=1),
-    Wrapper(("numactl",), "numactl 2.0", frozenset({"N", "m", "C", "cpunodebind", "membind", "physcpubind"})),
-    Wrapper(
+    LaunchWrapper(
+        ("ray", "submit"), "ray 2.60", skipped=1, starts=True, stops=_never("the cluster has its own variables")
+    ),
+    LaunchWrapper(
+        ("ray", "exec"), "ray 2.60", skipped=1, shell=True, stops=_never("the cluster has its own variables")
+    ),
+    LaunchWrapper(("nice",), "coreutils 9.4", frozenset({"n", "adjustment"})),
+    LaunchWrapper(("stdbuf",), "coreutils 9.4", frozenset({"i", "o", "e"})),
+    LaunchWrapper(("timeout",), "coreutils 9.4", frozenset({"k", "s", "kill_after", "signal"}), skipped=1),
+    LaunchWrapper(("numactl",), "numactl 2.0", frozenset({"N", "m", "C", "cpunodebind", "membind", "physcpubind"})),
+    LaunchWrapper(
         UV,
         "uv 0.9",
         frozenset({"with", "python", "p", "extra", "group", "project", "directory", "env_file"}),
     ),
-    Wrapper(("poetry", "run"), "poetry 2"),
-    Wrapper(("conda", "run"), "conda 25", frozenset({"n", "name", "p", "prefix", "cwd"})),
-    Wrapper(
+    LaunchWrapper(("poetry", "run"), "poetry 2"),
+    LaunchWrapper(("conda", "run"), "conda 25", frozenset({"n", "name", "p", "prefix", "cwd"})),
+    LaunchWrapper(
         ("ray", "job", "submit"),
         "ray 2.60 dashboard/modules/job/cli.py",
         flags=frozenset({"no_wait"}),
     ),
-    Wrapper(
+    LaunchWrapper(
         ("accelerate", "launch"),
         "accelerate 1.15 commands/launch.py",
         flags=_ACCELERATE_FLAGS,
         starts=True,
         keeps=_ACCELERATE_KEEPS,
     ),
-    Wrapper(("torchrun",), "torch 2.13 distributed/run.py", flags=_TORCH_FLAGS, starts=True, keeps=_TORCH_KEEPS),
+    LaunchWrapper(("torchrun",), "torch 2.13 distributed/run.py", flags=_TORCH_FLAGS, starts=True, keeps=_TORCH_KEEPS),
     *(
-        Wrapper((python, "-m", module), source, flags=flags, starts=True, keeps=keeps)
+        LaunchWrapper((python, "-m", module), source, flags=flags, starts=True, keeps=keeps)
         for python in ("python", "python3")
         for module, source, flags, keeps in (
             ("torch.distributed.run", "torch 2.13 distributed/run.py", _TORCH_FLAGS, _TORCH_KEEPS),
@@ -255,7 +261,7 @@ WRAPPERS = (
             ),
         )
     ),
-    Wrapper(
+    LaunchWrapper(
         ("deepspeed",),
         "deepspeed 0.19 launcher/runner.py",
         flags=frozenset({"module", "no_python", "no_local_rank", "force_multi", "save_pid"}),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.contract.reading import Unreached
 from batchbridge.frozen import dataclass
-from batchbridge.reading.launcher_table import IN_CONTAINER, UV, WRAPPERS, Said, Wrapper
+from batchbridge.reading.launcher_table import IN_CONTAINER, UV, WRAPPERS, LauncherWords, LaunchWrapper
 
 if TYPE_CHECKING:
     from bashread import Argument
@@ -42,7 +42,7 @@ class Stop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class LaunchedProgram:
     """A program with its arguments, what its launchers said (see `Source.launcher`), and the one that stops the
     environment."""
 
@@ -59,7 +59,7 @@ class Program:
 _DEEPEST = 20
 
 
-def programs(words: Sequence[Argument]) -> list[Program]:
+def programs(words: Sequence[Argument]) -> list[LaunchedProgram]:
     """The programs that the command `words` ends up running: one, or several where a job's text has `&&`."""
     return list(_unwrapped(list(words), _Way({}, tuple(words))))
 
@@ -95,7 +95,7 @@ def _count(launcher: Mapping[str, str], key: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
-def _unwrapped(words: list[Argument], way: _Way) -> Iterator[Program]:
+def _unwrapped(words: list[Argument], way: _Way) -> Iterator[LaunchedProgram]:
     while words and _ASSIGNMENT.fullmatch(words[0].text):
         words = words[1:]  # FOO=1 program, in a job's text
         way = way._replace(place=None if way.place is None else way.place + 1)
@@ -122,14 +122,14 @@ def _unwrapped(words: list[Argument], way: _Way) -> Iterator[Program]:
             reason = f"`{words[0].text} {words[flag].text}` does not read PYTHONPATH, or starts without `sitecustomize`"
             before = () if way.place is None else way.outer[: way.place]
             way = _stopped(way, f"python {words[flag].text}", reason, before, _run(kept))
-        yield Program(tuple(words), way.launcher, way.stop)
+        yield LaunchedProgram(tuple(words), way.launcher, way.stop)
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _RUN = "batchbridge run --"
 
 
-def _starts(words: list[Argument], wrapper: Wrapper) -> bool:
+def _starts(words: list[Argument], wrapper: LaunchWrapper) -> bool:
     texts = [word.text for word in words[: len(wrapper.words)]]
     return len(texts) == len(wrapper.words) and [texts[0].rpartition("/")[2], *texts[1:]] == list(wrapper.words)
 
@@ -169,7 +169,7 @@ def _isolates(words: Sequence[Argument]) -> int | None:
     return None
 
 
-def _inside(words: list[Argument], wrapper: Wrapper, way: _Way) -> tuple[str | None, list[Argument], _Way]:
+def _inside(words: list[Argument], wrapper: LaunchWrapper, way: _Way) -> tuple[str | None, list[Argument], _Way]:
     """The text or the program inside a launcher, and the way behind it."""
     place, module, starts, facts = len(wrapper.words), False, wrapper.starts, dict(way.launcher)
     python = words[0]._replace(text="python", unknown=())
@@ -216,7 +216,7 @@ def _inside(words: list[Argument], wrapper: Wrapper, way: _Way) -> tuple[str | N
         starts = True  # uv runs a script with its own Python
     behind = None if way.place is None else way.place + place
     way = way._replace(launcher=facts, depth=way.depth + 1, place=None if starts or text is not None else behind)
-    reason = wrapper.stops(Said(options, assigned))
+    reason = wrapper.stops(LauncherWords(options, assigned))
     as_words = wrapper.takes_words and reason != IN_CONTAINER  # `srun --container-image`: files of its own
     if reason is not None and as_words and behind is not None and not way.firm:
         launcher, instead = " ".join(wrapper.words), " ".join([*map(_spelt, before), _run(rest)])
@@ -229,7 +229,7 @@ def _inside(words: list[Argument], wrapper: Wrapper, way: _Way) -> tuple[str | N
     return text, rest, way
 
 
-def _takes(dashed: str, name: str, wrapper: Wrapper) -> bool:
+def _takes(dashed: str, name: str, wrapper: LaunchWrapper) -> bool:
     """Whether an option's value is the next word."""
     if wrapper.bundles and wrapper.flags is not None and re.fullmatch(r"-[A-Za-z]{2,}", dashed):
         return not set(name) <= wrapper.flags and name[0] in wrapper.flags  # -it; -iv /a:/b; -eNAME
@@ -241,7 +241,7 @@ def _takes(dashed: str, name: str, wrapper: Wrapper) -> bool:
 
 
 def _instead(
-    wrapper: Wrapper,
+    wrapper: LaunchWrapper,
     before: Sequence[Argument],
     rest: Sequence[Argument],
     text: str | None,

@@ -20,7 +20,7 @@ LEVELS = 8
 MAX_BYTES = 4 << 20
 
 
-class Pin(NamedTuple):
+class VersionPin(NamedTuple):
     """A version, and the place that pins it, for a person."""
 
     version: str
@@ -29,7 +29,7 @@ class Pin(NamedTuple):
 
 def pinned(
     beside: Path, distribution: str | None, checkout: tuple[str, ...] = (), releases: Collection[str] = ()
-) -> Pin | None:
+) -> VersionPin | None:
     """The pin of the nearest folder above the file `beside` for `distribution`; None where it pins nothing, or two.
 
     checkout: files that a checkout of the framework has, seen from its root; the first says the version that it calls
@@ -43,7 +43,7 @@ def pinned(
     return None
 
 
-def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> list[Pin]:
+def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> list[VersionPin]:
     """The release that a checkout of the framework calls itself. A state between two releases, or after the last, has
     settings of neither."""
     try:
@@ -57,10 +57,10 @@ def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> 
     version = said[1] if said else text.strip()
     known = version in releases or re.fullmatch(r"[0-9]+(\.[0-9]+)*", version)
     line = text.count("\n", 0, said.start()) + 1 if said else 1
-    return [Pin(version, f"{checkout[0]}:{line}")] if known else []
+    return [VersionPin(version, f"{checkout[0]}:{line}")] if known else []
 
 
-def _pins(file: Path, distribution: str) -> list[Pin]:
+def _pins(file: Path, distribution: str) -> list[VersionPin]:
     name = re.escape(distribution)
     locked = rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"'
     exact = rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)"
@@ -71,4 +71,4 @@ def _pins(file: Path, distribution: str) -> list[Pin]:
     except (OSError, ValueError):
         return []
     found = re.finditer(locked if file.suffix == ".lock" else exact, text, re.MULTILINE)
-    return [Pin(match[1], f"{file.name}:{text.count(chr(10), 0, match.start(1)) + 1}") for match in found]
+    return [VersionPin(match[1], f"{file.name}:{text.count(chr(10), 0, match.start(1)) + 1}") for match in found]

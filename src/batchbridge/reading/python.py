@@ -16,7 +16,7 @@ from batchbridge.contract.reading import Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
-from batchbridge.reading.yaml_json import Refused
+from batchbridge.reading.yaml_json import RefusedFile
 from pyread import (
     OPEN,
     Call,
@@ -181,7 +181,7 @@ def _settings(named: str, path: Path) -> Any:
         return None
     try:
         document = parse_document(read_text(found, str(found)), suffix, str(found))
-    except Refused:
+    except RefusedFile:
         return None
     if not isinstance(document.value, dict) or any(one.severity == "error" for one in document.problems):
         return None

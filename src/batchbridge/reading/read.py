@@ -92,12 +92,14 @@ def read(
 
 def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Reading | None:
     """The reading under the version that the configuration's repository pins; None where it pins none that is read."""
-    from batchbridge.reading.pins import Pin, pinned
+    from batchbridge.reading.pins import VersionPin, pinned
 
     built, name = source.construction, adapter.distribution or ""
     own = built.pins.get(name) if built is not None else None
     pin = (
-        Pin(own, f"a cell of {path}") if own else pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
+        VersionPin(own, f"a cell of {path}")
+        if own
+        else pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
     )
     if pin is None:
         return None
@@ -159,7 +161,7 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
 
 
 def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
-    """`finding`, which is no error yet where it is about a guess."""
+    """`finding`, which is not an error yet where it is about a guess."""
     keys = {where.key for where in finding.where}
     guess = next((where for where in guessed if where.key in keys), None)
     if guess is None or finding.severity != "error":
@@ -168,7 +170,7 @@ def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
 
 
 def _unknown_values(source: Source, reading: Reading) -> Reading:
-    """`reading` with what a launch script leaves open: an error about such a value is no error yet."""
+    """`reading` with what a launch script leaves open: an error about such a value is not an error yet."""
     from batchbridge.reading.arguments import spellings
     from batchbridge.reading.scripts import unknown_values
 
@@ -185,7 +187,7 @@ _PLACEHOLDER = re.compile(r"""\[?['"]?(<[A-Za-z][\w ./-]*>)['"]?(, .*)?\]?""")
 
 
 def _placeholders(source: Source, reading: Reading) -> list[Finding]:
-    """Notes on values that somebody has yet to fill in, of settings that no canonical field comes from."""
+    """Notes on values that someone has yet to fill in, of settings that no canonical field comes from."""
     matter = {key for origin in reading.provenance.values() for key in origin.keys} | set(source.unknown)
     found = []
     for key, where in reading.given.items():
@@ -267,7 +269,7 @@ def none_of(framework: str, source: Source) -> Reading | None:
 
 
 def _guarded(adapter: Adapter, method: str, act: Callable[[], _T], findings: list[Finding]) -> _T | None:
-    """`act()`, or None and a finding that names the plugin: a bug of an adapter is no crash of the reader."""
+    """`act()`, or None and a finding that names the plugin: a bug of an adapter is not a crash of the reader."""
     try:
         return act()
     except Exception as error:

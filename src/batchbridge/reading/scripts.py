@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bashread import Argument, Command, Script, Unknown, read_script
+from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import Program, programs
+from batchbridge.reading.launchers import LaunchedProgram, programs
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
     """A command of the script as a `Source`, and how sure the surest adapter is that it is its own."""
 
     command: Command
-    program: Program
+    program: LaunchedProgram
     source: Source
     sure: float
 
@@ -51,7 +51,7 @@ def load_script(
     file = str(path)
     found = _candidates(script, path, framework)
     problems: list[Finding] = []
-    if choices := {name: one for one in script.choices for name in one.given}:
+    if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
         script = read_script(text, given)
         found = _candidates(script, path, framework)
@@ -104,7 +104,7 @@ def load_arguments(argv: Sequence[str]) -> Source:
     return best if _surest(best) > 0 else plain
 
 
-def _candidates(script: Script, path: Path, framework: str | None) -> list[Candidate]:
+def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> list[Candidate]:
     """The training commands in the order in which they would run, each once."""
     from batchbridge.contract import plugins
 
@@ -121,8 +121,8 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
             if followed := _followed(program, path, framework):
                 all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed]
                 continue
-            # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
-            source = _source(Program(tuple(_sure(program)), program.launcher, program.stop), path)
+            # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
+            source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -132,7 +132,9 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
     return recognised
 
 
-def _followed(program: Program, path: Path | None, framework: str | None, *, in_words: bool = False) -> list[Source]:
+def _followed(
+    program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
+) -> list[Source]:
     """The configurations that a command's own Python program builds. in_words: the command was given as words."""
     if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
         return []
@@ -143,7 +145,7 @@ def _followed(program: Program, path: Path | None, framework: str | None, *, in_
     return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
 
 
-def _unreached(program: Program, *, in_words: bool) -> Unreached | None:
+def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:
     """The launcher that keeps `batchbridge run` from a program. in_words: `run` can put variables into the command's
     words, which nobody can into those of a script."""
     stop = program.stop
@@ -155,7 +157,7 @@ def _surest(source: Source, frameworks: tuple[str, ...] | None = None) -> float:
     return max(certainties(source, [], frameworks).values(), default=0.0)
 
 
-def _source(program: Program, path: Path) -> Source:
+def _source(program: LaunchedProgram, path: Path) -> Source:
     from batchbridge.reading.arguments import argument_keys, parse_arguments
 
     lines: dict[str, int] = {}
@@ -180,13 +182,13 @@ def _source(program: Program, path: Path) -> Source:
 
 
 def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for one in unknown for name in (one.given or (one.shown,))))
+    return tuple(dict.fromkeys(name for one in unknown for name in (one.names or (one.shown,))))
 
 
 # ---- what is to be said
 
 
-def _remarks(script: Script, file: str, text: str) -> Iterable[Finding]:
+def _remarks(script: ScriptCommands, file: str, text: str) -> Iterable[Finding]:
     lines = text.splitlines()
     for remark in script.remarks:
         where = (Where(file=file, line=remark.line),)
@@ -219,7 +221,7 @@ def _taken(name: str, choice: Unknown, file: str) -> Finding:
     return Finding("BB019", "note", "config", message, (Where(file=file, line=choice.line),), fixes)
 
 
-def _nothing(script: Script, file: str, framework: str | None) -> Finding:
+def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Finding:
     who = f"of {framework}" if framework else "of a known framework"
     message = f"the script runs no training command {who}"
     places: tuple[Where, ...] = (Where(file=file),)
@@ -231,7 +233,7 @@ def _nothing(script: Script, file: str, framework: str | None) -> Finding:
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
-    own = () if framework or not script.commands else (Fix("--framework NAME where that command is of your own"),)
+    own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
     return Finding("BB010", "error", "config", message, places, (*own, fix), undecided=True)
 
 
@@ -266,7 +268,7 @@ def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
     return tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() or name.isdigit())
 
 
-def _loose(program: Program, file: str) -> Iterable[Finding]:
+def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
     """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
     sure = _sure_places(program)
     for place, word in enumerate(program.words):
@@ -279,12 +281,12 @@ def _loose(program: Program, file: str) -> Iterable[Finding]:
             )
 
 
-def _sure(program: Program) -> list[Argument]:
+def _sure(program: LaunchedProgram) -> list[Argument]:
     """The words of the program without those that are nothing but an unknown value, and no setting's value."""
     return [program.words[place] for place in sorted(_sure_places(program))]
 
 
-def _sure_places(program: Program) -> set[int]:
+def _sure_places(program: LaunchedProgram) -> set[int]:
     from batchbridge.reading.arguments import argument_keys
 
     values = {index for _, _, index in argument_keys(program.argv)}

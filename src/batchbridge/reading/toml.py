@@ -13,7 +13,7 @@ from batchbridge.reading.yaml_json import (
     MAX_DEPTH,
     MAX_NODES,
     Document,
-    Refused,
+    RefusedFile,
     problem,
     refuse,
 )
@@ -40,7 +40,7 @@ def parse_toml(text: str, file: str) -> Document:
         for key, line in _keys(text, file):
             document.lines.setdefault(key, line)
         document.value = tomllib.loads(text) or None
-    except Refused as refused:
+    except RefusedFile as refused:
         document.problems.append(refused.finding)
     except tomllib.TOMLDecodeError as error:
         what, _, place = str(error).partition(" (at ")

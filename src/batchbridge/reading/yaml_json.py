@@ -33,7 +33,7 @@ class Document:
     problems: list[Finding] = field(default_factory=list)
 
 
-class Refused(BatchBridgeError):
+class RefusedFile(BatchBridgeError):
     """A file that cannot be used, with the one finding that says why."""
 
     def __init__(self, finding: Finding) -> None:
@@ -47,7 +47,7 @@ def problem(code: str, message: str, file: str, line: int | None = None, key: st
 
 
 def refuse(code: str, message: str, file: str, line: int | None = None, fix: str | None = None) -> NoReturn:
-    raise Refused(replace(problem(code, message, file, line), fixes=(Fix(fix),) if fix else ()))
+    raise RefusedFile(replace(problem(code, message, file, line), fixes=(Fix(fix),) if fix else ()))
 
 
 # ---- YAML
@@ -63,7 +63,7 @@ def parse_yaml(text: str, file: str) -> Document:
         node = loader.get_single_node()
         if node is not None:
             document.value = _Builder(loader, document, file).build(node, "")
-    except Refused as refused:
+    except RefusedFile as refused:
         document.problems.append(replace(refused.finding, where=_in_file(refused.finding, file)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -153,7 +153,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: str) -> Any:
         import yaml
 
-        # A file that is no mapping is named, not quoted: it may be none of ours.
+        # A file that is not a mapping is named, not quoted: it may be none of ours.
         quotes = bool(path or not self.file) or not isinstance(node, yaml.ScalarNode)
         if node.tag.removeprefix(_CORE) not in _TAGS:
             tag = node.tag.replace(_CORE, "!!") if quotes else "on a single value"
@@ -250,7 +250,7 @@ def parse_json(text: str, file: str) -> Document:
             if first is not None:
                 document.problems.append(_duplicate_key(key, file, first, line))
         document.value = json.loads(text) if text.strip() else None
-    except Refused as refused:
+    except RefusedFile as refused:
         document.problems.append(refused.finding)
     except json.JSONDecodeError as error:
         document.problems.append(problem("BB004", f"this is not JSON: {error.msg}", file, error.lineno))

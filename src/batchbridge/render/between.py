@@ -10,19 +10,30 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.frozen import dataclass
 from batchbridge.render.findings import kind_of, shortened
-from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, count, number, one_line, plain_table, who, wrapped
+from batchbridge.render.text import (
+    NO_UNITS,
+    PHASES,
+    TableRenderer,
+    clean,
+    count,
+    number,
+    one_line,
+    plain_table,
+    who,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison, Difference
     from batchbridge.comparing.convert import Conversion, FieldReport
-    from batchbridge.comparing.edit_file import Change, Into
+    from batchbridge.comparing.edit_file import EditedFile, KeyChange
     from batchbridge.comparing.scale import Choice, Scaling
     from batchbridge.contract.reading import Reading, Written
     from batchbridge.diagnosis import Diagnosis
 
 
 def comparison(names: tuple[str, str], found: Comparison) -> str:
-    """A comparison: verdict, ranked differences with their reasons, and what is no difference in meaning."""
+    """A comparison: verdict, ranked differences with their reasons, and what is not a difference in meaning."""
     sides = list(zip("AB", names, (found.a, found.b), strict=True))
     lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
     for side, _, reading in sides:
@@ -107,7 +118,7 @@ _WITH_VERBOSE = ("equivalent",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing:
+class ConversionUse:
     """The use that a command makes of a conversion. version: where the target's version comes from, for a person. file:
     what is written, None for standard output. form: its form. written: whether it is; refused: whether it would have
     been, had nothing been lost. source: the options that name the source again for `batchbridge diff`, None where no
@@ -122,9 +133,9 @@ class Writing:
     verbose: bool = False
 
 
-def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
+def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -> str:
     """The account of a conversion: what a person has to do, every field that is not exact, what comes next."""
-    how = how or Writing(verbose=True)
+    how = how or ConversionUse(verbose=True)
     target = one_line(f"{found.framework} {found.framework_version or ''}".rstrip())
     version = f" ({how.version})" if how.version else ""
     lines = [f"{one_line(name)}: {who(found.source)} to {target}{version}: {found.verdict}"]
@@ -155,7 +166,7 @@ def _group(field: FieldReport, found: Conversion) -> str:
     return "rare" if field.rare and not found.strict else field.status
 
 
-def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
+def _to_do(found: Conversion, how: ConversionUse) -> Iterator[str]:
     """The tasks of a person, in the order in which they are done."""
     if found.verdict in ("invalid", "undecided"):
         which = "the source" if found.source.verdict == found.verdict else "the result"
@@ -223,7 +234,7 @@ def _counts(found: Conversion) -> Iterator[str]:
         yield from _hanging(f"Settings (-v lists them): {', '.join(shown)}")
 
 
-def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
+def _next(name: str, found: Conversion, how: ConversionUse) -> Iterator[str]:
     """The commands that come next."""
     if not how.written or found.written is None or found.back is None or found.back.spec is None:
         return
@@ -249,7 +260,7 @@ def _says_its_devices(written: Written, back: Reading) -> bool:
     return origin is not None and any(key in written.values for key in origin.keys)
 
 
-def edits(found: Into, done: str) -> str:
+def edits(found: EditedFile, done: str) -> str:
     """The changes in an edited file, key by key, and what was done with it."""
     if found.problems:
         return clean("\n".join(_listed(f"{one_line(found.path)} is not edited", map(one_line, found.problems))[1:]))
@@ -259,7 +270,7 @@ def edits(found: Into, done: str) -> str:
     return clean("\n".join(lines))
 
 
-def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[Change]) -> str:
+def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[KeyChange]) -> str:
     """The changes of a choice of `scale` in a file, and the commands that come next."""
     choice = found.choices[number - 1]
     where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
@@ -274,7 +285,7 @@ def applied(name: str, output: str, found: Scaling, number: int, changes: Sequen
     return clean("\n".join([*lines, "", "Next", f"  batchbridge check {quote(output)} {' '.join(told)}"]))
 
 
-def _change(change: Change) -> Iterator[str]:
+def _change(change: KeyChange) -> Iterator[str]:
     if change.action == "removed":
         yield f"{change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}"
     elif change.action == "added":
@@ -338,7 +349,7 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     yield f"  source: {text.source}"
 
 
-def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
+def scaling(name: str, found: Scaling, table: TableRenderer = plain_table) -> str:
     """The choices side by side, then what each one sets and what it cannot keep."""
     before = found.reading
     lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]

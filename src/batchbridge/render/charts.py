@@ -13,7 +13,7 @@ from typing import Any
 
 import vl_convert
 
-from batchbridge.ledger.summary import Range
+from batchbridge.ledger.summary import FigureRange
 
 WIDTH, HEIGHT = 344, 180
 """Pixels of a chart; as many fit on a telephone."""
@@ -27,7 +27,7 @@ _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 
 
-def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> str:
+def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, FigureRange]]) -> str:
     """A chart of (first step, last step, range), with `title` for its accessible name."""
     values = [{"step": (first + last) / 2, **one._asdict()} for first, last, one in points]
     ranges = [one for _, _, one in points]

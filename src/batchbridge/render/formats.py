@@ -37,7 +37,7 @@ def fingerprint(name: str, finding: Finding) -> str:
     return hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-class Shown(NamedTuple):
+class ShownFinding(NamedTuple):
     """A finding as other programs show it: of which configuration, and the place, which is the configuration itself
     where the finding has no file."""
 
@@ -53,13 +53,13 @@ class Shown(NamedTuple):
         return f"{_printable(spot)}: {self.finding.code} {self.kind}: {self.message}"
 
 
-def shown(reports: Iterable[Report]) -> Iterator[Shown]:
+def shown(reports: Iterable[Report]) -> Iterator[ShownFinding]:
     """Every finding of every configuration."""
     for report in reports:
         for finding in report.findings:
             places = ((where.file, where.line) for where in finding.where if where.file is not None)
             file, line = next(places, (str(PurePath(report.name)), None))
-            yield Shown(report.name, finding, kind_of(finding), file, line, message(finding))
+            yield ShownFinding(report.name, finding, kind_of(finding), file, line, message(finding))
 
 
 def concise(reports: Sequence[Report]) -> str:
@@ -151,7 +151,7 @@ def _printable(text: str) -> str:
     return clean(one_line(text))
 
 
-def _properties(one: Shown) -> str:
+def _properties(one: ShownFinding) -> str:
     said = {"file": _printable(_posix(one.file)), "line": one.line, "title": one.finding.code}
     escapes = str.maketrans({":": "%3A", ",": "%2C"})
     words = ((name, _escaped(str(value)).translate(escapes)) for name, value in said.items() if value is not None)

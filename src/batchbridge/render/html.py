@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from batchbridge.comparing.comparison import Comparison
-    from batchbridge.comparing.releases import Judged
+    from batchbridge.comparing.releases import ReleaseVerdicts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Provenance, Reading
-    from batchbridge.ledger.summary import Figure, Range, Summary
+    from batchbridge.ledger.summary import Figure, FigureRange, LedgerSummary
     from batchbridge.meaning.findings import Where
     from batchbridge.meaning.spec import Spec
 
@@ -51,7 +51,7 @@ def explanation(
     reading: Reading,
     enforcement: Enforcement | None = None,
     *,
-    judged: Judged | None = None,
+    judged: ReleaseVerdicts | None = None,
     devices: tuple[int, ...] = (),
 ) -> str:
     """The page of a reading: its meaning, lanes, findings, fields with their origin, and what the framework does."""
@@ -103,7 +103,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     return _page("diff.html", names=names, found=found, counts=counts, sides=sides, apart=apart)
 
 
-def ledger(found: Summary) -> str:
+def ledger(found: LedgerSummary) -> str:
     """The page of a run's ledger: its summary, each figure over the optimizer steps, and what it was to train."""
     from batchbridge.ledger.summary import FIGURES, series
     from batchbridge.meaning.derived import derive
@@ -250,7 +250,7 @@ def _plan(spec: Spec, dataset_size: int | None) -> dict[str, str] | None:
     return {name: plan_picture(plan, widest=widest) for name, widest in widths.items()}
 
 
-def _chart(of: Figure, points: Sequence[tuple[int, int, Range]]) -> dict[str, Any]:
+def _chart(of: Figure, points: Sequence[tuple[int, int, FigureRange]]) -> dict[str, Any]:
     from batchbridge.render import charts
 
     ranges = [one for _, _, one in points]

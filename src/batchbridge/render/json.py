@@ -1,4 +1,7 @@
-"""JSON for programs: valid for every reader, whatever a configuration contains."""
+"""JSON for programs: valid for every reader, whatever a configuration contains.
+
+Its own file: every output for programs uses it.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _NARROWEST = 26
 
 
 @dataclass(frozen=True)
-class Lane:
+class PlanLane:
     """One lane.
 
     name: `optimizer steps`. text: what it holds, with its number. boxes: how many there are. each: completions in one
@@ -40,27 +40,27 @@ class Lane:
     """Whether it shows one box of the lane above it; else all of them."""
 
 
-def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
+def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[PlanLane]:
     """The lanes of a specification, as far as it says their sizes."""
     rollout, step = spec.rollout, spec.optimizer_step
     prompts, group, size = rollout.prompts_per_rollout, rollout.completions_per_prompt, step.completions_per_step
     if prompts is None:
-        yield Lane("rollout", f"prompts are streamed, {_each(group)} each", 1, None, (UNTRAINED,))
+        yield PlanLane("rollout", f"prompts are streamed, {_each(group)} each", 1, None, (UNTRAINED,))
     else:
         made = f"{count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
         spanned = Fraction(size, prompts * group) if size and group else Fraction(0)
         if spanned > step.passes_per_rollout > 0:
             rollouts = -(-spanned.numerator // (spanned.denominator * step.passes_per_rollout))
-            yield Lane("rollouts", f"{rollouts} for one step, {made}", rollouts, prompts * group, (UNTRAINED,))
+            yield PlanLane("rollouts", f"{rollouts} for one step, {made}", rollouts, prompts * group, (UNTRAINED,))
         else:
-            yield Lane("rollout", made, prompts, group, (UNTRAINED,))
+            yield PlanLane("rollout", made, prompts, group, (UNTRAINED,))
     if size is None:
         return
     per_rollout = derived.get("optimizer_steps_per_rollout")
     passes = f" in {step.passes_per_rollout} passes" if step.passes_per_rollout != 1 else ""
     steps = 1 if per_rollout is None or per_rollout < 1 else -int(-per_rollout // 1)
     said = count(steps if per_rollout is None or per_rollout < 1 else per_rollout, "step")
-    yield Lane("optimizer steps", f"{said}{passes}, {_each(size)} each", steps, size, PALETTE, zooms=False)
+    yield PlanLane("optimizer steps", f"{said}{passes}, {_each(size)} each", steps, size, PALETTE, zooms=False)
     replicas, each = spec.topology.data_parallel_size, derived.get("completions_per_device_per_step")
     if replicas.denominator != 1 or each is None:
         return
@@ -68,19 +68,19 @@ def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
     on = (
         f"{count(replicas.numerator, 'replica')} of {shared} devices" if shared > 1 else f"{number(replicas.numerator)}"
     )
-    yield Lane("devices", f"{on}, {_each(each)} each in a step", replicas.numerator, each, DEVICES)
+    yield PlanLane("devices", f"{on}, {_each(each)} each in a step", replicas.numerator, each, DEVICES)
     micro, turns = spec.micro_batch, derived.get("gradient_accumulation_steps")
     if micro.completions_per_device and turns is not None:
         boxes, size = max(-int(-turns // 1), 1), micro.completions_per_device
-        yield Lane(
+        yield PlanLane(
             "micro-batches", f"{number(boxes)} on a device, {_each(size)} each", boxes, size, (DEVICES[0], UNTRAINED)
         )
     elif micro.tokens_per_device:
         budget = f"as many as {number(micro.tokens_per_device)} tokens hold"
-        yield Lane("micro-batches", budget, 1, None, DEVICES[:1])
+        yield PlanLane("micro-batches", budget, 1, None, DEVICES[:1])
 
 
-def lanes_picture(lanes: tuple[Lane, ...], width: int = WIDE) -> str:
+def lanes_picture(lanes: tuple[PlanLane, ...], width: int = WIDE) -> str:
     """The lanes, `width` pixels wide."""
     picture = Picture("; ".join(f"{lane.name}: {lane.text}" for lane in lanes))
     inside, picture.y = width - 2 * MARGIN, 0
@@ -101,7 +101,7 @@ def lanes_picture(lanes: tuple[Lane, ...], width: int = WIDE) -> str:
     return picture.svg()
 
 
-def _draw(picture: Picture, lane: Lane, inside: int) -> tuple[float, float]:
+def _draw(picture: Picture, lane: PlanLane, inside: int) -> tuple[float, float]:
     """The boxes of a lane; where they are too many, the first ones and a box for the rest. The first one's ends."""
     most = max((inside + GAP) // (_NARROWEST + GAP), 2)
     shown = lane.boxes if lane.boxes <= most else most - 2

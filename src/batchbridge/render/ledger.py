@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from batchbridge.render.text import clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
-    from batchbridge.ledger.summary import Summary
+    from batchbridge.ledger.summary import LedgerSummary
 
 _RANKS = 64
 """The number of ranks that are listed."""
 
 
-def summary(found: Summary) -> str:
+def summary(found: LedgerSummary) -> str:
     """A run's ledger in a few lines, then what each figure did over the steps, then what each rank trained."""
     from batchbridge.ledger.summary import FIGURES
 
@@ -36,7 +36,7 @@ def summary(found: Summary) -> str:
     return clean("\n".join(lines))
 
 
-def ranks(found: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def ranks(found: LedgerSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The training of each rank, and how long it took where that is known: titles and rows of a table."""
     titles = ["rank", "completions", "response tokens"]
     rows = [
@@ -49,7 +49,7 @@ def ranks(found: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return tuple(titles), [tuple(row) for row in rows]
 
 
-def run(found: Summary) -> str:
+def run(found: LedgerSummary) -> str:
     """`trl 1.16.0, enforce, world size 8`."""
     if not found.starts:
         return "no header"
@@ -57,8 +57,8 @@ def run(found: Summary) -> str:
     return one_line(f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}")
 
 
-def facts(found: Summary) -> Iterator[tuple[str, str]]:
-    """(word, what is to be said of it), in the order in which it is read."""
+def facts(found: LedgerSummary) -> Iterator[tuple[str, str]]:
+    """(word, sentence) pairs of the summary, in reading order."""
     if found.first is None or found.last is None:
         yield "steps", "none is complete"
     else:

@@ -19,7 +19,7 @@ _CANDIDATES = 1 << 16
 """Candidates that are computed to be shown."""
 
 
-class Shown(NamedTuple):
+class ShownPlan(NamedTuple):
     """The part of a plan that is shown. dataset_size: prompts; None: places of the first rollout stand for them. open_:
     see `open_dict`."""
 
@@ -51,7 +51,7 @@ class Shown(NamedTuple):
             yield from _share(self.plan)
 
 
-def first_rollout(spec: Spec) -> Shown:
+def first_rollout(spec: Spec) -> ShownPlan:
     """The first rollout and the optimizer steps that train it, with places of the rollout instead of prompts. Raises
     `PlanError`."""
     plan = plan_of(spec, _enough_prompts(spec))
@@ -63,7 +63,7 @@ def first_rollout(spec: Spec) -> Shown:
     rollouts = [replace(rollout, prompts=tuple(range(len(rollout.prompts))))]
     why = "unknown: which prompts, and how many rollouts and optimizer steps the run has, is open"
     open_ = {"fields": {"dataset_size": why}, "members_are": "place", "candidates": ()}
-    return Shown(plan, None, rollouts, steps, open_)
+    return ShownPlan(plan, None, rollouts, steps, open_)
 
 
 def _totals(plan: Plan, dataset_size: int | None) -> dict[str, int | float | None]:

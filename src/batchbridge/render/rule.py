@@ -11,10 +11,10 @@ from batchbridge.render.text import PHASES, clean, count, one_line
 
 if TYPE_CHECKING:
     from batchbridge.contract.error_text import RuleRow
-    from batchbridge.rule_page import Example, RulePage
+    from batchbridge.rule_page import ExampleSettings, RulePage
 
 _STOPS = {
-    "config": "before anything is loaded. Under a queue it has waited for its devices all the same.",
+    "config": "before anything is loaded. Under a queue it has waited for its devices anyway.",
     "construction": "often with the model loaded by then.",
     "worker_start": "with every device of the job allocated.",
     "first_rollout": "hours of waiting may be paid for by then.",
@@ -24,7 +24,7 @@ _STOPS = {
 _GOES_ON = {
     "error": "{framework} never reports it. The run goes on, and no run like this can be wanted.",
     "warning": "{framework} never reports it. The run goes on, and trains something else than one would think.",
-    "note": "{framework} never reports it. It is no mistake; it is worth knowing when runs are compared.",
+    "note": "{framework} never reports it. It is not a mistake; it is worth knowing when runs are compared.",
 }
 
 
@@ -62,7 +62,7 @@ def _parts(about: RulePage) -> Iterator[str]:
         yield "It holds for every run of its kind: `explain` says it, and `check` does not."
 
 
-def _example(example: Example) -> tuple[str, ...]:
+def _example(example: ExampleSettings) -> tuple[str, ...]:
     if argv := example.get("argv"):
         words = [shell_word(word) for word in argv]
         lines = " ".join(f"\n{word}" if word.startswith("--") or "=" in word else word for word in words)
@@ -89,7 +89,7 @@ def _row(framework: str, row: RuleRow) -> str:
     return f"{framework}{versions}{native} ({row.source})"
 
 
-def _under(framework: str, example: Example) -> str:
+def _under(framework: str, example: ExampleSettings) -> str:
     sizes = [f"{framework} {example['version']}"]
     for name, word in (("world_size", "device"), ("dataset_size", "prompt")):
         if (size := example.get(name)) is not None:

@@ -15,12 +15,12 @@ from batchbridge.render.findings import one_line as one_line  # others have it f
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.releases import Judged
+    from batchbridge.comparing.releases import ReleaseVerdicts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.spec import LossTerm, Spec
 
-Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+TableRenderer = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 """The function that draws (headers, rows); the commands pass rich's on a terminal."""
 
 NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
@@ -46,7 +46,7 @@ def check(
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: Judged | None = None,
+    judged: ReleaseVerdicts | None = None,
     devices: tuple[int, ...] = (),
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
@@ -60,11 +60,11 @@ def check(
 def explain(
     name: str,
     reading: Reading,
-    table: Table = plain_table,
+    table: TableRenderer = plain_table,
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: Judged | None = None,
+    judged: ReleaseVerdicts | None = None,
     devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
@@ -142,7 +142,7 @@ _STEP_UNITS = {
 }
 
 
-def _releases(name: str, judged: Judged | None) -> Iterator[str]:
+def _releases(name: str, judged: ReleaseVerdicts | None) -> Iterator[str]:
     """The judgement of every known release, where no version was named."""
     if judged is None:
         return
@@ -336,7 +336,9 @@ def _term(term: LossTerm) -> str:
     return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
 
 
-def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: Table, verbose: bool) -> Iterator[str]:
+def _fields(
+    name: str, spec: Spec, provenance: Mapping[str, Provenance], table: TableRenderer, verbose: bool
+) -> Iterator[str]:
     """Every field that the source says or that follows from it, in schema order; then the schema's own defaults."""
     from batchbridge.meaning.spec import walk
 
@@ -409,7 +411,7 @@ def quantity(name: str, value: int | float | None, unit: str) -> str:
 
 
 def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:
-    """(word, what is to be said of it) of what a framework does on its own; the sources only where `verbose`."""
+    """(word, sentence) pairs about what a framework does by itself; the sources only where `verbose`."""
     yield "order", one_line(found.order)
     yield "membership", one_line(found.membership)
     yield "denominator", one_line(f"{found.denominator_formula}, counted per {_SCOPES[found.denominator_scope]}")

@@ -90,7 +90,7 @@ def uneven_micro_batches(spec: Spec, dataset_size: int | None) -> Iterator[Viola
     share = size // int(replicas)
     if share % micro:
         yield Violation(
-            f"{share} completions per device and optimizer step are no multiple of the micro-batch of {micro}: the "
+            f"{share} completions per device and optimizer step are not a multiple of the micro-batch of {micro}: the "
             "last micro-batch is smaller",
             ("optimizer_step.completions_per_step", "micro_batch.completions_per_device", "topology.world_size"),
         )

@@ -1,4 +1,7 @@
-"""A broken rule of the core, before it is a finding."""
+"""A broken rule of the core, before it is a finding.
+
+Its own file: both tables of rules import it.
+"""
 
 from __future__ import annotations
 

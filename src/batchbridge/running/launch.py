@@ -43,7 +43,7 @@ class Launch:
     """The facts that every process of a launched command knows.
 
     framework: the command's, or "unknown": the trainer that it builds says. hooks: module of the framework ->
-    `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
+    `package.module:function`. spec: what the run should mean (`Spec.to_dict`); None: what its own configuration means.
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
     ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
     launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never.

@@ -1,6 +1,6 @@
 """Attaching to a running trainer: `wrap`, `unwrap`, and what an adapter's runtime gets and gives back.
 
-The core decides what the run shall mean (`Request.spec`, its plan) and keeps the ledger; the adapter's runtime patches
+The core decides what the run should mean (`Request.spec`, its plan) and keeps the ledger; the adapter's runtime patches
 the trainer. Patches are instance attributes, listed in `Attachment.changes`, undone by `unwrap`.
 """
 
@@ -71,7 +71,8 @@ def wrap(
         CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
-        ValueError: `mode` or `padding` is none of its three, `tokens_per_device` or `padding` does not go with `mode`,
+        ValueError: `mode` or `padding` is not one of its three, `tokens_per_device` or `padding` does not go with
+        `mode`,
             `allow` is one text, or `report_to` is neither "trainer" nor None.
     """
     from batchbridge.contract import plugins
@@ -290,7 +291,7 @@ def _request(
         if other.order.prompt_shuffle == "epoch_permutation" and other.order.seed is None:
             # An order that nothing fixes there: whatever this trainer's is keyed by is one of them.
             other = other.replace(**{"order.seed": own.spec.order.seed})
-        # Devices and micro-batches are this trainer's own: they are no part of the meaning.
+        # Devices and micro-batches are this trainer's own: they are not part of the meaning.
         spec = other.replace(topology=own.spec.topology, micro_batch=own_cut)
         if cut is None and mode == "enforce" and isinstance(like, Spec):
             cut = _budget(like.micro_batch, own_cut)
@@ -322,8 +323,8 @@ def open_terms(names: Sequence[str], own: Reading) -> str:
     origin = own.provenance.get("open_terms")
     said = f" (here {origin.key} = {origin.value})" if origin is not None and origin.key is not None else ""
     return (
-        f"the schema has no word for {', '.join(names)}{said}, so that nobody knows what such a run's tokens weigh: "
-        'choose what it has words for (docs/schema.md), or mode="observe", which changes and verifies nothing'
+        f"{', '.join(names)}{said}: the schema has no such value, so the weights of the run's tokens are unknown: "
+        'choose a value of the schema (docs/schema.md), or mode="observe", which changes and verifies nothing'
     )
 
 

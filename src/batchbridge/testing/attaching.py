@@ -35,7 +35,7 @@ from batchbridge.running.wrap import unwrap, wrap
 if TYPE_CHECKING:
     import pytest
 
-Build = Callable[[], Any]
+BuildTrainer = Callable[[], Any]
 Raised = TypeVar("Raised", bound=Exception)
 ROUNDING = 1e-4
 """Relative distance of a measured weight from the plan's that rounding in float32 explains, with room."""
@@ -69,7 +69,7 @@ class AttachContract:
 
     # ---- wrapping is a transaction
 
-    def test_unwrap_leaves_the_trainer_as_it_was(self, build: Build) -> None:
+    def test_unwrap_leaves_the_trainer_as_it_was(self, build: BuildTrainer) -> None:
         trainer = build()
         before = _state(trainer)
         wrap(trainer)
@@ -77,7 +77,7 @@ class AttachContract:
         unwrap(trainer)
         assert _state(trainer) == before
 
-    def test_wrapping_twice_is_wrapping_once(self, build: Build) -> None:
+    def test_wrapping_twice_is_wrapping_once(self, build: BuildTrainer) -> None:
         trainer = build()
         wrap(trainer)
         first, wrapped = trainer.batchbridge, _state(trainer)
@@ -85,7 +85,7 @@ class AttachContract:
         assert trainer.batchbridge is first
         assert _state(trainer) == wrapped
 
-    def test_another_trainer_and_its_class_are_not_touched(self, build: Build) -> None:
+    def test_another_trainer_and_its_class_are_not_touched(self, build: BuildTrainer) -> None:
         trainer, other = build(), build()
         before, classes = _state(other), _classes(trainer)
         wrap(trainer)
@@ -93,7 +93,7 @@ class AttachContract:
         assert _classes(trainer) == classes
 
     def test_a_wrap_that_fails_late_leaves_the_trainer_as_it_was(
-        self, build: Build, monkeypatch: pytest.MonkeyPatch
+        self, build: BuildTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         trainer = build()
         before = _state(trainer)
@@ -104,7 +104,7 @@ class AttachContract:
 
     # ---- what is trained is what was planned, and it is measured
 
-    def test_every_step_of_the_ledger_is_the_plans(self, build: Build, tmp_path: Path) -> None:
+    def test_every_step_of_the_ledger_is_the_plans(self, build: BuildTrainer, tmp_path: Path) -> None:
         spec, plan, steps = self._wrapped_run(build(), tmp_path)
         assert len(steps) == plan.total_optimizer_steps
         for step in steps:
@@ -112,7 +112,7 @@ class AttachContract:
             assert trained == sorted(tuple(member)[:4] for member in plan.step(step["step"]).members)
         assert spec.loss.policy.denominator_scope == "optimizer_step"
 
-    def test_measured_weights_are_the_plans(self, build: Build, tmp_path: Path) -> None:
+    def test_measured_weights_are_the_plans(self, build: BuildTrainer, tmp_path: Path) -> None:
         spec, _, steps = self._wrapped_run(build(), tmp_path)
         shown = 0
         for step in steps:
@@ -136,13 +136,13 @@ class AttachContract:
 
     # ---- what was said of the configuration
 
-    def test_what_is_wrapped_was_not_called_refused(self, build: Build) -> None:
+    def test_what_is_wrapped_was_not_called_refused(self, build: BuildTrainer) -> None:
         trainer = build()
         said = _foreseen(trainer)
         wrap(trainer)
         assert said.verdict != "refused", f"wrapped, and called refused: {said.to_dict()}"
 
-    def test_what_is_refused_was_not_called_enforced(self, build: Build, refused: str) -> None:
+    def test_what_is_refused_was_not_called_enforced(self, build: BuildTrainer, refused: str) -> None:
         trainer = build()
         self.refused_trainers[refused](trainer)
         said = _foreseen(trainer)
@@ -153,7 +153,7 @@ class AttachContract:
     # ---- and what is not the plan's stops
 
     def test_a_loss_that_is_not_the_configurations_is_refused_before_training(
-        self, build: Build, wrong_loss: str
+        self, build: BuildTrainer, wrong_loss: str
     ) -> None:
         trainer = build()
         self.wrong_losses[wrong_loss](trainer)
@@ -162,14 +162,14 @@ class AttachContract:
         assert "weight_probe" in reasons, f"refused for another reason: {reasons}"
         assert _state(trainer) == before
 
-    def test_a_loss_that_changes_after_wrap_stops_the_run(self, build: Build, wrong_loss: str) -> None:
+    def test_a_loss_that_changes_after_wrap_stops_the_run(self, build: BuildTrainer, wrong_loss: str) -> None:
         trainer = build()
         wrap(trainer)
         self.wrong_losses[wrong_loss](trainer)
         _raised(BatchDrift, lambda: self.train(trainer))
 
     def test_touched_gradients_stop_before_the_update(
-        self, build: Build, touched: str, monkeypatch: pytest.MonkeyPatch
+        self, build: BuildTrainer, touched: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         trainer = build()
         weights = [(one, one.detach().clone()) for one in self.parameters_of(trainer)]
@@ -200,11 +200,11 @@ class _Switch:
     on = False
 
 
-Touch = Callable[[list[Any], "pytest.MonkeyPatch"], _Switch]
+ReplacePatch = Callable[[list[Any], "pytest.MonkeyPatch"], _Switch]
 """The way to touch the parameters that are trained."""
 
 
-def _every_gradient(change: Callable[[Any], object]) -> Touch:
+def _every_gradient(change: Callable[[Any], object]) -> ReplacePatch:
     """The change of every gradient, once a backward pass has added to it, and before anything else reads it."""
 
     def touch(parameters: list[Any], monkeypatch: pytest.MonkeyPatch) -> _Switch:
@@ -221,7 +221,7 @@ def _every_gradient(change: Callable[[Any], object]) -> Touch:
     return touch
 
 
-def _every_second_backward(instead: Callable[[Any, Any], None]) -> Touch:
+def _every_second_backward(instead: Callable[[Any, Any], None]) -> ReplacePatch:
     def touch(parameters: list[Any], monkeypatch: pytest.MonkeyPatch) -> _Switch:
         import torch
 
@@ -240,7 +240,7 @@ def _every_second_backward(instead: Callable[[Any, Any], None]) -> Touch:
     return touch
 
 
-TOUCHED: Mapping[str, Touch] = {
+TOUCHED: Mapping[str, ReplacePatch] = {
     "gradients doubled after backward": _every_gradient(lambda gradient: gradient.mul_(2)),
     "gradients erased after backward": _every_gradient(lambda gradient: gradient.zero_()),
     "a loss counted twice": _every_second_backward(lambda native, tensor: native(2 * tensor)),

@@ -51,7 +51,7 @@ class FinishedRun:
 
 
 @dataclass(frozen=True)
-class Apart:
+class RunDistance:
     """The distance between two runs. ledger: None, or the first difference in words. gradients: of each step, `norm(a -
     b) / norm(b)`. trajectory: the same of the movements. movement: of b's parameters, relative to their norm at the
     start. None: the runs kept no steps."""
@@ -73,19 +73,19 @@ class Apart:
         return found
 
 
-Place = FinishedRun | str | PathLike[str]
+RunOrPath = FinishedRun | str | PathLike[str]
 Says: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 """The function from parameters (flat) to what a policy says, flat and in float64: `trajectories.log_probabilities`."""
 
 
-def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:
+def compare(a: RunOrPath, b: RunOrPath, *, says: Says | None = None) -> RunDistance:
     """Measures how far apart two finished runs are. says: what movements are measured by; None: parameters. Raises
     `LedgerError`, and `ValueError` where only one kept its steps or they kept different numbers of them."""
     one, two = FinishedRun.at(a), FinishedRun.at(b)
     found = diff(one.ledger, two.ledger, rtol=LEDGER_RTOL)
     first = None if found.equal else found.text()
     if one.steps is None and two.steps is None:
-        return Apart(first)
+        return RunDistance(first)
     if one.steps is None or two.steps is None:
         raise ValueError(f"{(one if one.steps is None else two).ledger}: this run kept no steps, the other did")
     from batchbridge.testing.oracle import relative_error
@@ -93,17 +93,19 @@ def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:
 
     steps = snapshots(one.steps), snapshots(two.steps)
     if first is not None and len(steps[0]) != len(steps[1]):
-        return Apart(first)
+        return RunDistance(first)
     if len(steps[0]) != len(steps[1]) or not steps[0]:
         raise ValueError(f"{len(steps[0])} and {len(steps[1])} optimizer steps were kept")
     gradients = tuple(relative_error(one.gradient, two.gradient) for one, two in zip(*steps, strict=True))
     start, *ends = (parameters.double() for parameters in (steps[1][0].before, steps[0][-1].after, steps[1][-1].after))
     movement = float((ends[1] - start).norm() / start.norm())
     before, *after = [start, *ends] if says is None else map(says, [start, *ends])
-    return Apart(first, gradients, relative_error(*(end - before for end in after)), movement)
+    return RunDistance(first, gradients, relative_error(*(end - before for end in after)), movement)
 
 
-def assert_equivalent(a: Place, b: Place, *, bar: float = TRAJECTORY_BAR, says: Says | None = None) -> Apart:
+def assert_equivalent(
+    a: RunOrPath, b: RunOrPath, *, bar: float = TRAJECTORY_BAR, says: Says | None = None
+) -> RunDistance:
     """Fails with the first difference of each kind; returns what was measured. says: as in `compare`."""
     found = compare(a, b, says=says)
     problems = found.problems(bar)

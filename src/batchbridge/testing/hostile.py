@@ -48,7 +48,7 @@ HOSTILE_SOURCES: Mapping[str, Source] = {
     "class": Source(native=int),
     "missing file": Source(path=Path("/nonexistent/recipe.yaml")),
     "odd arguments": Source(argv=("", "--", "=", "--=1", "--a", "--a=b=c", "a.b.c=", "\x00", "+x=1", "~y")),
-    "keys that are no text": Source(values={1: 2, None: 3, ("a",): 4}),  # type: ignore[dict-item]  # hostile on purpose
+    "keys that are not text": Source(values={1: 2, None: 3, ("a",): 4}),  # type: ignore[dict-item]  # hostile on purpose
     "odd keys": Source(values={"": 1, ".": 2, "..a": 3, "a.": 4, "a..b": 5, "é\n": 6}),
     "lines of other keys": Source(values={"x": 1}, lines={"y": 3}),
 }
@@ -65,7 +65,7 @@ FOREIGN: Mapping[str, Source] = {
 """A configuration of each framework that BatchBridge itself reads."""
 
 
-class Hostile:
+class HostileObject:
     """An object of which every attribute raises."""
 
     def __getattr__(self, name: str) -> Any:

@@ -196,7 +196,7 @@ def keys_in(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator
 
 def check_findings(findings: Sequence[Finding]) -> None:
     for finding in findings:
-        assert isinstance(finding, Finding), f"{finding!r} is no Finding"
+        assert isinstance(finding, Finding), f"{finding!r} is not a Finding"
         assert CODE.fullmatch(finding.code), f"code {finding.code!r} is not like BB101 or BB-NAME-003"
         assert finding.severity in get_args(Severity), f"{finding.code}: severity {finding.severity!r}"
         assert finding.phase in get_args(Phase), f"{finding.code}: phase {finding.phase!r}"

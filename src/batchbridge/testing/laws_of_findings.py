@@ -77,7 +77,7 @@ class FindingLaws(Laws):
             assert settings, f"{fix.text!r} names a setting, and `changes` does not"
             known = {*reading.native, *(key for key, _ in settings_in(any_case.source.values, reading.native))}
             strange = [key for key, value in fix.changes.items() if value is not None and key not in known]
-            assert strange in ([], [self.launchers_key]), f"{fix.text!r} changes what is no setting: {strange}"
+            assert strange in ([], [self.launchers_key]), f"{fix.text!r} changes what is not a setting: {strange}"
             text = fix.text.lower().replace('"', "")
             for key, value in fix.changes.items():
                 told = f"{key} = ".lower() not in text or f"{key} = {value}".lower() in text

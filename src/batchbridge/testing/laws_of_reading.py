@@ -41,7 +41,7 @@ class ReadingLaws(Laws):
     # ---- the class
 
     def test_it_is_made_without_arguments(self) -> None:
-        assert isinstance(self.adapter_class(), Adapter), "adapter_class is no Adapter"
+        assert isinstance(self.adapter_class(), Adapter), "adapter_class is not an Adapter"
 
     def test_its_framework_has_a_plain_name(self) -> None:
         plain = re.fullmatch(r"[a-z][a-z0-9_]*", self.adapter_class.framework)
@@ -140,7 +140,7 @@ class ReadingLaws(Laws):
     def test_a_provenance_names_file_and_line(self, valid_case: ValidCase) -> None:
         source = as_file(valid_case.source)
         if not is_mapping(source):
-            vacuous("the case is no file")
+            vacuous("the case is not a file")
         path, lines = source.path, source.lines
         reading = self.adapter_class().read(source, valid_case.context)
         placed = {of: o for of, o in reading.provenance.items() if o.key in lines and o.origin not in _WITHOUT_A_PLACE}
@@ -172,7 +172,7 @@ class ReadingLaws(Laws):
     def test_every_provenance_is_of_a_field(self, any_case: ValidCase | InvalidCase) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)
         unknown = sorted(set(reading.provenance) - PATHS)
-        assert not unknown, f"provenance for what is no field: {unknown}"
+        assert not unknown, f"provenance for what is not a field: {unknown}"
 
     def test_every_provenance_says_where_from(self, any_case: ValidCase | InvalidCase) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)

@@ -20,7 +20,7 @@ MOST = 3
 """Other values of a setting that are looked at in a case."""
 
 
-class Changed(NamedTuple):
+class ChangedCase(NamedTuple):
     """A valid case with another value of one setting, which is valid, too. fields: those that it changes."""
 
     key: str
@@ -78,12 +78,12 @@ class SettingLaws(Laws):
 
     def test_a_key_that_is_no_setting_is_found(self, valid_case: ValidCase) -> None:
         if valid_case.source.argv or valid_case.source.native is not None or _STRANGER in self.excused:
-            vacuous("the case is no mapping, or the framework passes over groups that it does not have")
+            vacuous("the case is not a mapping, or the framework passes over groups that it does not have")
         source = replace(valid_case.source, values={**valid_case.source.values, _STRANGER: 1})
         _, findings = self._judge(source, valid_case.context)
         told = any(_STRANGER in " ".join([one.message, *map(str, one.where)]) for one in findings)
         said = told and verdict(findings) != "valid"
-        assert said, f"{_STRANGER} is no setting, and nothing says so"
+        assert said, f"{_STRANGER} is not a setting, and nothing says so"
 
     def test_a_world_size_against_the_settings_is_an_error(self, valid_case: ValidCase) -> None:
         if not valid_case.source_has_world_size:
@@ -149,14 +149,14 @@ class SettingLaws(Laws):
             for words in several.values:
                 yield {key: word for key, word in zip(several.keys, words, strict=True) if word is not ...}
 
-    def _changed(self, case: ValidCase) -> list[Changed]:
+    def _changed(self, case: ValidCase) -> list[ChangedCase]:
         """Other values of the settings that the case gives or its provenances name, each by itself."""
         known = _CHANGED.setdefault(self.adapter_class, {})
         if case.name not in known:
             known[case.name] = list(self._changes_of(case))
         return known[case.name]
 
-    def _changes_of(self, case: ValidCase) -> Iterator[Changed]:
+    def _changes_of(self, case: ValidCase) -> Iterator[ChangedCase]:
         old = self._valid(case)
         spec, said = spec_of(old), [self._valid(other).native for other in self.valid]
         keys = {origin.key for origin in old.provenance.values() if origin.key} | set(old.given)
@@ -170,13 +170,13 @@ class SettingLaws(Laws):
                     continue
                 one, other = spec.values, reading.spec.values
                 fields = frozenset(path for path in {**one, **other} if one.get(path) != other.get(path))
-                yield Changed(key, value, reading, fields)
+                yield ChangedCase(key, value, reading, fields)
                 found += 1
                 if found == MOST:
                     break
 
 
-_CHANGED: dict[type[Adapter], dict[str, list[Changed]]] = {}
+_CHANGED: dict[type[Adapter], dict[str, list[ChangedCase]]] = {}
 _STRANGER = "no_such_setting_of_anybody"
 
 

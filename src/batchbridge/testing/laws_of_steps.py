@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from fractions import Fraction
 
-from batchbridge.testing.hostile import Hostile
+from batchbridge.testing.hostile import HostileObject
 from batchbridge.testing.laws import MOST_STEPS, InvalidCase, Laws, ValidCase, scripted_tokens, spec_of, vacuous
 
 
@@ -63,7 +63,7 @@ class StepLaws(Laws):
     # ---- the running trainer, and imports
 
     def test_strangers_are_not_owned(self) -> None:
-        for stranger in (None, 1, object(), type, Hostile()):
+        for stranger in (None, 1, object(), type, HostileObject()):
             assert self.adapter_class().owns(stranger) is False, f"owns {type(stranger).__name__}"
 
     def test_reading_imports_no_framework(self) -> None:

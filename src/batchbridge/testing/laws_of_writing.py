@@ -153,7 +153,7 @@ def _check_refusal(refused: CannotWrite, framework: str) -> None:
     assert refused.problems, "CannotWrite without a problem"
     assert all(problem.reason.strip() for problem in refused.problems), "CannotWrite with an empty problem"
     strange = [path for problem in refused.problems for path in problem.fields if path not in PATHS]
-    assert not strange, f"CannotWrite: {strange[0]!r} is no canonical field"
+    assert not strange, f"CannotWrite: {strange[0]!r} is not a canonical field"
     mute = [problem.reason for problem in refused.problems if not problem.fields]
     assert not mute, f"CannotWrite: a problem without fields, so that no conversion can move them: {mute[0]}"
     assert framework in str(refused), f"CannotWrite does not name {framework}"

@@ -21,9 +21,9 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.meaning.weights import Row, token_weights
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 
-Surrogate = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+OracleSurrogate = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Loss per token from the new and old log-probabilities and the completion's advantage."""
 
 
@@ -62,7 +62,7 @@ def logprobs(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.T
 
 
 def entropies(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
-    """Entropy of what the policy could say in the place of each of the completion's tokens, shape (completion tokens,),
+    """Entropy of what the policy could say in place of each of the completion's tokens, shape (completion tokens,),
     differentiable."""
     said = _distribution(model, sample, temperature)
     return -(said.exp() * said).sum(-1)
@@ -112,7 +112,7 @@ def token_losses(
     reference: torch.Tensor | None,
     mask: torch.Tensor,
     advantage: float,
-    surrogate: Surrogate | None = None,
+    surrogate: OracleSurrogate | None = None,
     multiplier: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Loss of each token of one completion, shape (tokens,), before weighting. Raises for an unknown surrogate.
@@ -138,7 +138,7 @@ def step_gradient(
     reference: Any = None,
     temperature: float = 1.0,
     weights: Iterable[float] | None = None,
-    surrogate: Surrogate | None = None,
+    surrogate: OracleSurrogate | None = None,
     entropy_coefficient: float = 0.0,
     beside: Callable[[Any], torch.Tensor] | None = None,
 ) -> torch.Tensor:
@@ -207,11 +207,11 @@ class ScriptedRun:
     """
 
     spec: Spec
-    script: Script
+    script: ScriptedRollouts
     tokenize: Callable[[str], Sequence[int]]
     policy_at: Callable[[int], Any]
     reference: Any = None
-    surrogate: Surrogate | None = None
+    surrogate: OracleSurrogate | None = None
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None
     beside: Callable[[int, Any], torch.Tensor] | None = None
     inputs: Callable[[int, int], Mapping[str, torch.Tensor]] | None = None

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from batchbridge.ledger.reading import StepStream
-    from batchbridge.testing.equivalence import Apart
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.equivalence import RunDistance
+    from batchbridge.testing.tiny import ScriptedRollouts
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -64,11 +64,11 @@ def ledger(tmp_path: Path) -> Ledgers:
 
 
 @pytest.fixture(scope="session")
-def scripted_rollouts() -> Script:
-    """`batchbridge.testing.tiny.Script`: prompts, completions, loss masks and rewards by (prompt, sample)."""
-    from batchbridge.testing.tiny import Script
+def scripted_rollouts() -> ScriptedRollouts:
+    """`batchbridge.testing.tiny.ScriptedRollouts`: prompts, completions, loss masks and rewards by (prompt, sample)."""
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    return Script()
+    return ScriptedRollouts()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def log_probabilities() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.fixture(scope="session")
-def assert_equivalent() -> Callable[..., Apart]:
+def assert_equivalent() -> Callable[..., RunDistance]:
     """`assert_equivalent(a, b)` over two finished runs; the first difference is in the assertion's text."""
     from batchbridge.testing.equivalence import assert_equivalent
 

@@ -42,7 +42,7 @@ def watched(native: Callable[..., Any], look: Callable[..., object]) -> Callable
     return call
 
 
-class Keeper:
+class StepKeeper:
     """The keeper of the optimizer steps of one process, numbered in their order.
 
     writes: whether this process writes; the others call it too where gathering is collective.
@@ -54,8 +54,8 @@ class Keeper:
     def around(
         self, gradient: Callable[[], torch.Tensor], parameters: Callable[[], torch.Tensor], step: Callable[[], Any]
     ) -> Any:
-        """Calls `step`, the native optimizer step, keeps what it was given and what it made of it, and returns what it
-        returned. gradient, parameters: flat, whole."""
+        """Calls `step`, the native optimizer step, and returns its result; saves
+        the gradient, and the parameters before and after. gradient, parameters: flat, whole."""
         kept = {"gradient": gradient().float().cpu(), "before": parameters().float().cpu()}
         made = step()
         self._keep({**kept, "after": parameters().float().cpu()})
@@ -68,15 +68,15 @@ class Keeper:
         self._step += 1
 
 
-def keeper(*, writes: bool = True) -> Keeper | None:
+def keeper(*, writes: bool = True) -> StepKeeper | None:
     """The keeper that the environment asks for, or None."""
     folder = os.environ.get(FOLDER)
-    return Keeper(Path(folder), writes=writes) if folder else None
+    return StepKeeper(Path(folder), writes=writes) if folder else None
 
 
 def keep_steps(optimizer: Any, parameters: Sequence[Any], folder: Path) -> None:
     """Keeps every step of a torch optimizer in `folder`: for trainers that run in this process and do not clip."""
-    keep, native = Keeper(folder, writes=True), optimizer.step
+    keep, native = StepKeeper(folder, writes=True), optimizer.step
 
     def step(*arguments: Any, **options: Any) -> Any:
         return keep.around(

@@ -18,7 +18,7 @@ WORDS = 61
 """Words in the vocabulary, after <pad>, <eos> and <unk>."""
 PAD, EOS, FIRST_WORD = 0, 1, 3
 FLAT, BINARY = "BATCHBRIDGE_FLAT", "BATCHBRIDGE_BINARY"
-"""Environment variables, see `Script.of_environment`."""
+"""Environment variables, see `ScriptedRollouts.of_environment`."""
 _LENGTHS = (1, 2, 3, 5, 8, 12, 17, 23)
 
 
@@ -70,7 +70,7 @@ def tiny_policy(seed: int = 0, *, layers: int = 2, width: int = 32, dtype: torch
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptedRollouts:
     """Scripted rollouts: prompts, completions, loss masks and rewards as pure functions of (prompt, sample).
 
     empty: (prompt, sample) pairs whose loss mask is all zero, as an environment's feedback would be.
@@ -84,7 +84,7 @@ class Script:
     binary: bool = False
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Script:
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ScriptedRollouts:
         """The script that scripted engines play: `BATCHBRIDGE_FLAT`: flat prompts, between commas.
         `BATCHBRIDGE_BINARY`: rewards are 0 or 1."""
         flat = frozenset(int(prompt) for prompt in environment.get(FLAT, "").split(",") if prompt)
@@ -115,3 +115,9 @@ class Script:
         binary: 1 from 4 on, else 0; both occur in a group of four or more that is not flat."""
         earned = (prompt * 5 + (0 if prompt in self.flat else sample * 3)) % 7
         return float(earned >= 4 if self.binary else earned)
+
+
+if not TYPE_CHECKING:  # a type checker takes the new name
+    from batchbridge.renamed import old_names
+
+    __getattr__ = old_names(__name__)

@@ -16,21 +16,21 @@ from typing import Any
 import torch
 
 from batchbridge.testing.oracle import Sample, logprobs
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 PROMPTS, SAMPLES = 12, 4
 """The numbers of the completions by which ends are compared, whatever the runs trained."""
-Inputs = Callable[[int, int], Mapping[str, torch.Tensor]]
+ModelInputs = Callable[[int, int], Mapping[str, torch.Tensor]]
 """The function from (prompt, completion tokens) to the policy's inputs: see `Sample`."""
 
 
 def log_probabilities(
     parameters: torch.Tensor,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
     *,
     policy: Any = None,
     tokenize: Callable[[str], Sequence[int]] | None = None,
-    inputs: Inputs | None = None,
+    inputs: ModelInputs | None = None,
 ) -> torch.Tensor:
     """The log-probabilities that a tiny policy with these parameters (flat) gives every token of the script's
     completions, float64.
@@ -39,7 +39,7 @@ def log_probabilities(
     default. inputs: what the policy is given beside tokens.
     """
     policy = copy.deepcopy(double_policy() if policy is None else policy).double().eval()
-    script, tokenize = script or Script(), tokenize or tokens
+    script, tokenize = script or ScriptedRollouts(), tokenize or tokens
     torch.nn.utils.vector_to_parameters(parameters.double(), policy.parameters())
     said = []
     with torch.no_grad():

@@ -133,7 +133,7 @@ CHANGED: Mapping[str, tuple[str, str]] = {
     OTHER_LOSS: ("trainer/core_algos.py", "average_loss"),
 }
 REFUSED_CODE = "workers/actor/dp_actor.py: DataParallelPPOActor.update_policy"
-"""What the refusal of `OTHER_CODE` names. `OTHER_LOSS` is no control flow, weighs as before, and goes on."""
+"""What the refusal of `OTHER_CODE` names. `OTHER_LOSS` is not a control flow, weighs as before, and goes on."""
 BUDGET = 96
 """Tokens per device that the run on one rank is handed beside fixed micro-batches of two: three of its longest
 sequences. A step has twelve completions of 160 tokens or fewer together."""
@@ -258,7 +258,7 @@ TAMPERED: Mapping[str, str] = {
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:
-    """Everything that is enforced can be attached to, a loss of one's own too; three that weigh otherwise cannot."""
+    """Everything that is enforced can be attached to, a custom loss too; three that weigh otherwise cannot."""
     assert measured["failed"] == []
     assert measured["probed"]["as EasyR1"] == []
     for name in CONTROLS:
@@ -310,9 +310,9 @@ def check_candidates(run: Mapping[str, Any], *, ranks: int) -> None:
 
 def passes(prompt: int) -> bool:
     """Whether the filter of the filtered scenarios keeps the prompt's group. Source: EasyR1 _make_batch_data."""
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    script = Script()
+    script = ScriptedRollouts()
     mean = sum(script.reward(prompt, sample) for sample in range(GROUP)) / GROUP
     return KEPT[0] < mean < KEPT[1]
 
@@ -357,9 +357,9 @@ def check_members(run: Mapping[str, Any]) -> None:
 
 
 def _check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    script = Script()
+    script = ScriptedRollouts()
     for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
         rewards = [script.reward(prompt, other) for other in range(GROUP)]
         want = group_advantages([rewards], spec.advantage)[0][sample]
@@ -482,11 +482,11 @@ def argv_of(name: str, ranks: int) -> list[str]:
 
 def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
     """The adapter's `native_steps` against the unwrapped run's ledger, completion by completion."""
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
     context = Context(framework_version=run["framework_version"], dataset_size=run["dataset_size"])
     reading = read_source(load_source(list(argv)), EasyR1Adapter(), context)
-    script = Script()
+    script = ScriptedRollouts()
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(PROMPTS) for sample in range(GROUP)
     }

@@ -34,7 +34,7 @@ def test_check_reads_the_releases_of_wrong_signs_and_says_that_wrap_refuses_them
     assert found.reading.spec is not None
     (said,) = [one for one in found.enforcement.obstacles if one.name == "version"]
     assert said.certain
-    assert f"easyr1 {version} is none of the versions whose trainer is wrapped: >=0.3.2" in said.reason
+    assert f"easyr1 {version} is not a version whose trainer BatchBridge wraps: >=0.3.2" in said.reason
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.reading.read import read
 from batchbridge_easyr1 import refusals, runtime, sampling
-from batchbridge_easyr1.clock import Ticks
+from batchbridge_easyr1.clock import TickedSchedule
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader, Driver
+from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader, EasyR1Driver
 
 COMMAND = [
     *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
@@ -111,7 +111,7 @@ def test_rows_are_whole_micro_batches_of_a_replica_and_whole_for_its_ranks() -> 
     actor = trainer.config.worker.actor
     actor.ulysses_size, actor.dynamic_batching = 2, False
     actor.micro_batch_size_per_device_for_update, actor.micro_batch_size_per_device_for_experience = 3, 4
-    driver = Driver(trainer, request_of(), None)  # type: ignore[arg-type]  # no worker is asked
+    driver = EasyR1Driver(trainer, request_of(), None)  # type: ignore[arg-type]  # no worker is asked
     assert (driver.shards, driver.ranks, driver.rows_per_micro_batch, driver.forward_rows) == (4, 2, 6, 4)
     actor.dynamic_batching = True
     assert (driver.rows_per_micro_batch, driver.forward_rows) == (2, 2)
@@ -257,7 +257,7 @@ def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, found: s
 
 def test_the_schedule_moves_only_when_the_plan_ticks() -> None:
     moves, due = [], [True, False, True]
-    ticks = Ticks(SimpleNamespace(step=lambda: moves.append(1), last_epoch=7), lambda: due.pop(0))
+    ticks = TickedSchedule(SimpleNamespace(step=lambda: moves.append(1), last_epoch=7), lambda: due.pop(0))
     for _ in range(3):
         ticks.step()
     assert (len(moves), ticks.last_epoch) == (2, 7)

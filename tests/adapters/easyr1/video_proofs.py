@@ -22,7 +22,7 @@ GRADIENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 ONE_RANK: Mapping[str, tuple[str, Mapping[str, Any]]] = {PADDED: ("Qwen2-VL", {"worker.actor.padding_free": False})}
 """Cases beside `GRADIENTS` on one rank: several refuse rows without a video beside others then."""
 CONTROLS = {"other videos", "first videos of two prompts exchanged", "frames backwards", "no videos"}
-"""What an oracle is shown in the place of a step's videos."""
+"""What an oracle is shown in place of a step's videos."""
 POSITIONS, TRAINED = "positions of transformers", "a trained tower"
 """Further ones: of Qwen2-VL; of a frozen tower."""
 SPLITS, STEPS = ("fixed 1", "fixed 2", "budget 4"), (0, 1, 3, 4)

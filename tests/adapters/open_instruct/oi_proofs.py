@@ -120,9 +120,9 @@ def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[
     """(prompt, sample, rank) of a native rollout, by the adapter's words for its membership: packed greedily in the
     order of arrival (the scripted engine's: the last first), rows beyond a multiple of the ranks dropped, contiguous
     blocks of rows for the ranks."""
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    script = Script()
+    script = ScriptedRollouts()
     arrived = [(prompt, sample) for prompt in reversed(asked) for sample in range(GROUP)]
     sizes = [len(script.prompt(prompt).split()) + len(script.completion(prompt, sample)) for prompt, sample in arrived]
     longest = min(sum(sizes) // ranks, pack_length) if ranks > 1 else pack_length
@@ -143,7 +143,7 @@ def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[
 
 
 def check_edges(measured: Mapping[str, Any]) -> None:
-    """What is no step of the plan, or cannot be one, is refused by name before the update."""
+    """What is not a step of the plan, or cannot be one, is refused by name before the update."""
     said = measured["edges"]
     assert "staleness.mode sync" in said["lookahead"]
     assert said["restored"]
@@ -271,9 +271,9 @@ def rows_of(step: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
 def check_plan(run: Mapping[str, Any], *, ranks: int, reward: Callable[[int, int], float] | None = None) -> None:
     """The ledger is the plan: members, token weights, advantages, clock; gradients are not zero. reward: of a prompt's
     sample; None: the script's."""
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    reward = reward or Script().reward
+    reward = reward or ScriptedRollouts().reward
     assert run["mode"] == "enforce"
     plan = synchronous(run)
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
@@ -526,12 +526,12 @@ def check_tools(
     by what was trained on (tokens_of: see `fingerprints`), and no others; of a completion are trained the tokens that
     the policy wrote, and the tool's where they are not masked."""
     from batchbridge.ledger import fingerprint
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
     from batchbridge_on_cpu.open_instruct.engines import turns
 
     check_plan(run, ranks=ranks)
     check_sent(run, asked, initial)
-    script, said = Script(), set[int]()
+    script, said = ScriptedRollouts(), set[int]()
     for step in run["steps"]:
         for prompt, sample, tokens in rows_of(step, "prompt", "sample", "response_tokens"):
             own, called = script.completion(prompt, sample), len(turns(prompt, sample)) > 1
@@ -565,7 +565,7 @@ def check_environment(
     environment spoke in the completions in which it had to, by what was trained on, and of each are trained the tokens
     that the policy wrote."""
     from batchbridge.ledger import fingerprint
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
     from batchbridge_on_cpu.open_instruct.engines import turns
 
     def called(prompt: int, sample: int) -> bool:
@@ -574,7 +574,7 @@ def check_environment(
     score = SCORES.get(name)
     check_plan(run, ranks=ranks, reward=None if score is None else lambda *one: score * called(*one))
     check_sent(run, asked, initial)
-    script = Script()
+    script = ScriptedRollouts()
     for step in run["steps"]:
         for prompt, sample, tokens in rows_of(step, "prompt", "sample", "response_tokens"):
             own = script.completion(prompt, sample)

@@ -15,8 +15,16 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge_open_instruct import candidates
-from batchbridge_open_instruct.candidates import Candidates, Filled, PassRate, Rollout, Taken, objection, solved_of
-from batchbridge_open_instruct.feed import Piece
+from batchbridge_open_instruct.candidates import (
+    CandidateQueue,
+    CandidateRollout,
+    FilledPlan,
+    PassRate,
+    TakenPrompt,
+    objection,
+    solved_of,
+)
+from batchbridge_open_instruct.feed import PackedCompletion
 
 PROMPTS, SIZE = 8, 3
 COMMAND = (
@@ -40,7 +48,7 @@ class Run:
     order."""
 
     def __init__(self, of: Plan, flat: Sequence[int] = (), solved: Sequence[int] = ()) -> None:
-        self.plan, self.flat, self.solved, self.candidates = of, flat, solved, Candidates(of, RATE)
+        self.plan, self.flat, self.solved, self.candidates = of, flat, solved, CandidateQueue(of, RATE)
         self.asked: list[int] = []
 
     def answer(self, number: int, step: int, **changed: Any) -> Any:
@@ -49,12 +57,12 @@ class Run:
         made = {"prompt_id": f"{self.candidates.name(number)}_{prompt}", "index": prompt, "model_step": step}
         return SimpleNamespace(**{**made, "reward_scores": rewards, **changed})
 
-    def due(self, rollout: Rollout) -> list[int]:
+    def due(self, rollout: CandidateRollout) -> list[int]:
         found = [number for number, _, _ in self.candidates.due(rollout)]
         self.asked += found
         return found
 
-    def fill(self, index: int, step: int) -> Rollout:
+    def fill(self, index: int, step: int) -> CandidateRollout:
         """Rollout `index`, every answer by the weights after `step` training steps, the last first."""
         rollout = self.candidates.rollout(index)
         while not rollout.complete:
@@ -69,7 +77,7 @@ class Run:
         return rollout
 
 
-def numbers(rollout: Rollout, *, kept: bool = True) -> list[int]:
+def numbers(rollout: CandidateRollout, *, kept: bool = True) -> list[int]:
     return [one.number for one in rollout.taken if (one.position is not None) == kept]
 
 
@@ -153,7 +161,7 @@ def test_a_prompt_that_was_solved_is_left_out_from_then_on_however_far_ahead_it_
         known |= solved_of(rollout.taken, RATE)
         first = rollout.next
     assert run.candidates.solved_before(5) == sorted(known)
-    # What was asked for after it was known to be solved is none of these.
+    # What was asked for after it was known to be solved is not one of these.
     assert solved.isdisjoint(run.asked) or ahead > 1
 
 
@@ -256,9 +264,9 @@ def test_an_answer_that_is_not_the_plans_is_a_departure(aspect: str, changed: di
 # ---- in a learner
 
 
-def pieces(rollout: Rollout, **changed: Any) -> list[Piece]:
+def pieces(rollout: CandidateRollout, **changed: Any) -> list[PackedCompletion]:
     made = [
-        Piece(rollout.index, one.prompt, one.position, sample, 0, 0, 0, reward, one.weights_of)
+        PackedCompletion(rollout.index, one.prompt, one.position, sample, 0, 0, 0, reward, one.weights_of)
         for one in rollout.taken
         if one.position is not None
         for sample, reward in enumerate(one.rewards)
@@ -266,7 +274,7 @@ def pieces(rollout: Rollout, **changed: Any) -> list[Piece]:
     return [dataclasses.replace(made[0], **changed), *made[1:]]
 
 
-def full(group_filter: str, flat: Sequence[int] = (1,), ahead: int = 1) -> tuple[Plan, Rollout]:
+def full(group_filter: str, flat: Sequence[int] = (1,), ahead: int = 1) -> tuple[Plan, CandidateRollout]:
     run = Run(plan(group_filter, ahead), flat)
     run.candidates.begun = 0
     return run.plan, run.fill(0, 0)
@@ -279,11 +287,11 @@ def test_nothing_is_against_what_the_candidates_left(group_filter: str) -> None:
     assert objection(of, rollout.taken, pieces(rollout), None) is None
 
 
-def dropped(taken: list[Taken]) -> list[Taken]:
+def dropped(taken: list[TakenPrompt]) -> list[TakenPrompt]:
     return [dataclasses.replace(taken[0], position=None), *taken[1:]]
 
 
-def trained(taken: list[Taken]) -> list[Taken]:
+def trained(taken: list[TakenPrompt]) -> list[TakenPrompt]:
     return [taken[0], dataclasses.replace(taken[1], position=1), *taken[2:]]
 
 
@@ -326,14 +334,14 @@ def test_a_completion_of_another_prompt_or_other_weights_is_objected_to(aspect: 
 def test_weights_are_as_old_as_the_spec_allows(made: int, said: str | None) -> None:
     of = plan(ahead=1)
     prompts = [prompt for prompt, _ in candidates.offered(of, range(6, 9))]
-    taken = [Taken(6 + place, prompt, (1.0, 0.0), place, made) for place, prompt in enumerate(prompts)]
-    of_rank = [Piece(2, prompts[0], 0, 1, 0, 0, 0, 0.0, made)]
+    taken = [TakenPrompt(6 + place, prompt, (1.0, 0.0), place, made) for place, prompt in enumerate(prompts)]
+    of_rank = [PackedCompletion(2, prompts[0], 0, 1, 0, 0, 0, 0.0, made)]
     found = objection(of, taken, of_rank, 6)
     assert (None if found is None else found[0]) == said
 
 
 def test_a_step_has_the_members_of_the_places_that_were_filled() -> None:
-    of = Filled(plan(DROPS))  # type: ignore[arg-type]  # a filter makes a plan over places
+    of = FilledPlan(plan(DROPS))  # type: ignore[arg-type]  # a filter makes a plan over places
     assert len(of.step(0).members) == 12
     of.places[0] = 2
     assert {member.prompt for member in of.step(0).members} == {0, 1}

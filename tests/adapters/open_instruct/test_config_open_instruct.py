@@ -28,7 +28,7 @@ from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_open_instruct.rules import RULES
-from batchbridge_open_instruct.rules.row import Facts
+from batchbridge_open_instruct.rules.row import OpenInstructFacts
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
 HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
@@ -418,7 +418,7 @@ def test_a_denominator_that_the_schema_cannot_say_is_undecided() -> None:
 def test_rows_of_plugins_are_asked_with_the_adapters_own() -> None:
     class Site:
         @hookimpl
-        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Facts]]:
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[OpenInstructFacts]]:
             if (framework, version) == ("open_instruct", HEAD):
                 few = "few completions"
                 yield SILENT("SITE-1", lambda facts: few if facts.completions < 64 else None, ("seed",), "", "site")
@@ -536,7 +536,7 @@ have, those of them with both max_token_length and a kl_estimator of 2, and thos
 def _published() -> list[tuple[str, tuple[str, ...]]]:
     """(path, argv) of every published command of the scripts that are read."""
     if not SHARED.exists():
-        pytest.skip("../shared/corpus is no part of this repository")
+        pytest.skip("../shared/corpus is not part of this repository")
     rows = [json.loads(line) for line in SHARED.read_text(encoding="utf-8").splitlines()]
     commands = [
         (row["path"], program.argv)

@@ -99,12 +99,12 @@ NOTE = "resumed from the checkpoint, and no member or weight of an optimizer ste
 @pytest.fixture
 def resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data preparation compared a checkpoint with this run."""
-    monkeypatch.setattr(launched.Sending, "_notes", lambda self: (NOTE,))
+    monkeypatch.setattr(launched.ScriptSide, "_notes", lambda self: (NOTE,))
 
 
 def test_what_differs_from_the_run_that_is_resumed_is_said_once_by_the_driver(resumed: None) -> None:
     script = Script()
-    launched.Sending(script.names, waits=True)
+    launched.ScriptSide(script.names, waits=True)
     with pytest.warns(UserWarning, match=NOTE) as said:
         script.run(3)
     assert len(said) == 1
@@ -115,7 +115,7 @@ def test_what_differs_from_the_run_that_is_resumed_is_said_once_by_the_driver(re
 @pytest.mark.parametrize("resumed_at", [1, 3])
 def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_engines(resumed_at: int) -> None:
     script = Script()
-    launched.Sending(script.names, waits=True)
+    launched.ScriptSide(script.names, waits=True)
     assert script.run(resumed_at) == [resumed_at - 1 + step for step in range(STEPS)]
     assert script.saved_with == resumed_at - 1 + STEPS
     assert set(script.flags) == {False}
@@ -124,7 +124,7 @@ def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_en
 @pytest.mark.usefixtures("resumed")
 def test_a_run_that_generates_ahead_sends_weights_as_the_script_does_and_says_what_differs() -> None:
     script = Script()
-    launched.Sending(script.names, waits=False)
+    launched.ScriptSide(script.names, waits=False)
     with pytest.warns(UserWarning, match=NOTE) as said:
         assert script.run()[:2] == [0, 0]
     assert len(said) == 1
@@ -142,7 +142,7 @@ def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_w
 @pytest.mark.usefixtures("resumed")
 def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
     script = Script(fails_at=1)
-    launched.Sending(script.names, waits=True)
+    launched.ScriptSide(script.names, waits=True)
     with pytest.raises(BatchDrift, match="after 1 training steps to the engines failed") as caught:
         script.run()
     assert (caught.value.step, caught.value.aspect) == (2, "clock")
@@ -155,7 +155,7 @@ def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
 def test_a_send_that_takes_too_long_ends_the_run() -> None:
     script = Script()
     script.names["WEIGHT_SYNC_TIMEOUT_S"] = 0.001
-    launched.Sending(script.names, waits=True)
+    launched.ScriptSide(script.names, waits=True)
     with pytest.raises(BatchDrift, match=r"took more than 0 s"):
         script.run()
 

@@ -22,7 +22,7 @@ from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read
 from batchbridge_open_instruct import feed, proven, runtime
-from batchbridge_open_instruct.candidates import Candidates
+from batchbridge_open_instruct.candidates import CandidateQueue
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_open_instruct.learners import FastLearner
 
@@ -46,10 +46,10 @@ def policy(attention: str = "flash_attention_2", **settings: Any) -> Any:
 POLICY = policy(layer_types=["full_attention", "sliding_attention"])
 
 
-def view(policy: Any = POLICY, num_training_steps: int = 3, passes: int = 2) -> runtime.View:
+def view(policy: Any = POLICY, num_training_steps: int = 3, passes: int = 2) -> runtime.LearnerView:
     own = SimpleNamespace(num_training_steps=num_training_steps, num_epochs=passes)
     trainer = SimpleNamespace(args=own, policy=SimpleNamespace(config=policy), ref_policy=object())
-    return runtime.View(own, SimpleNamespace(), FastLearner(trainer))
+    return runtime.LearnerView(own, SimpleNamespace(), FastLearner(trainer))
 
 
 def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
@@ -59,7 +59,7 @@ def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
     return Request(spec=wanted, plan=plan_of(wanted, dataset_size), reading=found, mode="enforce")
 
 
-def refused(trainer: runtime.View, request: Request) -> set[str]:
+def refused(trainer: runtime.LearnerView, request: Request) -> set[str]:
     return set(reasons_against(runtime.REFUSALS, trainer, request))
 
 
@@ -273,14 +273,16 @@ def place(
     spec: Spec | None = None,
     notes: list[str] | None = None,
     share: float | None = None,
-) -> feed.Place:
+) -> feed.PlanPositionLoader:
     wanted = request_of().plan if spec is None else plan_of(spec, 12)
     assert wanted is not None
     config = SimpleNamespace(no_resampling_pass_rate=share)
     actor = SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks, config=config)
-    candidates = Candidates(wanted)
+    candidates = CandidateQueue(wanted)
     candidates.start_at(consumed + 1, 6 * (consumed + 1))
-    return feed.Place(actor, wanted, candidates, ([] if notes is None else notes).extend, FastLearner.other_ranks)
+    return feed.PlanPositionLoader(
+        actor, wanted, candidates, ([] if notes is None else notes).extend, FastLearner.other_ranks
+    )
 
 
 def test_a_checkpoint_continues_the_plan_that_it_was_written_by() -> None:

@@ -13,7 +13,7 @@ FLOAT = ("0", "0.5", "1e-3", "-1.5", "-.5", "-1e-3", "nan", "-inf", "1e999", "a"
 TEXT = ("m", "a,b", "", "-1", "-x", "-- text with spaces", "- x", "-", "{}", "a b")
 WORDS = {"int": INT, "float": FLOAT, "str": TEXT, "pair": FLOAT, "texts": (*FLOAT, "b"), "floats": FLOAT, "words": TEXT}
 """Kind of an option to values of its own and of other kinds. Doubtful: exponents after a minus are options to Python
-3.11; empty text is no number."""
+3.11; empty text is not a number."""
 COUNTS = {"pair": (2, 2, 2, 2, 1, 3), "texts": (2, 2, 2, 2, 1, 3), "floats": (1, 2, 3, 0), "words": (0, 1, 2)}
 ODD = ("stray", "--", "-", "--no.such.option", "--no.such.option=1", "-x", "-3", "", "--=", "two words", "--two words")
 

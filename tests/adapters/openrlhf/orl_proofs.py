@@ -23,7 +23,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu import figures
 
 HERE = Path(__file__).parent
@@ -76,7 +76,7 @@ def plan_of(run: Mapping[str, Any]) -> Plan:
 
 def passes(prompt: int) -> bool:
     """Whether a filter with `BOUNDS` keeps the prompt's group."""
-    script = Script()
+    script = ScriptedRollouts()
     return BOUNDS[0] < sum(script.reward(prompt, sample) for sample in range(GROUP)) / GROUP < BOUNDS[1]
 
 
@@ -166,7 +166,7 @@ def check_weights(step: Mapping[str, Any], spec: Spec, *, clipped: frozenset[str
 
 def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
     """Every completion has its group's advantage by the specification's rule."""
-    script = Script()
+    script = ScriptedRollouts()
     for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
         rewards = [script.reward(prompt, other) for other in range(GROUP)]
         want = group_advantages([rewards], spec.advantage)[0][sample]
@@ -207,7 +207,7 @@ def check_once(run: Mapping[str, Any]) -> None:
 
 def check_prediction(run: Mapping[str, Any], words: list[str]) -> None:
     """The adapter's `native_steps` of a command against the unwrapped run's ledger, completion by completion."""
-    size, script = run["dataset_size"], Script()
+    size, script = run["dataset_size"], ScriptedRollouts()
     reading = read(words, framework="openrlhf", version=run["framework_version"], dataset_size=size)
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(size) for sample in range(GROUP)

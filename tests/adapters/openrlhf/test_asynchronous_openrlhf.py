@@ -271,7 +271,7 @@ def test_every_process_is_reached_when_fit_begins_and_left_again(
     native = Actor(actor_model_group=group, vllm_engines=engines, init_checkpoint_states=states, fit="its own")
     trainer = SimpleNamespace(generator_actor=Actor(name="generator"), trainer_actor=native)
     patches = Patches()
-    observer = asynchronous.Observer(trainer, observed({}), "0.11.2", patches)
+    observer = asynchronous.OpenRlhfAsyncObserver(trainer, observed({}), "0.11.2", patches)
     assert not done
     observer.detach()
     assert not done

@@ -12,7 +12,7 @@ from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.plan import Plan
 from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
-from batchbridge_openrlhf.leftovers import SAID
+from batchbridge_openrlhf.runtime import SAID
 
 COMMAND = {
     "actor.num_gpus_per_node": 2,

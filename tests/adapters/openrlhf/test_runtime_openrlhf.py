@@ -25,10 +25,10 @@ from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.candidates import CandidateDriver
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.critic import critics_orders, critics_spec
-from batchbridge_openrlhf.driver import STATE, Driver, check_ranks
-from batchbridge_openrlhf.given import Running
+from batchbridge_openrlhf.driver import STATE, OpenRlhfDriver, check_ranks
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine, out_of_engine
+from batchbridge_openrlhf.user_options import RunningArguments
 
 GIVEN: dict[str, Any] = {
     "algo.advantage.estimator": "group_norm",
@@ -51,7 +51,7 @@ def options(**changes: Any) -> dict[str, Any]:
 
 def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **changes: Any) -> Request:
     """The trainer's own configuration, and a spec with `changes` (double underscores stand for dots)."""
-    source = Source(values={**GIVEN, **(given or {})}, native=Running())
+    source = Source(values={**GIVEN, **(given or {})}, native=RunningArguments())
     reading = read_source(
         source, OpenRlhfAdapter(), Context(framework_version="0.11.2", dataset_size=prompts, world_size=2)
     )
@@ -308,7 +308,9 @@ def test_that_generation_runs_ahead_hides_no_other_reason(
     changed |= {"train.async_enable": True, "data.max_images_per_prompt": 1, "vllm.num_engines": 1}
     given = {**GIVEN, **changed}
     context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
-    monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
+    monkeypatch.setattr(
+        runtime, "source_of", lambda trainer: (Source(values=given, native=RunningArguments()), context)
+    )
     with pytest.raises(CannotAttach) as caught:
         wrap(BasePPOTrainer(), mode=mode, allow=["critic"])
     # The code of OpenRLHF is not here to be looked at, and that is one reason more.
@@ -371,7 +373,7 @@ def driver(
         start_id="x",
         ticks=4,
     )
-    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else Driver
+    kind = CandidateDriver if isinstance(request.plan, CandidatePlan) else OpenRlhfDriver
     return trainer, kind(trainer, request, orders, patches or Patches())
 
 

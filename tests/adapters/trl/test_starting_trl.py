@@ -65,7 +65,7 @@ def test_a_recipe_alone_assumes_how_it_is_started(tmp_path: Path) -> None:
     launch(tmp_path)
     found = check(tmp_path / "recipe.yaml", version="1.16.0", world_size=4, dataset_size=64).enforcement
     assert found.verdict == "enforced"
-    assert found.assumes == ("a start without DeepSpeed, FSDP or a script of one's own",)
+    assert found.assumes == ("a start without DeepSpeed, FSDP or a custom script",)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

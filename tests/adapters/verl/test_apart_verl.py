@@ -68,7 +68,7 @@ class Run:
             checkpoint_manager=SimpleNamespace(replicas=replicas),
         )
         self.patches = Patches()
-        self.apart = apart.Apart(self.trainer, 2, self.patches)
+        self.apart = apart.SeparateEngines(self.trainer, 2, self.patches)
         self.apart.arrive()
 
     def beside(self, **checkpoint: Any) -> Any:
@@ -209,7 +209,7 @@ def test_what_is_evaluated_is_left_alone(run: Run) -> None:
 def test_weights_that_come_in_parts_are_refused_before_anything_is_generated(run: Run) -> None:
     worker = run.beside(wire_format="delta_flush")
     with pytest.raises(CannotAttach, match="delta_flush"):
-        apart.Held(worker)
+        apart.HandedWeights(worker)
 
 
 def test_undone_nothing_is_followed(run: Run) -> None:
@@ -236,7 +236,7 @@ def test_weights_that_are_awaited_stay_so(monkeypatch: pytest.MonkeyPatch) -> No
     other: list[str] = []
     assert asyncio.run(taken(one)) == ["b", "a"]
     assert [name for name, _ in apart.digested(plain(), other.append)] == ["a", "b"]
-    assert one == other  # the order is no part of it
+    assert one == other  # the order is not part of it
 
 
 def test_the_trainers_own_configuration_is_read_as_the_programs() -> None:

@@ -75,10 +75,10 @@ class Run:
         undo = lambda workers, _, call: [call(one, None) for one in workers]  # noqa: E731 - one line, as the one above
         monkeypatch.setattr(calls, "install_everywhere", undo)
         monkeypatch.setattr(queued, "install_everywhere", lambda *_: [])
-        monkeypatch.setattr(queued.Apart, "arrive", lambda _: None)
+        monkeypatch.setattr(queued.SeparateEngines, "arrive", lambda _: None)
         monkeypatch.setattr(queued, "_PAUSE", 0)
         self.sent: dict[str, int | None] = {"start": None}
-        monkeypatch.setattr(queued.Queued, "_sent", lambda _: self.sent)
+        monkeypatch.setattr(queued.QueuedTrainer, "_sent", lambda _: self.sent)
         self.engines = [
             Process(batchbridge_weights=SimpleNamespace(digest="start", giving=False)) for _ in range(engines)
         ]
@@ -103,7 +103,7 @@ class Run:
         assert reading.spec is not None, reading.findings
         told: dict[str, Any] = {"planned": False, "mode": "observe", "ledger": None, "steps_per_rollout": 2}
         orders = Orders(spec=reading.spec, dataset_size=12, framework_version="0.9.1", start_id="a", **told)
-        self.queued = queued.Queued(self.trainer, orders, self.patches)
+        self.queued = queued.QueuedTrainer(self.trainer, orders, self.patches)
 
     async def _generate(self, prompts: Any) -> Any:
         assert list(prompts.non_tensor_batch[SAMPLE]) == [0, 1]

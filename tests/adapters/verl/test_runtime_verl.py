@@ -35,10 +35,10 @@ from batchbridge.meaning.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.reading.read import read
 from batchbridge.reports import check
 from batchbridge_verl import launched, runtime, sampling, sharing
-from batchbridge_verl.candidates_v1 import CandidatesV1
+from batchbridge_verl.candidates_v1 import VerlCandidatesV1
 from batchbridge_verl.config import VerlAdapter
-from batchbridge_verl.driver import Driver, together
-from batchbridge_verl.installed import Installed
+from batchbridge_verl.driver import VerlDriver, together
+from batchbridge_verl.installed import CheckoutContents
 
 COMMAND = [
     *("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.name=vllm"),
@@ -70,7 +70,7 @@ def spec_of(*more: str) -> Spec:
     return reading.spec
 
 
-def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> Driver:
+def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> VerlDriver:
     actor = SimpleNamespace(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2)
     rollout = SimpleNamespace(log_prob_micro_batch_size_per_gpu=2)
     trainer = SimpleNamespace(
@@ -89,7 +89,7 @@ def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> Driver:
         framework_version="0.9.1",
         start_id="x",
     )
-    return Driver(trainer, request, orders)
+    return VerlDriver(trainer, request, orders)
 
 
 def test_a_workers_ledger_has_the_weaker_of_the_drivers_evidence_and_its_own() -> None:
@@ -102,7 +102,7 @@ def evidence(grade: Literal["proven", "measured"]) -> Evidence:
     return Evidence(grade=grade, labels={"verl": "0.9.1"})
 
 
-def rows_of(made: Driver, rollout: int) -> RolloutRows:
+def rows_of(made: VerlDriver, rollout: int) -> RolloutRows:
     places = [(position, sample) for position in range(len(made.plan.rollout(rollout).prompts)) for sample in range(4)]
     rows = RolloutRows(rollout, {row: 3 + 7 * row[0] + row[1] for row in places}, {row: row for row in places})
     rows.fillers = [f"filler {number}" for number in range(made.fillers_needed(rows))]
@@ -209,7 +209,7 @@ def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
 
 
 def test_training_begins_once_for_each_wrap(tmp_path: Path) -> None:
-    """verl counts from the start again in a second `fit`; a refused checkpoint is no beginning."""
+    """verl counts from the start again in a second `fit`; a refused checkpoint is not a beginning."""
     made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
         made.begin(trainer, tmp_path)
@@ -226,13 +226,16 @@ def test_metrics_of_several_calls_become_lists() -> None:
     ("found", "reason"),
     [
         (None, "not a release of verl"),
-        (Installed("easyr1", "0.3.2"), "not a release of verl"),
-        (Installed("verl", "0.7.1"), "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped"),
-        (Installed("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
+        (CheckoutContents("easyr1", "0.3.2"), "not a release of verl"),
+        (
+            CheckoutContents("verl", "0.7.1"),
+            "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped",
+        ),
+        (CheckoutContents("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],
 )
 def test_another_project_an_old_release_and_unknown_code_are_refused(
-    monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
+    monkeypatch: pytest.MonkeyPatch, found: CheckoutContents | None, reason: str
 ) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
     monkeypatch.setattr("batchbridge.kit.versions.installed", lambda distribution: found and found.version)
@@ -610,7 +613,7 @@ def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
     assert reading.spec is not None, reading.findings
     trainer = trainer_of(reading, V1_TRAINER, {}, **attributes)
     before = dict(vars(trainer))
-    monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", "0.9.1"))
+    monkeypatch.setattr(runtime, "installed", lambda: CheckoutContents("verl", "0.9.1"))
     monkeypatch.setattr("batchbridge.kit.lifecycle.require", lambda code, allow, *parts: None)
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
     with pytest.raises(CannotAttach) as refused:
@@ -619,7 +622,7 @@ def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
     assert vars(trainer) == before
 
 
-def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
+def candidates_of(*words: str, mode: str = "sync") -> tuple[VerlCandidatesV1, Any]:
     """The patches of a trainer that knows its dataset and its buffer alone, and that buffer."""
     spec = spec_of("trainer.total_training_steps=3", *words)
     plan = plan_of(spec, 12)
@@ -637,7 +640,7 @@ def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
         steps_per_epoch=2,
         **dict.fromkeys((*names, "_save_checkpoint", "_load_checkpoint")),
     )
-    candidates = CandidatesV1(trainer, driver(spec), plan, Patches())
+    candidates = VerlCandidatesV1(trainer, driver(spec), plan, Patches())
     trainer.train_dataset = None  # verl's own data loader would keep the one that it was built with, too
     candidates._batch_of = lambda prompts, uids, columns: (list(prompts), uids)  # type: ignore[method-assign]
     return candidates, buffer

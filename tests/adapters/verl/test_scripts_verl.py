@@ -57,7 +57,7 @@ def test_words_with_a_value_that_is_yet_to_be_filled_in_leave_the_run_open() -> 
 
 def test_a_launcher_that_is_handed_one_of_verls_programs_starts_that(tmp_path: Path) -> None:
     found = check(tmp_path, "python3 -m mine.launch verl.trainer.main_ppo RUN\n")
-    assert (found.verdict, "BB-VERL-089" in codes(found)) == ("valid", True), "a program of one's own"
+    assert (found.verdict, "BB-VERL-089" in codes(found)) == ("valid", True), "a custom program"
     found = check(
         tmp_path, "torchrun -m mine.launch verl.trainer.sft_trainer data.train_batch_size=32\n", framework="verl"
     )
@@ -84,7 +84,7 @@ def test_a_configuration_of_the_same_repository_is_found(
     assert found.verdict == "valid"
     assert found.spec is not None
     assert found.spec.topology.tensor_parallel == 2
-    # A file may hold keys that nothing reads: they come into the configuration all the same.
+    # A file may hold keys that nothing reads: they come into the configuration anyway.
     (unread,) = (finding for finding in found.findings if finding.code == "BB-VERL-003")
     assert (unread.severity, unread.where[0].line) == ("warning", 2)
 
@@ -203,7 +203,7 @@ def test_a_program_of_ones_own_is_read_as_verls_and_said(tmp_path: Path, program
     assert (found.verdict, plain.verdict) == ("valid", "invalid")  # its own configuration may have a key like this
     assert found.spec is not None
     (said,) = (finding for finding in found.findings if finding.code == "BB-VERL-089")
-    assert said.message.startswith(f"{module} is no program of verl's")
+    assert said.message.startswith(f"{module} is not a program of verl's")
     foretold = batchbridge.check(tmp_path / "examples" / "grpo" / "run.sh", version="0.9.1").enforcement
     assert foretold is not None
     assert foretold.verdict == "unknown"

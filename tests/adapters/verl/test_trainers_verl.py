@@ -41,7 +41,7 @@ def planned(kind: type, **trainer: Any) -> Any:
 
 
 def test_the_v0_trainers_rows_are_found_by_position_and_sample_whatever_their_order() -> None:
-    made = planned(trainer_v0.V0)
+    made = planned(trainer_v0.VerlTrainerV0)
     columns = ([3] * 4, [1, 0, 1, 0], [1, 0, 0, 1])
     rows = made._identify(columns, [7, 5, 6, 8])
     assert rows.index == 3
@@ -51,8 +51,10 @@ def test_the_v0_trainers_rows_are_found_by_position_and_sample_whatever_their_or
 
 
 def test_the_v1_trainers_first_step_asks_for_the_plans_first_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = planned(trainer_v1.V1, global_steps=1)
-    monkeypatch.setattr(trainer_v1.V1, "_batch_of", lambda self, prompts, uids, columns: (prompts, uids, columns))
+    made = planned(trainer_v1.VerlTrainerV1, global_steps=1)
+    monkeypatch.setattr(
+        trainer_v1.VerlTrainerV1, "_batch_of", lambda self, prompts, uids, columns: (prompts, uids, columns)
+    )
     prompts, uids, columns = made._prompts()
     assert (prompts, uids) == ((0, 1), ["r0p0", "r0p1"])
     assert columns[SEED] == [0, 50]
@@ -61,7 +63,7 @@ def test_the_v1_trainers_first_step_asks_for_the_plans_first_rollout(monkeypatch
 
 
 def test_the_v1_trainer_takes_what_was_generated_for_this_rollout_alone() -> None:
-    made = planned(trainer_v1.V1, global_steps=2)
+    made = planned(trainer_v1.VerlTrainerV1, global_steps=2)
     keys = ["r1p0_0_0", "r0p1_1_0", "r1p1_1_0"]
     batch = SimpleNamespace(keys=keys, tags=[{"seq_len": length} for length in (4, 5, 6)])
     assert made._arrived(batch) == {(0, 0): ("r1p0_0_0", 4), (1, 1): ("r1p1_1_0", 6)}

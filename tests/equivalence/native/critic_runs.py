@@ -21,7 +21,7 @@ from oracle_steps import OracleStep, between, worst
 from batchbridge.ledger import diff, read_steps
 from batchbridge.meaning.critic_run import run_of_critic
 from batchbridge.meaning.weights import Row, token_weights
-from batchbridge.testing.equivalence import LEDGER_RTOL, Apart, FinishedRun, compare
+from batchbridge.testing.equivalence import LEDGER_RTOL, FinishedRun, RunDistance, compare
 from batchbridge.testing.oracle import relative_error
 from batchbridge.testing.snapshots import Snapshot, snapshots
 from batchbridge.testing.trajectories import log_probabilities
@@ -174,7 +174,7 @@ def without_ledgers(
 ) -> dict[str, Any]:
     """Two runs that kept nothing but their optimizer steps."""
     start, *ends = (model_says(one) for one in (b[0].before, a[-1].after, b[-1].after))
-    found = Apart(
+    found = RunDistance(
         ledger=None,
         gradients=tuple(relative_error(one.gradient, two.gradient) for one, two in zip(a, b, strict=False)),
         trajectory=relative_error(ends[0] - start, ends[1] - start),

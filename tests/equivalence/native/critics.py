@@ -25,13 +25,13 @@ from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.oracle import Sample, logprobs, step_gradient
 from batchbridge.testing.snapshots import Snapshot, snapshots
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_on_cpu.value_oracle import ValueSample, clipped_share, value_gradient, values
 from batchbridge_on_cpu.valuing import value_model
 
 Fault = Literal["swapped", "weight", "undiscounted"]
 FAULTS: tuple[Fault, ...] = ("swapped", "weight", "undiscounted")
-"""What is put into the middle of a run, for both models. swapped: an optimizer step trains, in the place of its first
+"""What is put into the middle of a run, for both models. swapped: an optimizer step trains, in place of its first
 completion, one of an earlier step. weight: one completion weighs 1 % more. undiscounted: the advantages and returns of
 one rollout are GAE's without its discount."""
 PROMPTS, SAMPLES = 12, 4
@@ -49,7 +49,7 @@ class ValuedRun:
     prompts: int
     policy_at: Callable[[int], Any]
     critic_at: Callable[[int], Any]
-    script: Script = dataclasses.field(default_factory=Script)
+    script: ScriptedRollouts = dataclasses.field(default_factory=ScriptedRollouts)
     ddof: int | None = None
     gamma: Mapping[int, float] = dataclasses.field(default_factory=dict)
     rollouts: dict[int, dict[tuple[int, int], Pair]] = dataclasses.field(default_factory=dict)
@@ -192,7 +192,7 @@ def weights_of(term: Any, samples: Sequence[Any], factors: Mapping[int, float]) 
 
 def says(parameters: torch.Tensor) -> torch.Tensor:
     """The values that a critic with these parameters (flat) gives every token of the script's completions, float64."""
-    critic, script, said = at(value_model, parameters, torch.float64), Script(), []
+    critic, script, said = at(value_model, parameters, torch.float64), ScriptedRollouts(), []
     for prompt in range(PROMPTS):
         for sample in range(SAMPLES):
             completion = script.completion(prompt, sample)

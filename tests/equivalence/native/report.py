@@ -25,7 +25,7 @@ own native configuration in its own environment on CPU, with the same tiny polic
 arrive in any order: once wrapped, to train what the source means, and once as it is (observed). Float32 of policy and
 reference, SGD where a framework's command line has none, and AdamW's epsilon where it cannot be set, are injected by
 the testing kits. (A reference in bf16, which verl and OpenRLHF have by default, bends KL terms from the first step on;
-its precision is no field of the schema.)
+its precision is not a field of the schema.)
 
 Wrapped runs must have the same ledger. The gradient of every optimizer step is the float64 oracle's at the run's own
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken

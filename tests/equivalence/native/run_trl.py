@@ -16,7 +16,7 @@ from matrix import Order
 from transformers import TrainerCallback
 
 from batchbridge import wrap
-from batchbridge.testing.snapshots import Keeper, flat
+from batchbridge.testing.snapshots import StepKeeper, flat
 from batchbridge_trl.testing import scripted_trainer
 
 FLOAT32 = {"bf16": False, "fp16": False}
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     made = picture_trainer if case.images else scripted_trainer
     trainer = made(folder / "out", prompts=case.prompts, **settings)
     wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
-    keep_steps(trainer, Keeper(folder / "steps", writes=trainer.accelerator.is_main_process))
+    keep_steps(trainer, StepKeeper(folder / "steps", writes=trainer.accelerator.is_main_process))
     trainer.train()
 
 
@@ -57,7 +57,7 @@ def picture_trainer(folder: Path, **settings: Any) -> Any:
     return pictures.picture_trainer(folder, family, pictures=shown.pictures_of, **settings)
 
 
-def keep_steps(trainer: Any, keeper: Keeper) -> None:
+def keep_steps(trainer: Any, keeper: StepKeeper) -> None:
     """Keeps what the optimizer is given, before it is clipped, and what it makes of it."""
     parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     native_clip, raw = trainer._clip_grad_norm, []

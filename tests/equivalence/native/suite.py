@@ -28,7 +28,7 @@ import yaml
 if TYPE_CHECKING:
     from subjects import Subject
 
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
     from batchbridge_on_cpu.trajectories import Fault
 
 HERE = Path(__file__).parent
@@ -169,11 +169,11 @@ def orders(
             )
 
 
-def script_of(case: Case) -> Script:
+def script_of(case: Case) -> ScriptedRollouts:
     """What the case's engines play."""
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    return Script.of_environment(case.environment)
+    return ScriptedRollouts.of_environment(case.environment)
 
 
 def subject_of(case: Case) -> Subject:

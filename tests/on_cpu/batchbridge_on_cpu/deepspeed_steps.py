@@ -15,11 +15,11 @@ def after_engine(module: Any) -> None:
     """Wraps the native optimizer step."""
     import torch
 
-    from batchbridge.testing.snapshots import Keeper, flat
+    from batchbridge.testing.snapshots import StepKeeper, flat
     from batchbridge_on_cpu.valuing import keeper_of
 
     native = module.DeepSpeedEngine._take_model_step
-    kept: dict[str, Keeper | None] = {}
+    kept: dict[str, StepKeeper | None] = {}
 
     def take_model_step(self: Any, *arguments: Any, **options: Any) -> Any:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.easyr1 import pictures
 
 FAMILY = "Qwen2.5-VL"
@@ -49,12 +49,12 @@ def shown_with(prompt: int) -> list[Any]:
 @functools.cache
 def _made(prompt: int, showing: int) -> dict[str, Any]:
     images = shown_with(showing)
-    return pictures.Qwen2VLProcessor()(images, [pictures.SHOWN * len(images) + Script().prompt(prompt)])
+    return pictures.Qwen2VLProcessor()(images, [pictures.SHOWN * len(images) + ScriptedRollouts().prompt(prompt)])
 
 
 def tokenize(text: str) -> list[int]:
     """A scripted prompt's tokens, behind those of its images."""
-    prompt = Script().prompt_index(text)
+    prompt = ScriptedRollouts().prompt_index(text)
     ids: list[int] = _made(prompt, prompt)["input_ids"][0].tolist()
     return ids
 

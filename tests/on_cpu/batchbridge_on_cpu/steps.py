@@ -25,7 +25,7 @@ from batchbridge.testing.oracle import (
     relative_error,
     step_gradient,
 )
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 PROMPTS, GROUP, STEP_SIZE, STEPS = 6, 4, 5, 3
 CONSTANT = 24
@@ -45,7 +45,7 @@ class Case:
 
 
 def spec_of(case: Case, aggregation: str) -> Spec:
-    """What the steps of `case` shall mean."""
+    """What the steps of `case` should mean."""
     constant = CONSTANT if aggregation == "sequence_sum_over_constant" else None
     return Spec(
         topology=Topology(world_size=1),
@@ -62,7 +62,7 @@ class Steps:
     """The completions of a plan's optimizer steps, and the oracle's gradients."""
 
     def __init__(self) -> None:
-        self.script, self.tokenizer = Script(), tiny_tokenizer()
+        self.script, self.tokenizer = ScriptedRollouts(), tiny_tokenizer()
         self.policy = tiny_policy()
         self.behind, self.reference = moved(self.policy, 1, 0.015), moved(self.policy, 2, 0.03)
         self.exact, self.rough = double(self.policy), copy.deepcopy(self.policy).eval()

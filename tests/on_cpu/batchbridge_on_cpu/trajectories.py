@@ -32,8 +32,8 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.equivalence import ADAM_EPSILON, CONTROL, LEAST_MOVEMENT, TRAJECTORY_BAR
 from batchbridge.testing.oracle import Sample, ScriptedRun, relative_error, step_gradient
-from batchbridge.testing.tiny import Script
-from batchbridge.testing.trajectories import Inputs, double_policy, log_probabilities, tokens
+from batchbridge.testing.tiny import ScriptedRollouts
+from batchbridge.testing.trajectories import ModelInputs, double_policy, log_probabilities, tokens
 
 FIGURES = "BATCHBRIDGE_TRAJECTORIES"
 """The environment variable that names a file for the figures of every comparison, one JSON object per line."""
@@ -41,7 +41,7 @@ FIGURES = "BATCHBRIDGE_TRAJECTORIES"
 Parameters: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"
 """All parameters of a tiny policy: flat, in the model's order, or by name."""
 Fault = Literal["swapped", "weight", "kept", "altered"]
-"""swapped: an optimizer step trains, in the place of its first completion, one of an earlier step. weight: one
+"""swapped: an optimizer step trains, in place of its first completion, one of an earlier step. weight: one
 completion weighs 1 % more; it is the one with the median share of its step's loss. kept: the step trains the first
 candidates, those too that a group filter drops. altered: that one completion is another, see `reference_run`."""
 FAULTS: tuple[Fault, ...] = ("swapped", "weight")
@@ -122,9 +122,9 @@ def reference_run(
     start: Any = None,
     reference: Any = None,
     fault: Fault | None = None,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
     tokenize: Callable[[str], Sequence[int]] | None = None,
-    inputs: Inputs | None = None,
+    inputs: ModelInputs | None = None,
     altered: Callable[[Sample], Sample] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Parameters at the start and at the end of a run of `plan` over `script` in plain torch, float64, flat.
@@ -154,7 +154,7 @@ def reference_run(
 
     run = ScriptedRun(
         spec=spec,
-        script=script or Script(),
+        script=script or ScriptedRollouts(),
         tokenize=tokenize or tokens,
         policy_at=policy_at,
         reference=reference,

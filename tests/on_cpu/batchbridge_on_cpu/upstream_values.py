@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.contract.evidence import Functions
+from batchbridge.contract.evidence import FunctionsByFile
 from batchbridge.kit import fingerprints
 
 CLOSE = 1e-9
 """Relative difference of two floats that count as the same: kernels of other processors round otherwise."""
 
 
-def recorded(package: Path, functions: Functions, *, commit: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def recorded(package: Path, functions: FunctionsByFile, *, commit: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of `values` that the `functions` of `package` gave. Raises `ValueError` where a function is missing."""
     code = fingerprints.digests(package, functions)
     missing = sorted(key for key, digest in code.items() if not digest)

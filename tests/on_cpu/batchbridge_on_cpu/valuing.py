@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.snapshots import FOLDER, Keeper
+from batchbridge.testing.snapshots import FOLDER, StepKeeper
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
 
@@ -43,12 +43,12 @@ def save(folder: Path, *, seed: int = 0) -> None:
     tiny_tokenizer().save_pretrained(folder)
 
 
-def keeper_of(module: Any, kept: dict[str, Keeper | None], *, writes: bool) -> Keeper | None:
+def keeper_of(module: Any, kept: dict[str, StepKeeper | None], *, writes: bool) -> StepKeeper | None:
     """The keeper of the optimizer steps of a process's model, or None; a critic's, by its value head, are kept in the
     folder `critic` inside that of the policy's. kept: those that there are."""
     name = "critic" if hasattr(module, "score") else "policy"
     if name not in kept:
         folder = os.environ.get(FOLDER)
         place = None if folder is None else Path(folder) / name if name == "critic" else Path(folder)
-        kept[name] = None if place is None else Keeper(place, writes=writes)
+        kept[name] = None if place is None else StepKeeper(place, writes=writes)
     return kept[name]

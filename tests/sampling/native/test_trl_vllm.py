@@ -19,7 +19,7 @@ os.environ |= {"ACCELERATE_USE_CPU": "true", "TRL_EXPERIMENTAL_SILENCE": "1"}
 from batchbridge import wrap
 from batchbridge.ledger import diff, read_steps
 from batchbridge.testing.oracle import Sample, double, logprobs, relative_error, step_gradient
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_trl import rows
 from batchbridge_trl.testing import Captured
 
@@ -48,7 +48,7 @@ def trainer(folder: Path, **arguments: Any) -> Any:
         "vllm_importance_sampling_mode": "token_truncate", "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2, "max_steps": 4,
     }  # fmt: skip
-    script = Script()
+    script = ScriptedRollouts()
 
     def distinct(prompts: Any, completions: Any, completion_ids: list[list[int]], **others: Any) -> list[float]:
         return [len(set(ids)) + 0.1 * ids[0] for ids in completion_ids]

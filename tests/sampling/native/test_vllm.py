@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 from batchbridge.kit.identified_rows import SEED
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_easyr1.sampling import seeded as easyr1_seeded
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine
 from batchbridge_trl.sampling import seeded
@@ -57,7 +57,7 @@ def plan() -> Plan:
 
 
 def ids_of(prompt: int) -> list[int]:
-    return list(tiny_tokenizer()(Script().prompt(prompt))["input_ids"])
+    return list(tiny_tokenizer()(ScriptedRollouts().prompt(prompt))["input_ids"])
 
 
 def params(**more: Any) -> SamplingParams:

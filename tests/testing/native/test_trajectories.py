@@ -14,7 +14,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.equivalence import ADAM_EPSILON, TRAJECTORY_BAR
 from batchbridge.testing.oracle import Sample, ScriptedRun
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge.testing.trajectories import log_probabilities
 from batchbridge_on_cpu.trajectories import (
     FAULTS,
@@ -42,7 +42,7 @@ PLAN = Plan(SPEC, 8)
 FILTERED = CandidatePlan(
     SPEC.replace(**{"rollout.group_filter": "replace_zero_variance", "advantage.epsilon": 1e-4}), 8
 )
-FLAT = Script(flat=frozenset({1, 4, 6}), binary=True)
+FLAT = ScriptedRollouts(flat=frozenset({1, 4, 6}), binary=True)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_run_that_once_trains_another_completion_than_it_says_ends_elsewhere()
 
 
 def test_another_policy_s_prompts_are_read_as_it_reads_them() -> None:
-    script, policy = Script(), tiny_policy(1)
+    script, policy = ScriptedRollouts(), tiny_policy(1)
     parameters = torch.nn.utils.parameters_to_vector(policy.parameters())
     asked: list[tuple[int, int]] = []
 

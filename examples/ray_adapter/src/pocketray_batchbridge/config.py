@@ -62,14 +62,14 @@ def _uneven_steps(native: Mapping[str, Any]) -> str | None:
     total, step = native["prompts"] * native["samples"], native["step"]
     if total % step == 0:
         return None
-    return f"prompts x samples = {total} (completions of a rollout) are no multiple of step = {step} (completions)"
+    return f"prompts x samples = {total} (completions of a rollout) are not a multiple of step = {step} (completions)"
 
 
 @RULES.add(BUILDING, "BB-RAY-011", "step", "workers", fixes=_even)
 @says("ValueError: a step does not split into equal shares of the workers", "pocketray 1.0 Driver.__init__")
 def _uneven_shares(native: Mapping[str, Any]) -> str | None:
     step, workers = native["step"], native["workers"]
-    return None if step % workers == 0 else f"step = {step} (completions) is no multiple of workers = {workers}"
+    return None if step % workers == 0 else f"step = {step} (completions) is not a multiple of workers = {workers}"
 
 
 @RULES.add(SILENT, "BB-RAY-012", "micro", "workers", fixes=lambda native: (Fix("wrap the driver"),))

@@ -11,7 +11,7 @@ from batchbridge.kit.step_driver import RolloutRows, StepDriver
 from batchbridge.kit.workers import Orders
 
 FILLER = -1
-"""The prompt of a row that is no completion: it fills a worker's share and trains nothing."""
+"""The prompt of a row that is not a completion: it fills a worker's share and trains nothing."""
 
 
 class Place(NamedTuple):

@@ -186,7 +186,7 @@ def _row(answer: Any, index: int) -> TrainedRow:
 
 
 def _meant(answer: Answer) -> Rows:
-    """What a completion shall train, copied: the loss may change what it is given."""
+    """What a completion should train, copied: the loss may change what it is given."""
     return Rows(
         mask=torch.tensor([list(answer.mask)]),
         advantages=torch.tensor([[answer.advantage]]),

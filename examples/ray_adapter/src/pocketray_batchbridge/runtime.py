@@ -37,7 +37,7 @@ def _step_crosses_rollouts(request: Request) -> bool:
 
 
 def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
-    """Every worker first: each answers, and has its loss probed where the plan shall be followed. Then the driver."""
+    """Every worker first: each answers, and has its loss probed where the plan should be followed. Then the driver."""
     from pocketray_batchbridge import engine  # it imports torch, and the table above is read without
 
     orders, enforces = orders_of(request, version), request.mode == "enforce"

@@ -11,7 +11,7 @@ from batchbridge.kit.key_table import Codes, Key, Unsayable
 from batchbridge.kit.kinds import natural, one_of, real, whole
 from batchbridge.kit.rule_table import BUILDING, SILENT, Rules, nearest_fixes, says
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told, by
+from batchbridge.kit.values import FieldValue, by
 
 KEYS = (
     Key("groups", natural, 4, "rollout.prompts_per_rollout", unit="prompts per batch"),
@@ -92,7 +92,7 @@ class PocketAdapter(TableAdapter):
     rules = RULES
     devices = 1
 
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
         """A batch is cut into equal steps."""
         size = native["groups"] * native["samples"] // native["updates"]
         formula = "groups x samples / updates (completions)"

@@ -202,11 +202,11 @@ class _Run:
 
 
 _FILLER = -1
-"""The prompt of the probe's row that is no completion."""
+"""The prompt of the probe's row that is not a completion."""
 
 
 def _meant(answer: Any) -> Rows:
-    """What a completion shall train, copied: the loss may change what it is given."""
+    """What a completion should train, copied: the loss may change what it is given."""
     return Rows(
         mask=torch.tensor([list(answer.mask)]),
         advantages=torch.tensor([[answer.advantage]]),

@@ -16,7 +16,7 @@ from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
 from batchbridge.kit.key_table import Codes, Key, groups_of, settings_in
 from batchbridge.kit.omegaconf import Resolver
-from batchbridge.kit.omegaconf_said import followed
+from batchbridge.kit.omegaconf_settings import followed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge_nemo_rl import settings
 from batchbridge_nemo_rl.meaning import derive, is_async

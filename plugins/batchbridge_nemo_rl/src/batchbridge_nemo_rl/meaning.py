@@ -9,84 +9,89 @@ from typing import Any
 
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.schedules import WARMUP_START, schedule_text, share_of_peak
-from batchbridge.kit.values import Told, by
+from batchbridge.kit.values import FieldValue, by
 from batchbridge_nemo_rl import settings as keys
 
-Native = Mapping[str, Any]
+NemoSettings = Mapping[str, Any]
 
 
-def derive(native: Native) -> dict[str, Told]:
+def derive(native: NemoSettings) -> dict[str, FieldValue]:
     """Canonical values by field. Raises `ValueError` for a schedule that the schema cannot say."""
     if native["on_policy_distillation.enabled"]:
         raise ValueError("on_policy_distillation: its teachers take devices and give advantages of their own")
-    told = _own(native, "topology.")
+    values = _own(native, "topology.")
     optimizer = _megatron_optimizer if native[f"{keys.MEGATRON}enabled"] else _torch_optimizer
     for part in (_micro_batches, _rollouts, _objective, _kl, optimizer, _staleness):
-        told |= part(native)
-    return told | {"open_terms": by(tuple(sorted(open_terms(native))), "by name", *keys.FACTS["open"])}
+        values |= part(native)
+    return values | {"open_terms": by(tuple(sorted(open_terms(native))), "by name", *keys.FACTS["open"])}
 
 
-def _is(native: Native, key: str) -> Told:
-    return Told(native[key], key)
+def _is(native: NemoSettings, key: str) -> FieldValue:
+    return FieldValue(native[key], key)
 
 
-def engine(native: Native) -> Mapping[str, str]:
+def engine(native: NemoSettings) -> Mapping[str, str]:
     """Canonical fields that the engine which trains has settings of its own for, and these. Source: Policy.__init__."""
     return keys.ENGINES["megatron" if native[f"{keys.MEGATRON}enabled"] else "dtensor"]
 
 
-def _own(native: Native, group: str) -> dict[str, Told]:
+def _own(native: NemoSettings, group: str) -> dict[str, FieldValue]:
     return {path: _is(native, key) for path, key in engine(native).items() if path.startswith(group)}
 
 
-def _micro_batches(native: Native) -> dict[str, Told]:
+def _micro_batches(native: NemoSettings) -> dict[str, FieldValue]:
     unit, train, forward, cut = "completions", keys.MICRO, keys.FORWARD, {}
     for group, counted in keys.COUNTED.items():
         if native[on := f"policy.{group}.enabled"]:
             unit, train, forward = "tokens", f"policy.{group}.train_mb_tokens", f"policy.{group}.logprob_mb_tokens"
             cut["micro_batch.tokens_counted"] = by(counted, f"{group} counts {counted} tokens", on)
     switches = tuple(f"policy.{group}.enabled" for group in keys.COUNTED)
-    told = {f"micro_batch.{unit}_per_device": Told(native[train], train, None, switches), **cut}
+    values = {f"micro_batch.{unit}_per_device": FieldValue(native[train], train, None, switches), **cut}
     size = native[forward]
-    return told | {f"micro_batch.forward_{unit}_per_device": Told(None if size == native[train] else size, forward)}
+    return values | {
+        f"micro_batch.forward_{unit}_per_device": FieldValue(None if size == native[train] else size, forward)
+    }
 
 
-def _rollouts(native: Native) -> dict[str, Told]:
+def _rollouts(native: NemoSettings) -> dict[str, FieldValue]:
     """Async runs and several loaders count no epochs. Source: grpo.dynamic_sampling, setup for the generated batch;
     async_grpo_train, grpo_train's warning."""
     switch, factor, prompts = "grpo.use_dynamic_sampling", "grpo.batch_multiplier", "grpo.num_prompts_per_step"
-    steps, endless, told = "grpo.max_num_steps", is_async(native) or native["data.use_multiple_dataloader"], {}
+    steps, endless, values = "grpo.max_num_steps", is_async(native) or native["data.use_multiple_dataloader"], {}
     if native["grpo.max_rollout_turns"] > 1:
-        told["rollout.sample_unit"] = by("trajectory", "several turns in one sequence", "grpo.max_rollout_turns")
+        values["rollout.sample_unit"] = by("trajectory", "several turns in one sequence", "grpo.max_rollout_turns")
     if native[switch]:
-        told["rollout.group_filter"] = Told("replace_zero_variance", switch)
+        values["rollout.group_filter"] = FieldValue("replace_zero_variance", switch)
         generated = int(native[prompts] * native[factor])
         if generated != native[prompts]:
-            told["rollout.prompts_per_generation_batch"] = by(generated, "int(prompts x factor)", prompts, factor)
+            values["rollout.prompts_per_generation_batch"] = by(generated, "int(prompts x factor)", prompts, factor)
     if endless:
-        told["horizon.epochs"] = by(None, "only steps are counted", "grpo.async_grpo.enabled", steps)
+        values["horizon.epochs"] = by(None, "only steps are counted", "grpo.async_grpo.enabled", steps)
     if endless or min(native[steps], native["grpo.max_num_epochs"]) >= keys.ENDLESS:
-        told["horizon.rollouts"] = _is(native, steps)
-    return told
+        values["horizon.rollouts"] = _is(native, steps)
+    return values
 
 
-def _objective(native: Native) -> dict[str, Told]:
+def _objective(native: NemoSettings) -> dict[str, FieldValue]:
     """Source: ClippedPGLossFn."""
     cispo, plain, forced = (native[key] for key in keys.SURROGATE)
     name = "cispo" if cispo else "reinforce" if plain and not forced else "ppo"
-    told = {
+    values = {
         "surrogate": by(name, "by its switches", *keys.SURROGATE),
         "ratio_level": by(keys.LEVELS[native[keys.SEQUENCES]], "sequence or token", keys.SEQUENCES),
         "old_logprobs": by("detached" if forced else "rollout_start", "forced to 1, or not", keys.SURROGATE[2]),
         "sampler_correction": by(correction(native), "the correction's settings", *keys.CORRECTION),
     }
     if not plain or forced:
-        told |= {"clip_low": _is(native, "loss_fn.ratio_clip_min"), "clip_high": _is(native, "loss_fn.ratio_clip_max")}
-    told["dual_clip"] = _is(native, "loss_fn.ratio_clip_c")
-    return {f"objective.{field}": entry for field, entry in told.items()}
+        values |= {
+            "clip_low": _is(native, "loss_fn.ratio_clip_min"),
+            "clip_high": _is(native, "loss_fn.ratio_clip_max"),
+        }
+    values["dual_clip"] = _is(native, "loss_fn.ratio_clip_c")
+    return {f"objective.{field}": entry for field, entry in values.items()}
 
 
-def correction(native: Native) -> str | None:
+def correction(native: NemoSettings) -> str | None:
     """The words of `objective.sampler_correction`."""
     level, (on, kind, high, low) = keys.LEVELS[native[keys.SEQUENCES]], (native[key] for key in keys.CORRECTION)
     if not on:
@@ -98,23 +103,23 @@ def correction(native: Native) -> str | None:
     return f"{level}_truncate [-, -]" + (f"; {masks[kind]} [{least}, {high}]" if kind else "")
 
 
-def _kl(native: Native) -> dict[str, Told]:
+def _kl(native: NemoSettings) -> dict[str, FieldValue]:
     """In the reward only Reinforce++ asks for it. Source: ClippedPGLossFn.__init__, ReinforcePlusPlus..."""
     penalty, kind, reward = keys.KL
     rewarded = native[reward]
-    told = {"kl_placement": by("none", "no penalty", penalty), "kl_coefficient": by(0.0, "none", penalty)}
+    values = {"kl_placement": by("none", "no penalty", penalty), "kl_coefficient": by(0.0, "none", penalty)}
     if native[penalty] and (not rewarded or native["grpo.adv_estimator.name"] == "reinforce_plus_plus"):
-        told["kl_placement"] = Told("reward" if rewarded else "loss", reward)
-        told["kl_coefficient"] = _is(native, penalty)
-        told["kl_estimator"] = Told((keys.NO_SCORE if rewarded else keys.WITH_SCORE)[native[kind]], kind)
+        values["kl_placement"] = FieldValue("reward" if rewarded else "loss", reward)
+        values["kl_coefficient"] = _is(native, penalty)
+        values["kl_estimator"] = FieldValue((keys.NO_SCORE if rewarded else keys.WITH_SCORE)[native[kind]], kind)
         for side, (field, fixed) in keys.CLAMPS.items():
             bound = native[key := f"loss_fn.kl_{side}_clamp_value"]
-            said = Told(None if bound is None or bound >= UNREACHED else bound, key)
-            told[field] = by(fixed, "calculate_kl's own", reward) if rewarded else said
-    return {f"objective.{field}": entry for field, entry in told.items()}
+            said = FieldValue(None if bound is None or bound >= UNREACHED else bound, key)
+            values[field] = by(fixed, "calculate_kl's own", reward) if rewarded else said
+    return {f"objective.{field}": entry for field, entry in values.items()}
 
 
-def _megatron_optimizer(native: Native) -> dict[str, Told]:
+def _megatron_optimizer(native: NemoSettings) -> dict[str, FieldValue]:
     own, plan, router = (f"{keys.MEGATRON}{group}" for group in ("optimizer.", "scheduler.", "moe_"))
     shape = tuple(f"{plan}{end}" for end in ("lr_decay_style", "lr_warmup_init", "lr_decay_iters"))
     style, start, length = (native[key] for key in shape)
@@ -124,28 +129,28 @@ def _megatron_optimizer(native: Native) -> dict[str, Told]:
         arguments[WARMUP_START] = share_of_peak(start, peak)
     if style != "constant":
         arguments |= {"min_lr_rate": share_of_peak(native[f"{own}min_lr"], peak), "decay_iters": length}
-    told = {
-        "optimizer": Told("adamw" if name == "adam" else name, f"{own}optimizer"),
+    values = {
+        "optimizer": FieldValue("adamw" if name == "adam" else name, f"{own}optimizer"),
         "weight_decay_excludes": by("biases_and_norms", "Megatron's groups of parameters", f"{keys.MEGATRON}enabled"),
-        "lr_schedule": Told(schedule_text(style, arguments), shape[0], None, shape[1:]),
-        "warmup_steps": Told(float(warms), f"{plan}lr_warmup_iters"),
+        "lr_schedule": FieldValue(schedule_text(style, arguments), shape[0], None, shape[1:]),
+        "warmup_steps": FieldValue(float(warms), f"{plan}lr_warmup_iters"),
     }
     if native[f"{router}router_load_balancing_type"] != "none" and native[f"{router}aux_loss_coeff"]:
-        told["router_loss_coefficient"] = _is(native, f"{router}aux_loss_coeff")
-    return _own(native, "carried.") | {f"carried.{field}": entry for field, entry in told.items()}
+        values["router_loss_coefficient"] = _is(native, f"{router}aux_loss_coeff")
+    return _own(native, "carried.") | {f"carried.{field}": entry for field, entry in values.items()}
 
 
-def _torch_optimizer(native: Native) -> dict[str, Told]:
+def _torch_optimizer(native: NemoSettings) -> dict[str, FieldValue]:
     name, betas = native["policy.optimizer.name"], native[key := "policy.optimizer.kwargs.betas"]
     if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(one, (int, float)) for one in betas):
         raise ValueError(f"{key}: two numbers were expected")
     schedule, ticks = torch_schedule(native["policy.scheduler"])
     return _own(native, "carried.") | {
-        "carried.optimizer": Told("adamw" if name == "torch.optim.AdamW" else name, "policy.optimizer.name"),
+        "carried.optimizer": FieldValue("adamw" if name == "torch.optim.AdamW" else name, "policy.optimizer.name"),
         "carried.weight_decay_excludes": by("nothing", "all parameters in one group", f"{keys.DTENSOR}enabled"),
-        **{f"carried.beta{place}": Told(float(beta), key) for place, beta in enumerate(betas, 1)},
-        "carried.lr_schedule": Told(schedule, "policy.scheduler"),
-        "carried.warmup_steps": Told(ticks, "policy.scheduler"),
+        **{f"carried.beta{place}": FieldValue(float(beta), key) for place, beta in enumerate(betas, 1)},
+        "carried.lr_schedule": FieldValue(schedule, "policy.scheduler"),
+        "carried.warmup_steps": FieldValue(ticks, "policy.scheduler"),
         "objective.nonfinite_step": by("apply", "a DTensor worker steps whatever the norm", f"{keys.DTENSOR}enabled"),
     }
 
@@ -166,12 +171,12 @@ def torch_schedule(plan: Any) -> tuple[str, float]:
     raise ValueError("policy.scheduler: only a linear warm-up and then a constant is read")
 
 
-def is_async(native: Native) -> bool:
+def is_async(native: NemoSettings) -> bool:
     """Whether generation runs ahead of training."""
     return bool(native["grpo.async_grpo.enabled"] or native["async_rl.sampler.name"])
 
 
-def _staleness(native: Native) -> dict[str, Told]:
+def _staleness(native: NemoSettings) -> dict[str, FieldValue]:
     """Source: async_grpo_train (age of weights), single_controller on main (async_rl)."""
     if not is_async(native):
         return {}
@@ -179,7 +184,7 @@ def _staleness(native: Native) -> dict[str, Told]:
     for key in ("async_rl.sampler.max_lookahead_versions", "async_rl.sampler.max_staleness_versions"):
         age = key if native["async_rl.sampler.name"] and native[key] is not None else age
     if not native[age]:  # the next batch waits for the weights
-        return {"staleness.maximum": Told(0, age)}
+        return {"staleness.maximum": FieldValue(0, age)}
     return {
         "staleness.mode": by("bounded", "generation runs ahead", "grpo.async_grpo.enabled"),
         "staleness.maximum": _is(native, age),
@@ -187,7 +192,7 @@ def _staleness(native: Native) -> dict[str, Told]:
     }
 
 
-def open_terms(native: Native) -> Iterator[str]:
+def open_terms(native: NemoSettings) -> Iterator[str]:
     """Names of what the schema has no word for: "group: key value", the value as JSON; an estimator's alone."""
     for key, (group, off, *switch) in keys.FACTS["open"].items():
         value = native[key]

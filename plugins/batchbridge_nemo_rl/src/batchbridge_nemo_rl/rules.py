@@ -9,7 +9,7 @@ from pathlib import Path
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG, nearest_fixes, recorded_rules, setting_fixes
-from batchbridge_nemo_rl.meaning import Native, engine
+from batchbridge_nemo_rl.meaning import NemoSettings, engine
 from batchbridge_nemo_rl.settings import FORWARD, MICRO, TIS
 from batchbridge_nemo_rl.writing import COLOCATED, REWARD, has_reward_model, not_training, policy_nodes
 
@@ -19,26 +19,26 @@ FORCED, RATIO = "loss_fn.force_on_policy_ratio", f"{TIS}ratio"
 LOADER, DISTILLED = "data.num_prompts_per_dataloader", "on_policy_distillation.enabled"
 
 
-def _world(native: Native) -> int:
+def _world(native: NemoSettings) -> int:
     return prod(native[key] or 1 for key in CLUSTER) - not_training(native)
 
 
-def _replica(native: Native) -> int:
+def _replica(native: NemoSettings) -> int:
     return prod(native[key] for path, key in engine(native).items() if path.startswith("topology."))
 
 
-def _ranks(native: Native) -> int:
+def _ranks(native: NemoSettings) -> int:
     """Data-parallel ranks; 1 where there are not enough devices for one, which a rule of its own says."""
     return max(_world(native) // _replica(native), 1)
 
 
-def _forced(native: Native) -> str | None:
+def _forced(native: NemoSettings) -> str | None:
     step, rollout = native[STEP], native[PROMPTS] * native[GROUP]
     text = f"a step of {step} completions, a rollout of {rollout}: a forced ratio needs one step a rollout"
     return text if native[FORCED] and rollout != step else None
 
 
-def _bounds(native: Native) -> str | None:
+def _bounds(native: NemoSettings) -> str | None:
     low, high = native[f"{RATIO}_min"], native[RATIO]
     if native[f"{TIS}type"] is None:
         return None
@@ -47,18 +47,18 @@ def _bounds(native: Native) -> str | None:
     return "the lower bound is above the upper" if low is not None and low > high else None
 
 
-def _dual(native: Native) -> str | None:
+def _dual(native: NemoSettings) -> str | None:
     bound = native["loss_fn.ratio_clip_c"]
     return f"ratio_clip_c = {bound} must exceed 1" if bound is not None and bound <= 1 else None
 
 
-def _loaders(native: Native) -> str | None:
+def _loaders(native: NemoSettings) -> str | None:
     prompts, size = native[PROMPTS], native[LOADER]
-    text = f"{prompts} prompts a step are no multiple of {size} a loader"
+    text = f"{prompts} prompts a step are not a multiple of {size} a loader"
     return text if native["data.use_multiple_dataloader"] and (not size or prompts % size) else None
 
 
-def _apart(native: Native) -> str | None:
+def _apart(native: NemoSettings) -> str | None:
     if native[f"{COLOCATED}enabled"]:
         return None
     nodes, each = policy_nodes(native), native["cluster.gpus_per_node"]
@@ -72,44 +72,44 @@ def _apart(native: Native) -> str | None:
     return None if fits else "the devices that generate leave none to train, or are not said"
 
 
-def _accuracy(native: Native) -> str | None:
+def _accuracy(native: NemoSettings) -> str | None:
     tensor, micro, forward = native[engine(native)["topology.tensor_parallel"]], native[MICRO], native[FORWARD]
     text = f"with tensor parallel {tensor} {FORWARD} = {forward} must be {MICRO} = {micro}"
     return text if tensor >= 4 and micro != forward and not native[FORCED] else None
 
 
-def _divides(native: Native) -> str | None:
+def _divides(native: NemoSettings) -> str | None:
     world, replica = _world(native), _replica(native)
-    text = f"{world} devices are no multiple of the {replica} of a replica"
+    text = f"{world} devices are not a multiple of the {replica} of a replica"
     return text if (world < 1 or world % replica) and not native[DISTILLED] else None
 
 
-def _steps(native: Native) -> str | None:
+def _steps(native: NemoSettings) -> str | None:
     rollout, step = native[PROMPTS] * native[GROUP], native[STEP]
-    return f"a rollout of {rollout} completions is no multiple of {STEP} = {step}" if rollout % step else None
+    return f"a rollout of {rollout} completions is not a multiple of {STEP} = {step}" if rollout % step else None
 
 
-def _shares(native: Native) -> str | None:
+def _shares(native: NemoSettings) -> str | None:
     step, ranks = native[STEP], _ranks(native)
-    text = f"{STEP} = {step} is no multiple of {ranks} data-parallel ranks"
+    text = f"{STEP} = {step} is not a multiple of {ranks} data-parallel ranks"
     return text if step % ranks and not native[DISTILLED] else None
 
 
-def _micro(native: Native) -> str | None:
+def _micro(native: NemoSettings) -> str | None:
     share, micro = native[STEP] // _ranks(native), native[MICRO]
     cut = native["policy.dynamic_batching.enabled"] or native["policy.sequence_packing.enabled"]
-    text = f"a rank's {share} completions of a step are no multiple of {MICRO} = {micro}"
+    text = f"a rank's {share} completions of a step are not a multiple of {MICRO} = {micro}"
     return text if share % micro and not cut else None
 
 
-def _even(native: Native) -> tuple[Fix, ...]:
-    def legal(now: Native) -> bool:
+def _even(native: NemoSettings) -> tuple[Fix, ...]:
+    def legal(now: NemoSettings) -> bool:
         return now[STEP] % _ranks(now) == 0 and not any(test(now) for test in (_steps, _micro, _forced))
 
     return nearest_fixes(native, (STEP, PROMPTS), legal)[:3]
 
 
-def _same(native: Native) -> tuple[Fix, ...]:
+def _same(native: NemoSettings) -> tuple[Fix, ...]:
     return setting_fixes({FORWARD: native[MICRO]})
 
 

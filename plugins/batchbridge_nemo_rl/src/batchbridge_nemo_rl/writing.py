@@ -49,10 +49,10 @@ def not_training(native: Mapping[str, Any]) -> int:
 
 def restate(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in (_devices, _engine, _rollouts, _objective, _correction, _kl, _optimizer, _run, _opened):
-        said |= part(spec)
-    return said
+        settings |= part(spec)
+    return settings
 
 
 def _devices(spec: Spec) -> dict[str, Any]:
@@ -84,17 +84,17 @@ def megatron(spec: Spec) -> bool:
 def _engine(spec: Spec) -> dict[str, Any]:
     """The engine, with what it has settings of its own for, and how it cuts micro-batches."""
     own, micro, values = megatron(spec), spec.micro_batch, spec.values
-    said: dict[str, Any] = {f"{keys.MEGATRON}enabled": own, f"{keys.DTENSOR}enabled": not own}
+    settings: dict[str, Any] = {f"{keys.MEGATRON}enabled": own, f"{keys.DTENSOR}enabled": not own}
     for path, key in keys.ENGINES["megatron" if own else "dtensor"].items():
-        said[key] = keys.FACTS["settings"][key][1] if values[path] is None else values[path]
-    said[keys.MICRO] = micro.completions_per_device or 1
-    said[keys.FORWARD] = micro.forward_completions_per_device or said[keys.MICRO]
+        settings[key] = keys.FACTS["settings"][key][1] if values[path] is None else values[path]
+    settings[keys.MICRO] = micro.completions_per_device or 1
+    settings[keys.FORWARD] = micro.forward_completions_per_device or settings[keys.MICRO]
     for group, counted in keys.COUNTED.items():
-        said[f"policy.{group}.enabled"] = micro.tokens_per_device is not None and micro.tokens_counted == counted
-        if said[f"policy.{group}.enabled"]:
-            said[f"policy.{group}.train_mb_tokens"] = micro.tokens_per_device
-            said[f"policy.{group}.logprob_mb_tokens"] = micro.forward_tokens_per_device or micro.tokens_per_device
-    return said
+        settings[f"policy.{group}.enabled"] = micro.tokens_per_device is not None and micro.tokens_counted == counted
+        if settings[f"policy.{group}.enabled"]:
+            settings[f"policy.{group}.train_mb_tokens"] = micro.tokens_per_device
+            settings[f"policy.{group}.logprob_mb_tokens"] = micro.forward_tokens_per_device or micro.tokens_per_device
+    return settings
 
 
 def _rollouts(spec: Spec) -> dict[str, Any]:
@@ -153,11 +153,11 @@ def _kl(spec: Spec) -> dict[str, Any]:
             path,
             nearest=({path: kind} for kind in kinds),
         )
-    said = {reward: rewarded, penalty: ours.kl_coefficient or 0.0, kind: kinds.get(ours.kl_estimator or "", "k3")}
+    settings = {reward: rewarded, penalty: ours.kl_coefficient or 0.0, kind: kinds.get(ours.kl_estimator or "", "k3")}
     for side, (field, _) in keys.CLAMPS.items() if not rewarded else ():
         bound = getattr(ours, field)
-        said[f"loss_fn.kl_{side}_clamp_value"] = UNREACHED if bound is None else bound
-    return said
+        settings[f"loss_fn.kl_{side}_clamp_value"] = UNREACHED if bound is None else bound
+    return settings
 
 
 def _optimizer(spec: Spec) -> dict[str, Any]:
@@ -215,19 +215,22 @@ def _run(spec: Spec) -> dict[str, Any]:
 
 
 def _opened(spec: Spec) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for term in spec.open_terms:
         group, _, name = term.partition(": ")
         key, _, value = name.partition(" ")
         if group == "advantage" and name in ("gdpo", "reinforce_plus_plus", "opd"):
-            said["grpo.adv_estimator.name"] = name
+            settings["grpo.adv_estimator.name"] = name
         elif keys.FACTS["open"].get(key, ("",))[0] == group and value:
-            said[key] = json.loads(value)
+            settings[key] = json.loads(value)
         else:
             raise Unsayable(f"open_terms has {term}, and NeMo-RL has no such term", "open_terms")
-    if "async_rl.sampler.name" in said:
-        said |= {"grpo.async_grpo.enabled": False, "async_rl.sampler.max_lookahead_versions": spec.staleness.maximum}
-    return said
+    if "async_rl.sampler.name" in settings:
+        settings |= {
+            "grpo.async_grpo.enabled": False,
+            "async_rl.sampler.max_lookahead_versions": spec.staleness.maximum,
+        }
+    return settings
 
 
 def hydra_value(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchbridge.kit.kinds import Kind, WrongValue, anything, natural, optional, real, whole
 from batchbridge.kit.schedules import schedule_text, share_of_peak
-from batchbridge.kit.values import Told, by, shown
+from batchbridge.kit.values import FieldValue, by, shown
 from batchbridge_prime_rl import settings as keys
 
 GATE = {"type": "advantage_range"}
@@ -60,7 +60,7 @@ def own(native: Mapping[str, Any], path: str, default: Any, kind: Kind = anythin
     return found or [default]
 
 
-def derive(native: Mapping[str, Any]) -> dict[str, Told]:
+def derive(native: Mapping[str, Any]) -> dict[str, FieldValue]:
     """Canonical values by field. Raises `ValueError` for what is left open.
 
     An age counts versions between the weights that a step starts from and the oldest that wrote a trajectory; with 0,
@@ -77,32 +77,34 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         if any(value != native[shared] for value in own(native, path, native[shared], kind)):
             raise ValueError(f"{shared}: sources differ in {path}, and a specification has one value for the run")
     if (name := native[keys.ALGORITHM]) in DISTILLED:
-        raise ValueError(f"{keys.ALGORITHM} = {name}: its signal is no advantage of a group of completions")
+        raise ValueError(f"{keys.ALGORITHM} = {name}: its signal is not an advantage of a group of completions")
     if native[f"{keys.LOSS}.type"] == "custom":
         raise ValueError(f"{keys.LOSS}.type = custom: {native[f'{keys.LOSS}.import_path']} is code that is not read")
     top = native[keys.EXTRA].get("top_k", -1) if isinstance(native[keys.EXTRA], Mapping) else None
     if not whole().takes(top):
         raise ValueError(f"{keys.EXTRA}: top_k = {shown(top)}: expected a whole number")
     cp, length = native["trainer.model.cp"], native[keys.LENGTHS[0]]
-    told = {
+    values = {
         "rollout.prompts_per_rollout": by(None, "groups stream in as they finish", keys.GROUP),
-        "rollout.completions_per_prompt": Told(native[keys.GROUP], keys.GROUP),
+        "rollout.completions_per_prompt": FieldValue(native[keys.GROUP], keys.GROUP),
         "rollout.sample_unit": by("trajectory", "a trace of the environment, of one turn or several", keys.SOURCES),
         "rollout.group_filter": by(gated(native), "a gate at each source", keys.SOURCES),
-        "horizon.optimizer_steps": Told(ENDLESS if native[keys.STEPS] is None else native[keys.STEPS], keys.STEPS),
+        "horizon.optimizer_steps": FieldValue(
+            ENDLESS if native[keys.STEPS] is None else native[keys.STEPS], keys.STEPS
+        ),
         "micro_batch.tokens_per_device": by(max(length // cp, 1), "seq_len / cp", keys.LENGTHS[0], "trainer.model.cp"),
-        "carried.max_total_tokens": Told(length, keys.LENGTHS[0]),
+        "carried.max_total_tokens": FieldValue(length, keys.LENGTHS[0]),
         "carried.top_k": by(top, "of extra_body, or -1", keys.EXTRA),
-        "carried.max_gradient_norm": Told(bound(native), keys.NORM),
+        "carried.max_gradient_norm": FieldValue(bound(native), keys.NORM),
         "open_terms": by(tuple(sorted(open_terms(native))), "by name", keys.SOURCES, keys.ALGORITHM, *OPENED.values()),
     }
     if native[keys.DEPLOYED] == "multi_node":
         sizes = keys.DEPLOYED, keys.NODES, keys.PER_NODE
-        told["topology.world_size"] = by(native[keys.TRAINING], "nodes x devices", *sizes)
+        values["topology.world_size"] = by(native[keys.TRAINING], "nodes x devices", *sizes)
     age = native[keys.AGE]
     said = {"maximum": age} | ({"mode": "bounded", "unit": "weight_versions"} if age else {})
-    told |= {f"staleness.{field}": by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
-    return told | _objective(native) | _optimizer(native)
+    values |= {f"staleness.{field}": by(value, "older ones are dropped", keys.AGE) for field, value in said.items()}
+    return values | _objective(native) | _optimizer(native)
 
 
 def gated(native: Mapping[str, Any]) -> str:
@@ -123,25 +125,27 @@ def bound(native: Mapping[str, Any]) -> float:
     return 0.0 if off or native[keys.NORM] is None else float(native[keys.NORM])
 
 
-def _objective(native: Mapping[str, Any]) -> dict[str, Told]:
+def _objective(native: Mapping[str, Any]) -> dict[str, FieldValue]:
     """Bounds are of the probability's change: beyond them a token has no gradient. Source: trainer/rl/loss.py."""
     ipo = native[f"{keys.LOSS}.type"] == "ipo"
     low, high = ("ipo_threshold",) * 2 if ipo else ("dppo_mask_low", "dppo_mask_high")
     return {
-        "objective.surrogate": Told("ipo" if ipo else "dppo_tv", f"{keys.LOSS}.type"),
-        "objective.clip_low": Told(native[f"{keys.LOSS}.{low}"], f"{keys.LOSS}.{low}"),
-        "objective.clip_high": Told(native[f"{keys.LOSS}.{high}"], f"{keys.LOSS}.{high}"),
-        "advantage.baseline": Told("none" if native[keys.ALGORITHM] == "rae" else "group_mean", keys.ALGORITHM),
+        "objective.surrogate": FieldValue("ipo" if ipo else "dppo_tv", f"{keys.LOSS}.type"),
+        "objective.clip_low": FieldValue(native[f"{keys.LOSS}.{low}"], f"{keys.LOSS}.{low}"),
+        "objective.clip_high": FieldValue(native[f"{keys.LOSS}.{high}"], f"{keys.LOSS}.{high}"),
+        "advantage.baseline": FieldValue("none" if native[keys.ALGORITHM] == "rae" else "group_mean", keys.ALGORITHM),
     }
 
 
-def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
+def _optimizer(native: Mapping[str, Any]) -> dict[str, FieldValue]:
     """Source: trainer/optim/__init__.py, trainer/scheduler.py."""
-    kind, told = native["trainer.optim.type"], {}
+    kind, values = native["trainer.optim.type"], {}
     if kind in ("adamw", "muon"):
-        told = {f"carried.beta{n}": Told(native[f"trainer.optim.betas{n}"], f"trainer.optim.betas{n}") for n in (1, 2)}
+        values = {
+            f"carried.beta{n}": FieldValue(native[f"trainer.optim.betas{n}"], f"trainer.optim.betas{n}") for n in (1, 2)
+        }
     if kind == "adamw":
-        told["carried.optimizer_epsilon"] = by(1e-8, "torch's default")
+        values["carried.optimizer_epsilon"] = by(1e-8, "torch's default")
     parts = [f"{keys.SCHEDULER}.{name}" for name in ("type", "warmup_steps", "decay_steps", "min_lr")]
     name, warmup, decay, least = (native[key] for key in parts)
     rate = native["trainer.optim.lr"]
@@ -153,9 +157,11 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
         arguments |= {"decay_steps": decay, "min_lr_rate": floor or COLD}
     words = {"cosine": "cosine_with_min_lr", "linear": "linear_at_the_end" if decay else "constant"}
     text = schedule_text(words.get(name, "constant"), arguments)
-    told["carried.lr_schedule"] = by(text, "in torch's schedulers", *parts, "trainer.optim.lr")
-    told["carried.warmup_steps"] = Told(0.0 if name == "constant" else float(warmup), parts[1], None, (parts[0],))
-    return told
+    values["carried.lr_schedule"] = by(text, "in torch's schedulers", *parts, "trainer.optim.lr")
+    values["carried.warmup_steps"] = FieldValue(
+        0.0 if name == "constant" else float(warmup), parts[1], None, (parts[0],)
+    )
+    return values
 
 
 def open_terms(native: Mapping[str, Any]) -> Iterator[str]:

@@ -14,12 +14,12 @@ from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG, Rule, nearest_fixes, recorded_rules
 from batchbridge_prime_rl import settings as keys
 
-Native = Mapping[str, Any]
+PrimeRLSettings = Mapping[str, Any]
 IN_FLIGHT = tuple(f"orchestrator.concurrency.{name}_inflight" for name in ("min", "initial", "max"))
 GENERATING, GENERATING_NODES = "deployment.num_infer_gpus", "deployment.num_infer_nodes"
 
 
-def _shared(native: Native) -> str | None:
+def _shared(native: PrimeRLSettings) -> str | None:
     for key, parts in keys.SHARED.items():
         for part in parts:
             if native[key] is not None and native[part] not in (None, native[key]):
@@ -27,39 +27,39 @@ def _shared(native: Native) -> str | None:
     return None
 
 
-def _ends(native: Native) -> str | None:
+def _ends(native: PrimeRLSettings) -> str | None:
     ours, theirs = native[keys.STEPS], native["orchestrator.max_steps"]
     return f"the trainer makes {ours} steps, the orchestrator {theirs}" if ours != theirs else None
 
 
-def _lengths(native: Native) -> str | None:
+def _lengths(native: PrimeRLSettings) -> str | None:
     packed, most = (native[key] for key in keys.LENGTHS)
     return f"rows of {packed} tokens do not fit into the trainer's {most}" if most < packed else None
 
 
-def _batch(native: Native) -> str | None:
+def _batch(native: PrimeRLSettings) -> str | None:
     size, group = native[keys.BATCH], native[keys.GROUP]
-    return f"{size} trajectories are no whole number of groups of {group}" if size and size % group else None
+    return f"{size} trajectories are not a whole number of groups of {group}" if size and size % group else None
 
 
-def _nearest(native: Native) -> tuple[Fix, ...]:
+def _nearest(native: PrimeRLSettings) -> tuple[Fix, ...]:
     return nearest_fixes(native, (keys.BATCH, keys.GROUP), lambda now: now[keys.BATCH] % now[keys.GROUP] == 0)
 
 
-def _group(native: Native) -> str | None:
+def _group(native: PrimeRLSettings) -> str | None:
     for key in IN_FLIGHT[1:]:
         if native[key] is not None and native[key] < native[keys.GROUP]:
             return f"{key} = {native[key]} is less than a group of {native[keys.GROUP]}"
     return None
 
 
-def _in_flight(native: Native) -> str | None:
+def _in_flight(native: PrimeRLSettings) -> str | None:
     least, first, most = (native[key] for key in IN_FLIGHT)
     wrong = most is not None and ((first or 0) > most or least > most)
     return f"at least {least}, at first {first}, at most {most}" if wrong else None
 
 
-def _schedule(native: Native) -> str | None:
+def _schedule(native: PrimeRLSettings) -> str | None:
     kind, warmup, decay = (native[f"{keys.SCHEDULER}.{name}"] for name in ("type", "warmup_steps", "decay_steps"))
     steps, text = native[keys.STEPS], f"{warmup} steps of warm-up"
     if kind == "linear" and not warmup and not decay:
@@ -70,13 +70,13 @@ def _schedule(native: Native) -> str | None:
     return f"{text} in a run of {steps} steps" if kind == "cosine" and (steps is None or warmup >= steps) else None
 
 
-def _node(native: Native) -> str | None:
+def _node(native: PrimeRLSettings) -> str | None:
     total = native[keys.TRAINING] + native[GENERATING]
     several = native[keys.DEPLOYED] == "multi_node" or total <= native[keys.PER_NODE]
     return None if several else f"{total} devices on a node of {native[keys.PER_NODE]}"
 
 
-def _nodes(native: Native) -> str | None:
+def _nodes(native: PrimeRLSettings) -> str | None:
     if native[keys.DEPLOYED] != "multi_node":
         return None
     generating, groups = native[GENERATING_NODES], native["deployment.nodes_per_fsdp_group"]
@@ -88,11 +88,11 @@ def _nodes(native: Native) -> str | None:
         return f"{generating} nodes generate, and inference is not set"
     if generating == 0 and native["inference"] is not None:
         return "inference is set, and no node generates"
-    text = f"{native[keys.NODES]} nodes are no whole number of groups of {groups}"
+    text = f"{native[keys.NODES]} nodes are not a whole number of groups of {groups}"
     return text if groups and native[keys.NODES] % groups else None
 
 
-def _asked(native: Native) -> str | None:
+def _asked(native: PrimeRLSettings) -> str | None:
     if native[keys.DEPLOYED] != "multi_node" or not native[keys.NODES]:
         return None
     asked, there = native[keys.TRAINING], native[keys.NODES] * native[keys.PER_NODE]
@@ -100,7 +100,7 @@ def _asked(native: Native) -> str | None:
 
 
 def _row(
-    number: int, test: Callable[[Native], str | None], where: tuple[str, ...], symbol: str, **more: Any
+    number: int, test: Callable[[PrimeRLSettings], str | None], where: tuple[str, ...], symbol: str, **more: Any
 ) -> Rule[Any]:
     said = {"native": "ValueError"} | more
     return IN_CONFIG(f"BB-PRIME-{number:03}", test, where, source=f"prime-rl 0.8.0 {symbol}", **said)

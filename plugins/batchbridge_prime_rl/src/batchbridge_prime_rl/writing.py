@@ -24,12 +24,15 @@ def restate(spec: Spec) -> dict[str, Any]:
             "prime-rl counts its run in optimizer steps, which --dataset-size N tells of one that is counted in epochs"
         )
         raise Unsayable(why, "horizon.optimizer_steps")
-    said: dict[str, Any] = {keys.GROUP: spec.rollout.completions_per_prompt, "max_steps": None if endless else steps}
+    settings: dict[str, Any] = {
+        keys.GROUP: spec.rollout.completions_per_prompt,
+        "max_steps": None if endless else steps,
+    }
     for part in (_lengths, _objective, _optimizer, _opened):
-        said |= part(spec)
-    said |= devices(spec.topology.world_size)
+        settings |= part(spec)
+    settings |= devices(spec.topology.world_size)
     stale = spec.staleness
-    return said | {
+    return settings | {
         keys.AGE: stale.maximum if stale.mode == "bounded" else 0,
         keys.NORM: spec.carried.max_gradient_norm or "None",
     }
@@ -59,7 +62,7 @@ def _objective(spec: Spec) -> dict[str, Any]:
 
 def _optimizer(spec: Spec) -> dict[str, Any]:
     carried, begin = spec.carried, "trainer.optim.betas"
-    said: dict[str, Any] = {f"{begin}1": carried.beta1, f"{begin}2": carried.beta2}
+    settings: dict[str, Any] = {f"{begin}1": carried.beta1, f"{begin}2": carried.beta2}
     try:
         name, arguments = schedule_parts(carried.lr_schedule or "constant")
         start = float(arguments.get("warmup_start_rate", COLD))
@@ -70,25 +73,25 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
     warmup = carried.warmup_steps or 0
     kinds = {"cosine": "cosine", "cosine_with_min_lr": "cosine", "linear_at_the_end": "linear"}
     kind = kinds.get(name, "linear" if warmup else "constant")
-    said[f"{keys.SCHEDULER}.type"] = kind
+    settings[f"{keys.SCHEDULER}.type"] = kind
     if kind != "constant":
         if warmup % 1:
             field = "carried.warmup_steps"
             raise Unsayable(f"{field} = {warmup}: steps are whole", field, nearest=({field: float(round(warmup))},))
         least = floor * (1e-6 if carried.learning_rate is None else carried.learning_rate)
-        said |= {
+        settings |= {
             f"{keys.SCHEDULER}.warmup_steps": int(warmup),
             f"{keys.SCHEDULER}.min_lr": 0.0 if floor == COLD else least,
         }
-        said |= {f"{keys.SCHEDULER}.decay_steps": decay} if kind == "linear" else {}
+        settings |= {f"{keys.SCHEDULER}.decay_steps": decay} if kind == "linear" else {}
     if name == "cosine":
-        said[f"{keys.SCHEDULER}.min_lr"] = 0.0
-    return said
+        settings[f"{keys.SCHEDULER}.min_lr"] = 0.0
+    return settings
 
 
 def _opened(spec: Spec) -> dict[str, Any]:
     """Terms whose names are prime-rl's; of others the reading back says that they are not there."""
-    said: dict[str, Any] = {keys.PRUNING: False, f"{keys.LOSS}.kl_tau": 0.0}
+    settings: dict[str, Any] = {keys.PRUNING: False, f"{keys.LOSS}.kl_tau": 0.0}
     ratios: list[Any] = []
     for name, _, text in (term.partition(": ")[2].partition(" ") for term in spec.open_terms):
         try:
@@ -96,16 +99,16 @@ def _opened(spec: Spec) -> dict[str, Any]:
         except ValueError:
             continue
         if name in OPENED:
-            said[OPENED[name]] = value
+            settings[OPENED[name]] = value
         elif name in ALGORITHMS:
-            said[keys.ALGORITHM] = name
+            settings[keys.ALGORITHM] = name
         elif name == "sources" and isinstance(value, list):
             ratios = value
     if spec.carried.top_k not in (None, -1):
-        extra = said.get(keys.EXTRA)
-        said[keys.EXTRA] = {**(extra if isinstance(extra, dict) else {}), "top_k": spec.carried.top_k}
+        extra = settings.get(keys.EXTRA)
+        settings[keys.EXTRA] = {**(extra if isinstance(extra, dict) else {}), "top_k": spec.carried.top_k}
     gates = {"curriculum": {"gates": {"zero_advantage": GATE}}}
     sources = [{"name": f"source-{place}", "ratio": ratio} for place, ratio in enumerate(ratios, 1)]
     if spec.rollout.group_filter == "replace_zero_variance":
         sources = [source | gates for source in sources or [{"name": "source-1"}]]
-    return said | ({keys.SOURCES: sources} if sources else {})
+    return settings | ({keys.SOURCES: sources} if sources else {})

@@ -12,10 +12,10 @@ from batchbridge.kit.config_texts import shell_word
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.kit.values import Told, shown
+from batchbridge.kit.values import FieldValue, shown
 from batchbridge_skyrl.meaning import derive, is_async
 from batchbridge_skyrl.rules import RULES
-from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, Run
+from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, SkyRLRun
 from batchbridge_skyrl.writing import restate
 
 
@@ -68,11 +68,11 @@ class SkyRLAdapter(TableAdapter):
         """Source: TrainerConfig.__post_init__."""
         return {"data.dataloader.num_workers": 8}
 
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
-        return derive(Run(native))
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
+        return derive(SkyRLRun(native))
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
-        run, timed = Run(native), is_async(Run(native))
+        run, timed = SkyRLRun(native), is_async(SkyRLRun(native))
         return Behaviour(
             order="permutations by a torch.Generator of trainer.seed, which goes on from epoch to epoch",
             membership="groups as they finish" if timed else "consecutive groups, the same in every pass",

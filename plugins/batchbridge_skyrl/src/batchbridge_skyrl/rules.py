@@ -13,17 +13,17 @@ from batchbridge import Fix
 from batchbridge.kit import Phase
 from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules
 from batchbridge_skyrl.meaning import is_async
-from batchbridge_skyrl.settings import FULLY_ASYNC, KNOWN, Run, full
+from batchbridge_skyrl.settings import FULLY_ASYNC, KNOWN, SkyRLRun, full
 
-Test = Callable[[Run], str | None]
+SkyRLTest = Callable[[SkyRLRun], str | None]
 STEP, MICRO = "policy_mini_batch_size", "micro_train_batch_size_per_gpu"
 
 
-def _devices(run: Run, model: str) -> int:
+def _devices(run: SkyRLRun, model: str) -> int:
     return int(run[f"{model}_num_nodes"] * run[f"{model}_num_gpus_per_node"])
 
 
-def _replica(run: Run, model: str) -> int:
+def _replica(run: SkyRLRun, model: str) -> int:
     """Devices of one replica."""
     megatron = run["trainer.strategy"] == "megatron" and model != "critic"
     kinds = ("tensor_model", "pipeline_model", "context") if megatron else ()
@@ -31,17 +31,17 @@ def _replica(run: Run, model: str) -> int:
     return math.prod(run[f"{model}.{size}"] for size in sizes)
 
 
-def _models(run: Run) -> tuple[str, ...]:
+def _models(run: SkyRLRun) -> tuple[str, ...]:
     return ("policy", "ref") if run["use_kl_loss"] or run["use_kl_in_reward"] else ("policy",)
 
 
-def _split(run: Run, model: str) -> str | None:
+def _split(run: SkyRLRun, model: str) -> str | None:
     """The reason why mini-batches do not split. Each replica's share is floored, as validate_batch_sizes does."""
     group, prompts, mini = run["n_samples_per_prompt"], run["train_batch_size"], run[f"{model}_mini_batch_size"]
     replicas = max(_devices(run, model) // _replica(run, model), 1)
     own, rollout = mini * group // replicas, prompts * group // replicas
     if prompts % mini:
-        return f"train_batch_size = {prompts} is no multiple of {model}_mini_batch_size = {mini} (prompts both)"
+        return f"train_batch_size = {prompts} is not a multiple of {model}_mini_batch_size = {mini} (prompts both)"
     if not own or own % run[MICRO]:
         return (
             f"{own} completions of a mini-batch on each of {replicas} replicas: no multiple of {MICRO} = {run[MICRO]}"
@@ -49,53 +49,54 @@ def _split(run: Run, model: str) -> str | None:
     return f"{rollout} completions of a rollout on each replica: no multiple of {own}" if rollout % own else None
 
 
-def _policy(run: Run) -> str | None:
+def _policy(run: SkyRLRun) -> str | None:
     return _split(run, "policy")
 
 
-def _critic(run: Run) -> str | None:
+def _critic(run: SkyRLRun) -> str | None:
     return None if run["trainer.critic.model.path"] is None else _split(run, "critic")
 
 
-def _cap(run: Run) -> str | None:
+def _cap(run: SkyRLRun) -> str | None:
     cap = run["tis_imp_ratio_cap"]
     text = f"tis_imp_ratio_cap = {cap}: each token's loss is multiplied by it at most, so that none pulls as it should"
     return text if run["use_tis"] and cap <= 0 else None
 
 
-def _tail(run: Run) -> str | None:
+def _tail(run: SkyRLRun) -> str | None:
     replicas = math.lcm(*(max(_devices(run, model) // _replica(run, model), 1) for model in _models(run)))
     total = run["train_batch_size"] * run["n_samples_per_prompt"]
     text = (
-        f"{total} completions of a rollout are no multiple of {replicas}, the replicas: prompts are cut off and missed"
+        f"{total} completions of a rollout are not a multiple of {replicas}, the replicas: prompts are cut off "
+        "and missed"
     )
     return text if total % replicas else None
 
 
 def _nearest(native: Mapping[str, Any]) -> tuple[Fix, ...]:
     sizes = [full(end) for end in (STEP, MICRO, "train_batch_size")]
-    return nearest_fixes(native, sizes, lambda now: not any(test(Run(now)) for test in (_policy, _tail)))[:3]
+    return nearest_fixes(native, sizes, lambda now: not any(test(SkyRLRun(now)) for test in (_policy, _tail)))[:3]
 
 
-def _betas(run: Run) -> str | None:
+def _betas(run: SkyRLRun) -> str | None:
     betas = run["policy.optimizer_config.adam_betas"]
     good = isinstance(betas, list) and len(betas) == 2 and all(type(b) in (int, float) and 0 <= b < 1 for b in betas)
-    return None if good else "adam_betas is no list of two numbers from 0 to below 1"
+    return None if good else "adam_betas is not a list of two numbers from 0 to below 1"
 
 
-def _lengths(run: Run) -> str | None:
+def _lengths(run: SkyRLRun) -> str | None:
     most, prompt, turns = run["max_input_length"], run["trainer.max_prompt_length"], run["max_turns"]
     wrong = most < prompt or (turns == 1 and most != prompt)
     return f"max_input_length = {most} with max_prompt_length = {prompt} and {turns} turns" if wrong else None
 
 
-def _replicas(run: Run) -> str | None:
+def _replicas(run: SkyRLRun) -> str | None:
     torn = [model for model in _models(run) if _devices(run, model) % _replica(run, model)]
-    text = "{} devices of the {} are no multiple of {}, those of a replica"
+    text = "{} devices of the {} are not a multiple of {}, those of a replica"
     return text.format(_devices(run, torn[0]), torn[0], _replica(run, torn[0])) if torn else None
 
 
-def _shared(run: Run) -> str | None:
+def _shared(run: SkyRLRun) -> str | None:
     sizes = ("num_engines", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     engines, devices = math.prod(run[f"inference_engine.{size}"] for size in sizes), _devices(run, "policy")
     if run["colocate_all"]:
@@ -105,7 +106,7 @@ def _shared(run: Run) -> str | None:
     return "the reference shares the policy's devices, and has another number of them" if apart else None
 
 
-def _asynchronous(run: Run) -> str | None:
+def _asynchronous(run: SkyRLRun) -> str | None:
     if not is_async(run):
         return f"{FULLY_ASYNC} needs fully_async.enabled" if run["entrypoint"] == FULLY_ASYNC else None
     most, loss = run[STEP] * (run["max_staleness_steps"] + 1), run["policy_loss_type"]
@@ -122,9 +123,9 @@ def _asynchronous(run: Run) -> str | None:
     return f"fully asynchronous training needs {', '.join(missing)}" if missing else None
 
 
-def _row(number: int, test: Test, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
+def _row(number: int, test: SkyRLTest, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
     keys, source, more = tuple(map(full, ends.split())), f"skyrl 0.3.0 {symbol}", {"fixes": fixes} if fixes else {}
-    args = (lambda native: test(Run(native)), keys, "AssertionError" if phase != "never" else "trains it", source)
+    args = (lambda native: test(SkyRLRun(native)), keys, "AssertionError" if phase != "never" else "trains it", source)
     return Rule(f"BB-SKYRL-{number:03}", "error", phase, *args, **more)
 
 

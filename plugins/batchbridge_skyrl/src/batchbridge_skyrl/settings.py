@@ -71,7 +71,7 @@ def full(end: str) -> str:
     return str(found)
 
 
-class Run(dict[str, Any]):
+class SkyRLRun(dict[str, Any]):
     """Native values, also by the ends of their keys: run["loss_reduction"]."""
 
     def __missing__(self, end: str) -> Any:

@@ -27,29 +27,29 @@ WORDS = {
 
 def restate(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in (_devices, _sizes, _objective, _sampled, _correction, _opened):
-        said |= part(spec)
-    return {full(end): value for end, value in said.items()}
+        settings |= part(spec)
+    return {full(end): value for end, value in settings.items()}
 
 
 def _devices(spec: Spec) -> dict[str, Any]:
     """One set of devices for all models and, where generation does not run beside training, for the engines."""
     topology, world = spec.topology, spec.topology.world_size
     nodes = world // NODE if world % NODE == 0 else 1
-    said: dict[str, Any] = {"generator.inference_engine.num_engines": world}
+    settings: dict[str, Any] = {"generator.inference_engine.num_engines": world}
     for model in ("policy", "ref", "critic"):
-        said |= {f"{model}_num_nodes": nodes, f"{model}_num_gpus_per_node": world // nodes}
+        settings |= {f"{model}_num_nodes": nodes, f"{model}_num_gpus_per_node": world // nodes}
     megatron = spec.carried.weight_decay_excludes == "biases_and_norms"
     for model in ("policy", "ref"):
-        said[f"{model}.sequence_parallel_size"] = 1 if megatron else topology.context_parallel
+        settings[f"{model}.sequence_parallel_size"] = 1 if megatron else topology.context_parallel
         for kind in ("tensor", "pipeline", "context") if megatron else ():
             name = f"{kind}_{'' if kind == 'context' else 'model_'}parallel_size"
-            said[f"{model}.megatron_config.{name}"] = getattr(topology, f"{kind}_parallel")
+            settings[f"{model}.megatron_config.{name}"] = getattr(topology, f"{kind}_parallel")
     if spec.carried.router_loss_coefficient is not None:
-        said["policy.megatron_config.moe_router_load_balancing_type"] = "aux_loss"
-        said["policy.megatron_config.moe_aux_loss_coeff"] = spec.carried.router_loss_coefficient
-    return said
+        settings["policy.megatron_config.moe_router_load_balancing_type"] = "aux_loss"
+        settings["policy.megatron_config.moe_aux_loss_coeff"] = spec.carried.router_loss_coefficient
+    return settings
 
 
 def _sizes(spec: Spec) -> dict[str, Any]:
@@ -59,58 +59,61 @@ def _sizes(spec: Spec) -> dict[str, Any]:
         whole = {path: max(size // group, 1) * group}
         raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path, nearest=(whole,))
     critics = (spec.critic and spec.critic.completions_per_step) or size
-    said = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": critics // group}
-    said["trainer.epochs"] = int(spec.horizon.epochs or ENDLESS)
+    settings = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": critics // group}
+    settings["trainer.epochs"] = int(spec.horizon.epochs or ENDLESS)
     if micro.tokens_per_device is not None:
-        return said | {"max_tokens_per_microbatch": micro.tokens_per_device}
+        return settings | {"max_tokens_per_microbatch": micro.tokens_per_device}
     alone = micro.completions_per_device or 1
     forward = micro.forward_completions_per_device or alone
-    return said | {"micro_train_batch_size_per_gpu": alone, "micro_forward_batch_size_per_gpu": forward}
+    return settings | {"micro_train_batch_size_per_gpu": alone, "micro_forward_batch_size_per_gpu": forward}
 
 
 def _objective(spec: Spec) -> dict[str, Any]:
     ours = spec.objective
-    said: dict[str, Any] = {"algorithm.max_seq_len": spec.loss.policy.constant}
+    settings: dict[str, Any] = {"algorithm.max_seq_len": spec.loss.policy.constant}
     if ours.kl_placement in ("loss", "reward"):
-        said |= {"kl_estimator_type": ours.kl_estimator, "kl_loss_coef": ours.kl_coefficient}
+        settings |= {"kl_estimator_type": ours.kl_estimator, "kl_loss_coef": ours.kl_coefficient}
     if ours.entropy_coefficient:
-        said |= {"use_entropy_loss": True, "entropy_loss_coef": ours.entropy_coefficient}
+        settings |= {"use_entropy_loss": True, "entropy_loss_coef": ours.entropy_coefficient}
     if ours.dual_clip is not None:
-        said |= {"policy_loss_type": "dual_clip", "clip_ratio_c": ours.dual_clip}
+        settings |= {"policy_loss_type": "dual_clip", "clip_ratio_c": ours.dual_clip}
     values = {path: getattr(ours, path.partition(".")[2]) for path in TOGETHER[3].fields}
     if clip := CLIPS.get(TOGETHER[3].says(values)[full("policy_loss_type")]):
-        said |= {f"{clip}_low": ours.clip_low, f"{clip}_high": ours.clip_high}
+        settings |= {f"{clip}_low": ours.clip_low, f"{clip}_high": ours.clip_high}
     if spec.advantage.baseline == "none" and spec.rollout.completions_per_prompt == 1:
-        said["advantage_estimator"] = "grpo"
+        settings["advantage_estimator"] = "grpo"
     if spec.critic is not None:
-        said |= {key: getattr(spec.critic, field) for field, key in FACTS["critic"].items()}
-        said["trainer.critic.model.path"] = FACTS["settings"]["trainer.policy.model.path"][1]
+        settings |= {key: getattr(spec.critic, field) for field, key in FACTS["critic"].items()}
+        settings["trainer.critic.model.path"] = FACTS["settings"]["trainer.policy.model.path"][1]
     first, second = spec.carried.beta1, spec.carried.beta2
-    said["policy.optimizer_config.adam_betas"] = [0.9 if first is None else first, 0.999 if second is None else second]
-    return said
+    settings["policy.optimizer_config.adam_betas"] = [
+        0.9 if first is None else first,
+        0.999 if second is None else second,
+    ]
+    return settings
 
 
 def _sampled(spec: Spec) -> dict[str, Any]:
     rollout, carried, stale = spec.rollout, spec.carried, spec.staleness
     program = {"bounded": FULLY_ASYNC, "lookahead": LOOKAHEAD}.get(stale.mode, MAIN)
     length = "generator.sampling_params.max_generate_length"
-    said: dict[str, Any] = {length: carried.max_completion_tokens, "entrypoint": program}
-    said |= {"step_wise_trajectories": rollout.sample_unit == "turn"}
+    settings: dict[str, Any] = {length: carried.max_completion_tokens, "entrypoint": program}
+    settings |= {"step_wise_trajectories": rollout.sample_unit == "turn"}
     if carried.max_total_tokens is not None and rollout.sample_unit != "completion":
         prompt = carried.max_prompt_tokens or 1
-        said |= {"max_turns": 2, "max_input_length": prompt, length: max(carried.max_total_tokens - prompt, 1)}
+        settings |= {"max_turns": 2, "max_input_length": prompt, length: max(carried.max_total_tokens - prompt, 1)}
     if stale.mode != "sync":
-        said["colocate_all"] = False
+        settings["colocate_all"] = False
     if stale.mode == "bounded":
-        said |= {"fully_async.enabled": True, "max_staleness_steps": stale.maximum}
-        said["num_parallel_generation_workers"] = rollout.prompts_per_rollout
+        settings |= {"fully_async.enabled": True, "max_staleness_steps": stale.maximum}
+        settings["num_parallel_generation_workers"] = rollout.prompts_per_rollout
         if rollout.group_filter == "replace_zero_variance":
-            said |= {"dynamic_sampling.type": None, "zero_variance_filter": True, "sample_full_batch": True}
-    return said
+            settings |= {"dynamic_sampling.type": None, "zero_variance_filter": True, "sample_full_batch": True}
+    return settings
 
 
 def _correction(spec: Spec) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in filter(None, (spec.objective.sampler_correction or "").split("; ")):
         found = re.fullmatch(r"(\w+) \[(-|[\d.e+-]+), (-|[\d.e+-]+)\]", part)
         if found is None or found[1] not in WORDS:
@@ -118,17 +121,17 @@ def _correction(spec: Spec) -> dict[str, Any]:
             raise Unsayable(f"SkyRL has no {part}", field, nearest=({field: None},))
         level, _, kind = found[1].partition("_")
         for side, bound in (("low", found[2]), ("high", found[3])):
-            said |= {} if bound == "-" else {f"{CORRECTION}.{WORDS[found[1]]}_{side}": number(bound)}
+            settings |= {} if bound == "-" else {f"{CORRECTION}.{WORDS[found[1]]}_{side}": number(bound)}
         if kind == "truncate":
-            said["tis_ratio_type"] = level
+            settings["tis_ratio_type"] = level
         elif found[1] in ("sequence_mask", "sequence_geometric_mask"):
-            said["sequence_mask_metric"] = "product" if kind == "mask" else "geometric"
-    return said
+            settings["sequence_mask_metric"] = "product" if kind == "mask" else "geometric"
+    return settings
 
 
 def _opened(spec: Spec) -> dict[str, Any]:
     """Terms whose names are SkyRL's. Estimators and losses of a program of its own come with the program."""
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     names = {(group, key.rpartition(".")[2]): key for key, (group, *_) in FACTS["open"].items()}
     names |= {("objective", "temperature"): "trainer.algorithm.temperature"}
     own = any(term.startswith(("rollout: code ", "rollout: teacher_kl")) for term in spec.open_terms)
@@ -138,12 +141,12 @@ def _opened(spec: Spec) -> dict[str, Any]:
         end, _, value = name.partition(" ")
         entries = [entry for entry, does in ENTRIES.items() if does == name and ("async" in entry) == ahead]
         if group == "rollout" and (entries or end == "code"):
-            said["entrypoint"] = entries[0] if entries else value
+            settings["entrypoint"] = entries[0] if entries else value
         elif (group, end) in names:
             flags, amount = {"True": True, "False": False}, number(value)
-            said[names[group, end]] = flags.get(value, value if amount is None else amount)
+            settings[names[group, end]] = flags.get(value, value if amount is None else amount)
         elif term == "advantage: maxrl" or (own and group in NAMED.values()):
-            said |= {setting: name for setting, of in NAMED.items() if of == group}
+            settings |= {setting: name for setting, of in NAMED.items() if of == group}
         elif term != SLICES:
             raise Unsayable(f"open_terms has {term}, and SkyRL has no such term", "open_terms")
-    return said
+    return settings

@@ -328,7 +328,7 @@ def drifts(bench: Bench) -> list[str]:
     for change in ("members", "weights"):
         samples, members = bench.step(Plan(spec, PROMPTS), 1 if change == "members" else 0)
         install(bench.worker, bench.orders(spec, CASES[0]))
-        if change == "weights":  # a policy loss in the place of ours
+        if change == "weights":  # a policy loss in place of ours
             scope = bench.worker.batchbridge._native_update.__func__.__globals__
             scope["compute_policy_loss"] = _one_percent_more(scope["compute_policy_loss"])
         try:

@@ -25,7 +25,7 @@ from keep_figures import FIGURES, bare
 from started import outcome, version_of
 
 from batchbridge.testing.oracle import Sample, logprobs, relative_error
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.easyr1 import pictures
 from batchbridge_on_cpu.easyr1.scripted import command, environment
 from batchbridge_on_cpu.figures import keep
@@ -132,7 +132,7 @@ def said(parameters: Mapping[str, torch.Tensor], family: str = image_proofs.MODE
     model, processor, script, found = (
         pictures.policy(family).double(),
         pictures.Qwen2VLProcessor(),
-        Script(),
+        ScriptedRollouts(),
         [],
     )
     model.load_state_dict({name: value.double() for name, value in parameters.items()})

@@ -131,7 +131,7 @@ def tampered(bench: Bench, name: str, folder: Path) -> dict[str, Any]:
     plan, before, said = Plan(spec, PROMPTS), bench.updates, ""
     bench.handles = []
     ledger = folder / f"tampered {name}"
-    # Clipping by the norm is no tampering.
+    # Clipping by the norm is not a tampering.
     own, bench.config.max_grad_norm = bench.config.max_grad_norm, 0.05
     install(bench.worker, bench.orders(spec, CASES[0], ledger=ledger))
     untouched = {name: vars(bench.worker.actor)[name] for name in ("_optimizer_step", "_forward_micro_batch")}
@@ -156,7 +156,7 @@ def tampered(bench: Bench, name: str, folder: Path) -> dict[str, Any]:
 
 
 def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's own loss, in the place of EasyR1's: PPO's surrogate, averaged in some way. native: gives the metrics,
+    """A user's own loss, in place of EasyR1's: PPO's surrogate, averaged in some way. native: gives the metrics,
     which 0.3.2 reads by name."""
 
     def loss(
@@ -181,7 +181,7 @@ def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def probed(bench: Bench) -> dict[str, list[str]]:
-    """Reasons against attaching with a loss of one's own, by what that does."""
+    """Reasons against attaching with a custom loss, by what that does."""
     found = {}
     native = dp_actor.compute_policy_loss
     for how in ("as EasyR1", "times 7", "own tokens", "mean over rows"):

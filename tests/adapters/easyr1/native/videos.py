@@ -3,7 +3,7 @@
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 videos.py FOLDER FAMILY [SETTINGS]
 
 FAMILY: Qwen2-VL or Qwen2.5-VL. SETTINGS: as JSON. Rows are what EasyR1's own data set makes of them. The frames of a
-video are made up, where EasyR1's `process_video` would decode them. One prompt has an image in the place of videos: a
+video are made up, where EasyR1's `process_video` would decode them. One prompt has an image in place of videos: a
 worker takes it beside those, and EasyR1's data set has it in no file with videos. Rank 0 leaves what it measured in
 FOLDER/videos.json.
 """

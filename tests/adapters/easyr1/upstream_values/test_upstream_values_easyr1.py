@@ -21,7 +21,7 @@ from batchbridge.meaning.candidates import plan_of
 from batchbridge.reading.read import read
 from batchbridge_easyr1.behaviour import native_steps
 from batchbridge_easyr1.clock import schedule_of
-from batchbridge_easyr1.trainer import Driver
+from batchbridge_easyr1.trainer import EasyR1Driver
 from batchbridge_on_cpu.upstream_values import read as record_of
 from batchbridge_on_cpu.upstream_values import unlike_proven
 
@@ -175,7 +175,7 @@ def test_micro_batches_that_easyr1_cuts_of_our_rows_are_the_planned_ones(micro: 
         actor_rollout_ref_wg=SimpleNamespace(world_size=ranks),
     )
     request = Request(spec=reading.spec, plan=plan, reading=reading, mode="enforce", allow=frozenset())
-    driver = Driver(trainer, request, orders_of(request, VERSION))
+    driver = EasyR1Driver(trainer, request, orders_of(request, VERSION))
     costs = {(position, sample): 3 + 5 * position + sample for position in range(6) for sample in range(4)}
     for step in driver.steps_of(1):
         order = driver.step_rows(step, RolloutRows(1, costs))

@@ -35,7 +35,7 @@ from batchbridge.meaning.spec import Advantage, LossTerm, Spec, Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.wrap import unwrap, wrap
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_on_cpu.open_instruct.job import SAMPLER_LOGPROB, Job, full_gradient, prepare
 from batchbridge_on_cpu.steps import moved
 
@@ -91,7 +91,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.policy = folder, folder / "policy"
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.script, self.tokenizer = Script(), tiny_tokenizer()
+        self.script, self.tokenizer = ScriptedRollouts(), tiny_tokenizer()
         self.shape = tiny_policy()
         self.gradients: list[torch.Tensor] = []
         self.weights: list[list[torch.Tensor]] = []
@@ -104,7 +104,7 @@ class Bench:
         args: Mapping[str, Any] | None = None,
         prompts: int = PROMPTS,
         rollouts: int = ROLLOUTS,
-        script: Script | None = None,
+        script: ScriptedRollouts | None = None,
         burst: int | None = None,
     ) -> Iterator[Job]:
         """A job whose optimizer steps are kept: `gradients`, and `weights` before each."""
@@ -322,7 +322,7 @@ ORDER = CandidatePlan(
 def kept(taking: Taking) -> list[list[int]]:
     """The prompts that each rollout trains, by the words of docs/open_instruct.md."""
     flat = {ORDER[number] for number in taking.flat}
-    script, solved = Script(flat=frozenset(flat)), set[int]()
+    script, solved = ScriptedRollouts(flat=frozenset(flat)), set[int]()
 
     def left_in() -> Iterator[int]:
         for prompt in ORDER:
@@ -347,7 +347,7 @@ def taken(bench: Bench) -> list[dict[str, Any]]:
     """Where rewards decide what a rollout trains, or weights are older: step by step."""
     results = []
     for name, taking in TAKING.items():
-        prompts, script = kept(taking), Script(flat=frozenset(ORDER[number] for number in taking.flat))
+        prompts, script = kept(taking), ScriptedRollouts(flat=frozenset(ORDER[number] for number in taking.flat))
         otherwise = kept(taking.without)
         for aggregation in taking.aggregations:
             args = {"learning_rate": RATES[aggregation]}
@@ -508,7 +508,7 @@ def of_this_rank(accumulation_steps: int, data: Any, device: Any, group: Any = N
 
 
 def edges(bench: Bench) -> dict[str, Any]:
-    """What is no step of the plan is refused before the update."""
+    """What is not a step of the plan is refused before the update."""
     said: dict[str, Any] = {}
 
     def refused(name: str, job: Job, act: Any) -> None:
@@ -561,7 +561,7 @@ def edges(bench: Bench) -> dict[str, Any]:
         job.actor.start()
         refused("started", job, lambda: wrap(job.learner, like=wanted(job, "token_mean", {})))
     for name, tamper in HANDS.items():
-        flat = Script(flat=frozenset({ORDER[1]}))
+        flat = ScriptedRollouts(flat=frozenset({ORDER[1]}))
         with bench.job(settings=DROPS, script=flat) as job:
             wrap(job.learner, like=wanted(job, "token_mean", {}))
             tamper(job.actor)
@@ -577,7 +577,7 @@ def edges(bench: Bench) -> dict[str, Any]:
         for _ in range(2):
             job.learner.step()  # and its weights are not sent
         refused("too old", job, job.learner.step)
-    silent = Script(empty=frozenset((prompt, sample) for prompt in range(PROMPTS) for sample in range(GROUP)))
+    silent = ScriptedRollouts(empty=frozenset((prompt, sample) for prompt in range(PROMPTS) for sample in range(GROUP)))
     with bench.job(script=silent) as job:
         wrap(job.learner, like=wanted(job, "token_mean", {}))
         refused("silent", job, job.learner.step)

@@ -28,7 +28,7 @@ import torch
 
 from batchbridge.errors import CannotAttach
 from batchbridge.running.wrap import unwrap, wrap
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_on_cpu.open_instruct.job import prepare
 from batchbridge_on_cpu.open_instruct.olmo_job import Job
 from batchbridge_on_cpu.steps import moved
@@ -64,7 +64,7 @@ class Bench(gradients.Bench):
         args: Mapping[str, Any] | None = None,
         prompts: int = gradients.PROMPTS,
         rollouts: int = gradients.ROLLOUTS,
-        script: Script | None = None,
+        script: ScriptedRollouts | None = None,
         burst: int | None = None,
     ) -> Iterator[Job]:
         """As there."""

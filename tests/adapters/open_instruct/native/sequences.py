@@ -71,7 +71,7 @@ def natively(bench: Bench) -> list[dict[str, Any]]:
 
 
 def lost(layer: Any) -> None:
-    """The token behind a piece is no target."""
+    """The token behind a piece is not a target."""
     native = layer._sequences.cut
 
     def cut(split: Any, data: Any) -> Any:

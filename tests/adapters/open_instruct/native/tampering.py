@@ -1,4 +1,4 @@
-"""What `test_tampering_open_instruct` runs, one process per rank: losses of one's own, and optimizer steps that
+"""What `test_tampering_open_instruct` runs, one process per rank: custom losses, and optimizer steps that
 something else than the plan has a hand in, with the real learner on DeepSpeed.
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 tampering.py FOLDER

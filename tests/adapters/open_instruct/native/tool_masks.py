@@ -21,7 +21,7 @@ from typing import Any
 
 from batchbridge.meaning.spec import Spec
 from batchbridge.testing.oracle import relative_error
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.open_instruct.job import prepare
 
 CASES = (
@@ -30,7 +30,7 @@ CASES = (
 )
 
 
-class WithTools(Script):
+class WithTools(ScriptedRollouts):
     """Completions of which every second one has a tool's tokens between its own: behind the second token, three of
     them where there are as many."""
 
@@ -53,7 +53,7 @@ class Bench(gradients.Bench):
         self, spec: Spec, step: int, first: int, members: Sequence[tuple[int, int]], case: gradients.Case
     ) -> tuple[Any, float, float]:
         """As there, of the masked completions."""
-        self.script = Script()
+        self.script = ScriptedRollouts()
         whole, _, _ = super().oracle(spec, step, first, members, case)
         self.script = WithTools()
         self.trained.append(relative_error(self.gradients[step], whole))

@@ -19,8 +19,8 @@ from batchbridge.meaning.weights import Normaliser, Row
 from batchbridge.reading.read import read
 from batchbridge_on_cpu.upstream_values import read as record_of
 from batchbridge_on_cpu.upstream_values import unlike_proven
-from batchbridge_open_instruct.candidates import PassRate, Rollout
-from batchbridge_open_instruct.feed import ATTRIBUTE, Feed, Piece
+from batchbridge_open_instruct.candidates import CandidateRollout, PassRate
+from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, PackedCompletion
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner
 from batchbridge_open_instruct.writing import denominator
 
@@ -94,10 +94,10 @@ class Listed(list):  # type: ignore[type-arg]
 
 def feed_of(one: Mapping[str, Any]) -> Any:
     """A feed that observes, its rollout's completions known by their number."""
-    made: Any = object.__new__(Feed)
+    made: Any = object.__new__(ActorFeed)
     made._plan, made._taken = None, ()
     made._orders = SimpleNamespace(spec=SimpleNamespace(digest=lambda: "spec"))
-    made._pieces = [Piece(0, number, number, 0, 0, 0, 0, 0.0, None) for number in range(len(one["sizes"]))]
+    made._pieces = [PackedCompletion(0, number, number, 0, 0, 0, 0, 0.0, None) for number in range(len(one["sizes"]))]
     packed = SimpleNamespace(
         packed_seq_lens=[Listed(row) for row in one["packed_seq_lens"]],
         num_actions=[Listed(row) for row in one["num_actions"]],
@@ -153,7 +153,7 @@ def test_a_prompt_is_solved_and_a_group_dropped_as_open_instruct_does_it(
 ) -> None:
     assert PassRate(rate, 10.0).solves(rewards) is excluded
     result = SimpleNamespace(reward_scores=rewards, index=0, model_step=0)
-    assert Rollout(0, 0, 1, "drop_zero_variance").take(result) is not dropped
+    assert CandidateRollout(0, 0, 1, "drop_zero_variance").take(result) is not dropped
 
 
 def test_samples_of_a_request_have_the_seeds_that_the_plan_counts_on() -> None:

@@ -22,7 +22,7 @@ from batchbridge.errors import BatchBridgeError
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.read import read
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.openrlhf.workers import full_parameters, save_policy
 
 Logs = list[dict[str, float]]
@@ -134,7 +134,7 @@ def main(folder: Path) -> None:
     from openrlhf.trainer.ppo_utils import samples_generator
 
     samples_generator.SamplingParams.seed = None
-    script = Script()
+    script = ScriptedRollouts()
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(fits.PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -18,7 +18,7 @@ import torch
 from corrections import VARIANTS, moved
 
 from batchbridge.testing.oracle import Sample, ScriptedRun, logprobs, relative_error
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_on_cpu.openrlhf import engines
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
@@ -27,7 +27,7 @@ CORRECTION, OPTIONS = VARIANTS["masked"]
 
 def sampled(prompt: int, number: int) -> torch.Tensor:
     """The sampler's log-probabilities of a completion: around those of the policy that the run begins with."""
-    script = Script()
+    script = ScriptedRollouts()
     completion = script.completion(prompt, number)
     made = Sample(
         prompt=tiny_tokenizer()(script.prompt(prompt), add_special_tokens=False)["input_ids"],
@@ -45,7 +45,7 @@ class TellingExecutor(engines.ScriptedExecutor):
 
     async def execute(self, prompt: str, label: str, sampling_params: Any, hf_tokenizer: Any, sample: int) -> Any:
         answer = await super().execute(prompt, label, sampling_params, hf_tokenizer, sample)
-        said = sampled(Script().prompt_index(prompt), sample).tolist()
+        said = sampled(ScriptedRollouts().prompt_index(prompt), sample).tolist()
         before = len(answer["observation_tokens"]) - len(said)
         return {**answer, "rollout_log_probs": [0.0] * before + said}
 
@@ -53,7 +53,7 @@ class TellingExecutor(engines.ScriptedExecutor):
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29516")
-    script, tokenizer = Script(), tiny_tokenizer()
+    script, tokenizer = ScriptedRollouts(), tiny_tokenizer()
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(fits.PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -29,7 +29,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import LossTerm, Objective
 from batchbridge.testing.oracle import Sample, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
-from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_tokenizer
 from batchbridge_on_cpu.openrlhf.workers import full_gradient, full_parameters, plain_critic, save_critic, save_policy
 from batchbridge_openrlhf.critic import critics_spec
 from batchbridge_openrlhf.turns import IDENTITY
@@ -116,7 +116,7 @@ class Oracle:
     def __init__(self, bench: CriticFit, plan: Plan, folder: Path, *, rough: bool) -> None:
         self.bench, self.plan, self.rough = bench, plan, rough
         self.critics = Plan(critics_spec(plan.spec), plan.dataset_size)
-        self.script, self.tokenizer, self.plain = Script(), tiny_tokenizer(), plain_critic(folder / "critic")
+        self.script, self.tokenizer, self.plain = ScriptedRollouts(), tiny_tokenizer(), plain_critic(folder / "critic")
         self.rollouts: dict[int, dict[tuple[int, int], tuple[Sample, torch.Tensor, torch.Tensor]]] = {}
 
     def policy(self, step: int) -> Any:
@@ -166,7 +166,7 @@ class Oracle:
         return [self.rollout(member.rollout)[member.prompt, member.sample] for member in plan.step(index).members]
 
     def policys(self, index: int, of: Plan | None = None) -> torch.Tensor:
-        """The gradient of the policy's step. of: the plan that says its completions, in the place of the policy's."""
+        """The gradient of the policy's step. of: the plan that says its completions, in place of the policy's."""
         return step_gradient(
             self.policy(index),
             [sample for sample, _, _ in self.rows(of or self.plan, index)],
@@ -333,7 +333,7 @@ def tampered(folder: Path) -> list[str]:
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29517")
-    script = Script()
+    script = ScriptedRollouts()
     save_policy(folder / "policy")
     save_critic(folder / "policy", folder / "critic")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(PROMPTS)]

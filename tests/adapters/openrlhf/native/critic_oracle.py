@@ -32,7 +32,7 @@ Scored = Sequence[tuple[Sample, torch.Tensor, torch.Tensor]]
 def value_gradient(model: Any, rows: Scored, denominators: Sequence[float] | None = None) -> torch.Tensor:
     """The gradient of half the squared errors' mean over the rows' trained tokens, clipped; one row at a time.
 
-    denominators: of each row, in the place of the step's tokens.
+    denominators: of each row, in place of the step's tokens.
     """
     parameters = list(model.parameters())
     for parameter in parameters:

@@ -19,7 +19,7 @@ from batchbridge.errors import BatchDrift
 from batchbridge.meaning.plan import Plan
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_critic, save_policy
-from batchbridge_openrlhf.critic_engine import CriticLayer
+from batchbridge_openrlhf.critic_engine import OpenRlhfCriticLayer
 from batchbridge_openrlhf.engine import install
 
 
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
     native = trainer.critic.backward
     for name in ("left alone", "undone"):
         trainer.critic.global_steps = 0  # a run of its own
-        install(trainer, bench.critic_orders(spec), CriticLayer)
+        install(trainer, bench.critic_orders(spec), OpenRlhfCriticLayer)
         if name == "undone":
             trainer.critic.backward = native
         bench.fill(trainer, Plan(spec, PROMPTS), 0)

@@ -41,7 +41,7 @@ from batchbridge_on_cpu.openrlhf.workers import (
     save_policy,
 )
 from batchbridge_openrlhf.critic import critics_orders
-from batchbridge_openrlhf.critic_engine import CriticLayer
+from batchbridge_openrlhf.critic_engine import OpenRlhfCriticLayer
 from batchbridge_openrlhf.engine import install, remove
 from batchbridge_openrlhf.turns import IDENTITY
 
@@ -172,7 +172,7 @@ def wrapped(bench: CriticBench, trainer: Any, zero: int, dynamic: bool, splits: 
         spec = critic_spec(split)
         plan = Plan(spec, PROMPTS)
         if critic:
-            install(trainer, bench.critic_orders(spec), CriticLayer)
+            install(trainer, bench.critic_orders(spec), OpenRlhfCriticLayer)
         else:
             install(trainer, bench.orders(spec, settings=CASES["token_mean"].loss))
         found = []
@@ -259,7 +259,7 @@ def refused(bench: CriticBench, trainer: Any) -> dict[str, str]:
         patches = Patches()
         alter(trainer, patches)
         try:
-            install(trainer, bench.critic_orders(critic_spec("fixed 2")), CriticLayer)
+            install(trainer, bench.critic_orders(critic_spec("fixed 2")), OpenRlhfCriticLayer)
             said[name] = "accepted"
             remove(trainer)
         except CannotAttach as refusal:
@@ -275,7 +275,7 @@ def attached(bench: CriticBench, trainer: Any) -> dict[str, list[str]]:
     modes: tuple[Mode, ...] = ("observe", "verify")
     for mode in modes:
         try:
-            install(trainer, bench.critic_orders(critic_spec("fixed 2"), mode), CriticLayer)
+            install(trainer, bench.critic_orders(critic_spec("fixed 2"), mode), OpenRlhfCriticLayer)
             said[mode] = []
         except CannotAttach as refusal:
             said[mode] = list(refusal.reasons)
@@ -299,7 +299,7 @@ def tampered(bench: CriticBench, trainer: Any, mode: Mode = "enforce") -> dict[s
     counting = engine.optimizer.optimizer.register_step_pre_hook(lambda *_: applied.add(engine.global_steps))
     for name, way in ways.items():
         engine.global_steps = 0  # a run of its own
-        install(trainer, bench.critic_orders(spec, mode), CriticLayer)
+        install(trainer, bench.critic_orders(spec, mode), OpenRlhfCriticLayer)
         patches = Patches()
         way(Run.of(trainer, patches, mine=bench.rank == bench.ranks - 1))
         applied.clear()

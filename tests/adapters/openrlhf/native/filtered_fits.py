@@ -33,7 +33,7 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.testing.oracle import Sample, ScriptedRun, advantages, relative_error
-from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_tokenizer
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
@@ -142,7 +142,7 @@ def against_the_oracle(bench: Bench, ledger: Path) -> list[dict[str, Any]]:
             ids: Sequence[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
             return ids
 
-        return ScriptedRun(spec=plan.spec, script=Script(), tokenize=tokenize, policy_at=policy_at)
+        return ScriptedRun(spec=plan.spec, script=ScriptedRollouts(), tokenize=tokenize, policy_at=policy_at)
 
     exact, float32, results = oracle(rough=False), oracle(rough=True), []
     for step, gradient in zip(read_steps(ledger), bench.gradients, strict=True):
@@ -212,7 +212,7 @@ def observed(folder: Path) -> list[list[int]]:
 
 
 def main(folder: Path) -> None:
-    script = Script()
+    script = ScriptedRollouts()
     os.environ["BATCHBRIDGE_SCORES"] = "1"
     if not rank():
         save_policy(folder / "policy")

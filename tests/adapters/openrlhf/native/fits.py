@@ -39,7 +39,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.testing.oracle import ScriptedRun, advantages, double, relative_error
 from batchbridge.testing.snapshots import watched
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 PROMPTS, GROUP = 12, 3
 SETTINGS: dict[str, Any] = {
@@ -200,7 +200,7 @@ def against_the_oracle(bench: Bench, ledger: Path) -> list[dict[str, Any]]:
     for rough in (False, True):
         scripted = ScriptedRun(
             spec=plan.spec,
-            script=Script(),
+            script=ScriptedRollouts(),
             tokenize=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
             policy_at=lambda step, rough=rough: (
                 policy_of(bench.weights[step]).float() if rough else policy_of(bench.weights[step])
@@ -227,7 +227,7 @@ def against_the_oracle(bench: Bench, ledger: Path) -> list[dict[str, Any]]:
 
 
 def _advantages_agree(step: Any, plan: Plan) -> bool:
-    script = Script()
+    script = ScriptedRollouts()
     for prompt, sample, found, tokens in zip(
         step["prompt"], step["sample"], step["advantage"], step["response_tokens"], strict=True
     ):
@@ -322,7 +322,7 @@ def unwrapped_without_a_token(folder: Path) -> str:
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29513")
-    script = Script()
+    script = ScriptedRollouts()
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")

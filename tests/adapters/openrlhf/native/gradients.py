@@ -51,7 +51,7 @@ from batchbridge.meaning.spec import (
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
 from batchbridge_openrlhf.turns import IDENTITY
 
@@ -161,7 +161,7 @@ class Bench:
 
     def __init__(self, folder: Path, policy: Path) -> None:
         self.folder, self.saved = folder, policy
-        self.script, self.tokenizer = Script(), tiny_tokenizer()
+        self.script, self.tokenizer = ScriptedRollouts(), tiny_tokenizer()
         self.policy = tiny_policy()
         self.behind, self.reference = (
             _moved(self.policy, 1, 0.015),

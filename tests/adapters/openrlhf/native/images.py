@@ -24,7 +24,7 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.meaning.plan import Plan
 from batchbridge.testing.oracle import Sample, advantages, double, entropies, logprobs, relative_error
-from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_tokenizer
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_on_cpu.openrlhf import workers
 from batchbridge_openrlhf.answers import mark
@@ -85,7 +85,7 @@ class Seeing(Bench):
 
     def __init__(self, folder: Path, policy: Path, *, frozen: bool, blind: frozenset[int] = frozenset()) -> None:
         self.folder, self.saved, self.blind = folder, policy, blind
-        self.script, self.tokenizer = Script(), tiny_tokenizer()
+        self.script, self.tokenizer = ScriptedRollouts(), tiny_tokenizer()
         self.policy = seeing_policy()
         if frozen:
             freeze(self.policy)

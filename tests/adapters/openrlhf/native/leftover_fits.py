@@ -18,7 +18,7 @@ import torch
 
 from batchbridge import wrap
 from batchbridge.ledger import read_steps
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29515")
-    script = Script()
+    script = ScriptedRollouts()
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(fits.PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import Any
 import fits
 import torch
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.openrlhf.workers import save_policy
 
 DYNAMIC: dict[str, Any] = {
@@ -25,13 +25,13 @@ DYNAMIC: dict[str, Any] = {
     "rollout.max_tokens_per_gpu": fits.BUDGETS[False],
 }
 PACKED: dict[str, Any] = {"ds.packing_samples": True, "ds.attn_implementation": "sdpa"}
-"""As the command line has them beside dynamic batches, but for flash attention in the place of sdpa."""
+"""As the command line has them beside dynamic batches, but for flash attention in place of sdpa."""
 
 
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29514")
-    script = Script()
+    script = ScriptedRollouts()
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(fits.PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from batchbridge.ledger import diff, read_steps
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.trajectories import assert_same_end
 
 CUTS = ("threes", "tokens")
@@ -89,7 +89,7 @@ def test_the_logged_kl_is_nan_only_where_a_completion_has_no_token(
         for rollout, tokens in zip(step["rollout"], step["response_tokens"], strict=True)
         if not tokens
     }
-    assert silent, Script().empty
+    assert silent, ScriptedRollouts().empty
     for name in ("kl", "logprobs_diff"):
         assert {place for place, logs in enumerate(found[cut]["logs"]) if math.isnan(logs[name])} <= silent
         assert not any(math.isnan(logs[name]) for logs in found["whole"]["logs"])

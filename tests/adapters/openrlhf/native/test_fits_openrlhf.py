@@ -27,7 +27,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.testing.oracle import gradient_bar
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.trajectories import FAULTS, Fault, assert_other_end, assert_same_end, reference_run, sgd
 
 LEARNING_RATE = 6e-2
@@ -205,7 +205,7 @@ def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completi
     """L1: the adapter's prediction against the recorded step."""
     (step,) = read_steps(folder / "whole")
     reading = read(WHOLE, framework="openrlhf", version=version("openrlhf"), dataset_size=4)
-    script = Script()
+    script = ScriptedRollouts()
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(4) for sample in range(GROUP)
     }

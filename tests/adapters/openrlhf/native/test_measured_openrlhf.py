@@ -20,7 +20,7 @@ cpu.start()
 from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.models.utils import compute_approx_kl
 
-from batchbridge_openrlhf.watching import Given, measurable, rows_of
+from batchbridge_openrlhf.watching import OpenRlhfStepInputs, measurable, rows_of
 
 PPO = {"surrogate": "ppo", "ratio_level": "token", "clip_low": 0.2, "clip_high": 0.2, "old_logprobs": "rollout_start"}
 LENGTHS = (1, 3, 9, 6)
@@ -37,7 +37,7 @@ def spec_of(**objective: Any) -> Spec:
     )
 
 
-def given() -> tuple[torch.Tensor, Given]:
+def given() -> tuple[torch.Tensor, OpenRlhfStepInputs]:
     """Log-probabilities, and a micro-batch whose old, sampled and reference ones are around them."""
     generator = torch.Generator().manual_seed(7)
     shape = (len(LENGTHS), max(LENGTHS))
@@ -49,7 +49,7 @@ def given() -> tuple[torch.Tensor, Given]:
     mask = torch.tensor([[1] * length + [0] * (shape[1] - length) for length in LENGTHS])
     ids = torch.ones(shape[0], shape[1] + 1, dtype=torch.long)
     advantages = torch.tensor([[0.5], [-1.0], [2.0], [-0.25]]) * mask
-    return new, Given(ids, torch.ones_like(ids), mask, advantages, near(0.1), near(0.4), near(0.3))
+    return new, OpenRlhfStepInputs(ids, torch.ones_like(ids), mask, advantages, near(0.1), near(0.4), near(0.3))
 
 
 @pytest.mark.parametrize(("level", "mode", "gating"), CORRECTION_WORDS)

@@ -43,11 +43,11 @@ from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, wrap
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.settings import NEWEST
-from batchbridge_trl.shares import Shares
+from batchbridge_trl.shares import StepShares
 from batchbridge_trl.testing import TAKES_ROLLOUTS, gradient_errors, scripted_trainer
 
 PATIENCE = timedelta(seconds=8 if sys.argv[1] == "unequal" else 1800)
@@ -110,7 +110,7 @@ if has(">=1.6"):  # before, TRL corrects by one bound, or not at all
     }
 if has(">=1.16"):
     CASES |= {f"ZeRO-{stage}, images": (stage, {}, SPLITS["2x2"] | {"pictures": True}) for stage in (2, 3)}
-SHORT_OF_TOKENS = Script(empty=frozenset((prompt, sample) for prompt in (2, 3) for sample in range(4)))
+SHORT_OF_TOKENS = ScriptedRollouts(empty=frozenset((prompt, sample) for prompt in (2, 3) for sample in range(4)))
 """Every completion of two prompts is an environment's: a step that draws them alone has no token to train."""
 SCHEDULE = {
     "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},
@@ -180,8 +180,8 @@ def pictured(folder: Path, **arguments: Any) -> tuple[Any, dict[str, Any]]:
     return built, {
         "policy": family.model,
         "inputs": lambda prompt, completion: family.inputs(prompt, completion, shown(prompt)),
-        "tokenize": lambda text: family.prompt(text, shown(Script().prompt_index(text))),
-        "script": Script(),
+        "tokenize": lambda text: family.prompt(text, shown(ScriptedRollouts().prompt_index(text))),
+        "script": ScriptedRollouts(),
     }
 
 
@@ -404,7 +404,7 @@ def measured(folder: Path) -> None:
 def unequal(folder: Path) -> None:
     """Negative control: as many forward passes on each rank as its own rows need, under ZeRO-3."""
     counts: list[int] = []
-    Shares.most = lambda self, passes: counts.append(passes) or passes
+    StepShares.most = lambda self, passes: counts.append(passes) or passes
     arguments = {name: value for name, value in SPLITS["24 tokens, two passes, kl"].items() if name[:6] != "tokens"}
     built = wrap(build(folder / "unequal", 3, **arguments), tokens_per_device=24)
     try:

@@ -1,4 +1,4 @@
-"""A scripted engine in the place of TRL's own class around vLLM's, and what it says of its tokens' probabilities.
+"""A scripted engine in place of TRL's own class around vLLM's, and what it says of its tokens' probabilities.
 
 What it shows: the loss, with the correction towards the sampler, its columns through a rollout's split, and what
 `wrap` measures of them. What it does not: vLLM.
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from batchbridge.testing.oracle import Sample, logprobs
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
-SCRIPT = Script(empty=frozenset())
+SCRIPT = ScriptedRollouts(empty=frozenset())
 GROUP = 4
 UNKNOWN = (2, 1)
 """The completion of whose second token the engine does not say how probable it was."""

@@ -22,8 +22,8 @@ from batchbridge import wrap
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl import rows
-from batchbridge_trl.exchange import Places, Route
-from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.exchange import CompletionPlaces, RowRoute
+from batchbridge_trl.rows import TrlRolloutRows
 
 CASES = (
     "1x2, generation above accumulation, two passes, kl",
@@ -44,13 +44,13 @@ class Counted:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Counts while it lasts."""
-        share_out, assemble, native = RolloutRows.share_out, rows.assemble, torch.distributed.all_to_all_single
+        share_out, assemble, native = TrlRolloutRows.share_out, rows.assemble, torch.distributed.all_to_all_single
 
         def counted(output: torch.Tensor, *others: Any, **more: Any) -> Any:
             self.bytes += output.numel() * output.element_size()
             return native(output, *others, **more)
 
-        def watched(rollout: RolloutRows, *others: Any) -> None:
+        def watched(rollout: TrlRolloutRows, *others: Any) -> None:
             held, before = set(rollout.slots), self.bytes
             share_out(rollout, *others)
             of = self._of.setdefault(rollout.index, {"rollout": rollout, "arrived": [], "bytes": 0, "held": 0})
@@ -63,12 +63,12 @@ class Counted:
                 self._trained.setdefault(rollout.index, set()).add(position)
             return assemble(picks, *others)
 
-        RolloutRows.share_out, rows.assemble = watched, assembled
+        TrlRolloutRows.share_out, rows.assemble = watched, assembled
         torch.distributed.all_to_all_single = counted
         try:
             yield
         finally:
-            RolloutRows.share_out, rows.assemble = share_out, assemble
+            TrlRolloutRows.share_out, rows.assemble = share_out, assemble
             torch.distributed.all_to_all_single = native
 
     def told(self, rank: int) -> list[dict[str, Any]]:
@@ -94,17 +94,17 @@ class Counted:
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
     """Tampering: every row goes to every rank, as before rows were shared out."""
-    native = Places.share_out
+    native = CompletionPlaces.share_out
 
-    def everything(places: Places, wanted: Any, rank: int) -> Route | None:
+    def everything(places: CompletionPlaces, wanted: Any, rank: int) -> RowRoute | None:
         everyone = set(range(len(places.generated_by)))
         return native(places, [everyone for _ in wanted], rank)
 
-    Places.share_out = everything
+    CompletionPlaces.share_out = everything
     try:
         yield
     finally:
-        Places.share_out = native
+        CompletionPlaces.share_out = native
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ def swapped() -> Iterator[None]:
     """Tampering: what came of equally long tensors lies in the opposite order."""
     native = rows.move
 
-    def reverse(route: Route, *others: Any) -> dict[int, torch.Tensor]:
+    def reverse(route: RowRoute, *others: Any) -> dict[int, torch.Tensor]:
         arrived = native(route, *others)
         by_size: dict[int, list[int]] = {}
         for position, tensor in arrived.items():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, ProcessorMixin
 
-from batchbridge.testing.tiny import FIRST_WORD, PAD, WORDS, Script, tiny_tokenizer
+from batchbridge.testing.tiny import FIRST_WORD, PAD, WORDS, ScriptedRollouts, tiny_tokenizer
 
 VOCABULARY = FIRST_WORD + WORDS
 IMAGE, START, END = VOCABULARY, VOCABULARY + 1, VOCABULARY + 2
@@ -74,14 +74,14 @@ class Family:
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a scripted prompt, with its own pictures."""
-        return self.prompt(text, pictures_of(Script().prompt_index(text)))
+        return self.prompt(text, pictures_of(ScriptedRollouts().prompt_index(text)))
 
     def inputs(self, prompt: int, completion: int, pictures: list[int] | None = None) -> Mapping[str, torch.Tensor]:
         """What the model is given beside the tokens of one completion."""
         shown = pictures_of(prompt) if pictures is None else pictures
         found = dict(self.tensors([shown])) if shown else {}
         if self.types is not None:
-            ids = torch.tensor([self.prompt(Script().prompt(prompt), shown) + [PAD] * completion])
+            ids = torch.tensor([self.prompt(ScriptedRollouts().prompt(prompt), shown) + [PAD] * completion])
             found[self.types] = (ids == self.specials[1]).long()
         return found
 
@@ -319,7 +319,7 @@ class Processor(ProcessorMixin):  # type: ignore[misc]  # transformers is untype
 def picture_trainer(
     folder: Path,
     family: Family,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
     prompts: int = 6,
     pictures: Callable[[int], list[int]] = pictures_of,
     **arguments: Any,
@@ -328,7 +328,7 @@ def picture_trainer(
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    script = Script() if script is None else script
+    script = ScriptedRollouts() if script is None else script
 
     def who(messages: list[list[dict[str, Any]]], trainer: Any) -> list[tuple[int, int]]:
         first = trainer.accelerator.process_index * len(messages)

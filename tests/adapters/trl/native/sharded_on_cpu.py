@@ -17,7 +17,7 @@ from batchbridge_trl.testing import Captured
 
 
 def shard_on_the_cpu() -> None:
-    """Lets Accelerate shard on the CPU as it does on GPUs, with gloo in the place of NCCL, from the next trainer on.
+    """Lets Accelerate shard on the CPU as it does on GPUs, with gloo in place of NCCL, from the next trainer on.
 
     Source: accelerate 1.4.0 to 1.15.0 state.py, whose branch for MULTI_GPU does the same.
     """

@@ -26,7 +26,7 @@ import transformers
 from batchbridge import BatchDrift, wrap
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.leaving import leave
-from batchbridge_trl.shares import Shares
+from batchbridge_trl.shares import StepShares
 from batchbridge_trl.testing import flat_parameters, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -64,20 +64,20 @@ class Cuts:
 
     def __init__(self) -> None:
         self.shares: list[Any] = []
-        forget = Shares.forget
+        forget = StepShares.forget
 
-        def forgotten(shares: Shares, step: Any) -> None:
+        def forgotten(shares: StepShares, step: Any) -> None:
             self.shares.append(shares.of(step))
             forget(shares, step)
 
-        Shares.forget = forgotten
+        StepShares.forget = forgotten
 
 
 def own_cut(folder: Path, cuts: Cuts) -> dict[str, Any]:
     """Rank 1 takes the share of rank 0 for its own."""
-    cut = Shares._cut
+    cut = StepShares._cut
     if RANK == 1:
-        Shares._cut = lambda shares, step, lengths: cut(shares, step, lengths)[::-1]
+        StepShares._cut = lambda shares, step, lengths: cut(shares, step, lengths)[::-1]
     built = wrap(build(folder / "out"), tokens_per_device=BUDGET)
     before = flat_parameters(built.model)
     try:
@@ -86,7 +86,7 @@ def own_cut(folder: Path, cuts: Cuts) -> dict[str, Any]:
     except BatchDrift as error:
         raised = str(error)
     finally:
-        Shares._cut = cut
+        StepShares._cut = cut
     return {"raised": raised, "untouched": bool(torch.equal(before, flat_parameters(built.model)))}
 
 
@@ -104,9 +104,9 @@ def resumed(folder: Path, cuts: Cuts) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    found, forget = {}, Shares.forget
+    found, forget = {}, StepShares.forget
     for case in (own_cut, resumed):
-        Shares.forget = forget
+        StepShares.forget = forget
         found[case.__name__] = case(folder, Cuts())
     (folder / f"rank-{RANK}.json").write_text(json.dumps(found), encoding="utf-8")
 

@@ -138,7 +138,7 @@ RUN: dict[str, Any] = {
 
 
 def stopped(trainer: Any) -> dict[str, Any]:
-    """Trains to the drift, and says where it stopped; "changed": whether the step's update was applied all the same."""
+    """Trains to the drift, and says where it stopped; "changed": whether the step's update was applied anyway."""
     from batchbridge import BatchDrift
     from batchbridge_trl.testing import flat_parameters
 

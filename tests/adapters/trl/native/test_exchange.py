@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge_trl.exchange import FACTS_BYTES, Places, pack_facts, unpack_facts
-from batchbridge_trl.rows import COLUMNS, RolloutRows, assemble
+from batchbridge_trl.exchange import FACTS_BYTES, CompletionPlaces, pack_facts, unpack_facts
+from batchbridge_trl.rows import COLUMNS, TrlRolloutRows, assemble
 
 SCRIPT = Path(__file__).parent / "exchange_run.py"
 CASES = (
@@ -87,7 +87,7 @@ def test_every_rank_holds_what_it_trains_whenever_shares_become_known(
     ranks: int, trained_by: list[tuple[int, int, int, int]]
 ) -> None:
     """trained_by: (position, rank, the round in which that is known, rounds until it is trained), all ranks alike."""
-    places = [Places.generated(POSITIONS, ranks) for _ in range(ranks)]
+    places = [CompletionPlaces.generated(POSITIONS, ranks) for _ in range(ranks)]
     held = [places[0].waiting(set(range(POSITIONS)), rank) for rank in range(ranks)]
     for now in range(8):
         wanted: list[set[int]] = [set() for _ in range(ranks)]
@@ -144,7 +144,7 @@ def test_what_pads_a_row_gives_no_kl_term_that_is_not_finite() -> None:
         for row, width in ((0, 4), (1, 2))
     )
     rollouts = [
-        RolloutRows(index, tensors, {0: 0}, [width], [2], [width], {0: {}})
+        TrlRolloutRows(index, tensors, {0: 0}, [width], [2], [width], {0: {}})
         for index, (tensors, width) in enumerate(((long, 4), (short, 2)))
     ]
     batch = assemble([(rollouts[0], 0), (rollouts[1], 0)], (rollouts[0], 0), 0, None)

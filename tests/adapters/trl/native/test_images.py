@@ -11,7 +11,7 @@ import torch
 from pictures import FAMILIES, picture_trainer, pictures_of
 
 from batchbridge import CannotAttach, wrap
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_trl.releases import has
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors
 
@@ -30,7 +30,7 @@ SPLITS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("split", list(SPLITS))
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_every_layout_has_the_oracles_gradient(tmp_path: Path, name: str, split: str) -> None:
-    family, script = FAMILIES[name], Script()
+    family, script = FAMILIES[name], ScriptedRollouts()
     built = wrap(picture_trainer(tmp_path, family, max_steps=3, **SPLITS[split]))
     captured = Captured(built.model)
     built.add_callback(captured)
@@ -78,7 +78,7 @@ def test_a_text_only_run_of_a_model_that_reads_images_is_one_like_any_other(tmp_
     captured = Captured(built.model)
     built.add_callback(captured)
     built.train()
-    known = {"plan": built.batchbridge.plan, "policy": family.model, "script": Script()}
+    known = {"plan": built.batchbridge.plan, "policy": family.model, "script": ScriptedRollouts()}
     for each in gradient_errors(captured, built.batchbridge.plan.spec, **known):
         assert each.error <= each.bar
 

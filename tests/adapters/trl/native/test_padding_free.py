@@ -252,7 +252,7 @@ def test_a_mask_with_a_hole_is_refused() -> None:
 
 
 def test_a_pass_that_no_attention_reads_is_refused() -> None:
-    seen = packing.Packed(packable(), PackedRows.of(IDS, MASK, 3))
+    seen = packing.PackedModel(packable(), PackedRows.of(IDS, MASK, 3))
     with pytest.raises(RuntimeError, match="attending"):
         seen(input_ids=seen.token_ids)
 
@@ -282,7 +282,7 @@ def test_what_flash_attention_is_told_gives_the_same_outputs(monkeypatch: pytest
         if implementation != "sdpa":
             monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, implementation, varlen)
             model.config._attn_implementation = implementation
-        seen = packing.Packed(model, PackedRows.of(IDS, MASK, 3))
+        seen = packing.PackedModel(model, PackedRows.of(IDS, MASK, 3))
         with packing.attending(implementation), torch.no_grad():
             logits[implementation] = seen(input_ids=seen.token_ids).logits
     torch.testing.assert_close(logits["flash_attention_2"], logits["sdpa"])
@@ -305,7 +305,7 @@ def test_torch_s_varlen_kernel_is_told_the_same(monkeypatch: pytest.MonkeyPatch,
     logits = {}
     for name in ("by segment", "at once"):
         model = packable() if autocast else packable().bfloat16()
-        seen = packing.Packed(model, PackedRows.of(IDS, MASK, 3))
+        seen = packing.PackedModel(model, PackedRows.of(IDS, MASK, 3))
         if name == "at once":
             monkeypatch.setattr(packing, "varlen_attn", kernel)
             monkeypatch.setattr(packing, "_half", lambda query: torch.bfloat16)  # which asks for a GPU

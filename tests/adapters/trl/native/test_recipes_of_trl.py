@@ -30,7 +30,7 @@ OF_A_MACHINE = ("ddp_backend", "deepspeed", "tf32")
 """Refused by a process without a group, without DeepSpeed, and without a GPU."""
 APART = (("debug", ""), ("liger_kernel_config", ""), ("reward_weights", ["a"]))
 """An empty text: GRPOConfig(debug="") is the default, and dict("") an empty mapping. A list of text: it goes through
-the parser, and is no number for the trainer, which the row of a list of words says in argparse's words."""
+the parser, and is not a number for the trainer, which the row of a list of words says in argparse's words."""
 PARSER = make_parser()
 
 

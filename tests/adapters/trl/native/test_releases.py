@@ -13,7 +13,7 @@ from batchbridge import CannotAttach, unwrap, wrap
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.patches import Patches
 from batchbridge_trl import releases
-from batchbridge_trl.watching import Watch
+from batchbridge_trl.watching import TrlStepProbe
 
 
 def test_every_attribute_is_there_where_the_table_says(trainer: Callable[..., Any]) -> None:
@@ -75,7 +75,7 @@ def test_a_reference_that_the_loss_scores_itself_is_measured_like_one_that_it_wa
     found = []
     for given in (True, False):
         watched = trainer(beta=0.1)
-        watch = Watch(watched, objective, Patches())
+        watch = TrlStepProbe(watched, objective, Patches())
         leaf = logprobs.clone().requires_grad_()
         made = iter([leaf, reference])
         watch._native_producer = lambda watch=watch, made=made: watch.producer.returned(next(made), torch.zeros(1, 2))

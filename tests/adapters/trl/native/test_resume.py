@@ -322,7 +322,7 @@ def test_a_checkpoint_of_the_first_versions_resumes_with_the_settings_that_it_wa
     same = wrap(build(tmp_path / "same"))
     same.train(resume_from_checkpoint=str(checkpoint))
     assert torch.equal(flat_parameters(same.model), whole[1])
-    with pytest.raises(CannotAttach, match="saved a digest of its settings in the place of the settings"):
+    with pytest.raises(CannotAttach, match="saved a digest of its settings in place of the settings"):
         wrap(build(tmp_path / "other", learning_rate=1e-3)).train(resume_from_checkpoint=str(checkpoint))
 
 

@@ -14,7 +14,7 @@ from tools_script import Calling, calls, tokenize, tool_trainer
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, wrap
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_trl.releases import has, lacks
 from batchbridge_trl.testing import TAKES_ROLLOUTS, Captured, flat_parameters, gradient_errors, scripted_trainer
 
@@ -102,7 +102,7 @@ def test_completions_have_seeds_of_their_own_but_from_a_server(tmp_path: Path) -
     assert "a completion does not have a seed of its own" in served.batchbridge.report()
 
 
-class Interrupted(Script):
+class Interrupted(ScriptedRollouts):
     """A tool answers in the middle of every second completion, and writes one whole."""
 
     def loss_mask(self, prompt: int, sample: int) -> list[int]:

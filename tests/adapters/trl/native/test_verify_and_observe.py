@@ -187,9 +187,9 @@ def test_watchers_see_every_optimizer_step(trainer: Callable[..., Any]) -> None:
 
 @pytest.mark.skipif(not has(TAKES_ROLLOUTS), reason="scripted completions have no loss masks on this TRL")
 def test_a_step_without_tokens_leaves_the_optimizer_alone(trainer: Callable[..., Any], tmp_path: Path) -> None:
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    mute = Script(empty=frozenset((prompt, sample) for prompt in range(6) for sample in range(4)))
+    mute = ScriptedRollouts(empty=frozenset((prompt, sample) for prompt in range(6) for sample in range(4)))
     built = wrap(
         trainer(script=mute, optim="adamw_torch", weight_decay=0.5, num_train_epochs=1), ledger=tmp_path / "ledger"
     )

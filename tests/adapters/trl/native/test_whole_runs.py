@@ -17,9 +17,9 @@ from trl import GRPOConfig
 
 from batchbridge import CannotAttach, LedgerError, unwrap, wrap
 from batchbridge.ledger import read_steps
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_trl import releases
-from batchbridge_trl.rows import RolloutRows, assemble
+from batchbridge_trl.rows import TrlRolloutRows, assemble
 from batchbridge_trl.testing import flat_parameters, scripted_trainer
 
 STEP = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
@@ -40,7 +40,7 @@ KNOWN = {field.name for field in dataclasses.fields(GRPOConfig)}
 
 
 def prompts(count: int) -> Dataset:
-    return Dataset.from_dict({"prompt": [Script().prompt(index) for index in range(count)]})
+    return Dataset.from_dict({"prompt": [ScriptedRollouts().prompt(index) for index in range(count)]})
 
 
 def steps_logged(trainer: Any) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def steps_logged(trainer: Any) -> list[dict[str, Any]]:
 def test_logged_numbers_do_not_depend_on_how_a_step_is_cut(
     trainer: Callable[..., Any], cut: dict[str, int], level: dict[str, str]
 ) -> None:
-    """Natively each is the mean over micro-batches of equal size; a step in one micro-batch is what all shall say."""
+    """Natively each is the mean over micro-batches of equal size; a step in one micro-batch is what all should say."""
     logs = []
     for name, arguments, budget in (
         ("whole", {}, None),
@@ -312,7 +312,7 @@ def test_a_step_over_rollouts_of_any_completion_widths_is_assembled(widths: tupl
             "importance_sampling_ratio": torch.full((2, 1), 0.5),
             "advantages": torch.ones(2),
         }
-        rollouts.append(RolloutRows(0, tensors, {0: 0, 1: 1}, [width] * 2, [3] * 2, [width] * 2, {0: {}, 1: {}}))
+        rollouts.append(TrlRolloutRows(0, tensors, {0: 0, 1: 1}, [width] * 2, [3] * 2, [width] * 2, {0: {}, 1: {}}))
     made = assemble([(rollouts[0], 0), (rollouts[1], 1), None], (rollouts[0], 0), 0, None)
     assert made["completion_ids"].shape == made["old_per_token_logps"].shape == (3, max(widths))
     assert made["completion_mask"].sum(1).tolist() == [*widths, 0]

@@ -184,7 +184,9 @@ def test_a_wrap_that_fails_at_its_end_leaves_no_callback(
 ) -> None:
     built = trainer()
     before = [*built.callback_handler.callbacks]
-    place = "batchbridge_trl.runtime._not_replayed" if mode == "enforce" else "batchbridge_trl.observe.Observer.detach"
+    place = (
+        "batchbridge_trl.runtime._not_replayed" if mode == "enforce" else "batchbridge_trl.observe.TrlObserver.detach"
+    )
     fails = property(lambda self: self.no_such_attribute) if mode == "observe" else lambda trainer: trainer.no_such
     monkeypatch.setattr(place, fails)
     with pytest.raises(CannotAttach, match="seam"):
@@ -248,7 +250,7 @@ def test_a_trainer_that_is_training_is_refused(trainer: Callable[..., Any], mode
 
 
 def test_a_trainer_whose_training_was_interrupted_can_be_wrapped_again(trainer: Callable[..., Any]) -> None:
-    """transformers leaves `is_in_train` set after any exception: a flag that nobody resets is no proof."""
+    """transformers leaves `is_in_train` set after any exception: a flag that nobody resets is not a proof."""
     built = wrap(trainer(num_train_epochs=1))
     interrupt = Interrupting()
     built.add_callback(interrupt)

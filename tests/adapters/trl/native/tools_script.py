@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 GROUP = 4
 USER, ASSISTANT, TOOL, CALL = 55, 56, 57, 58
@@ -46,7 +46,7 @@ def ids(*words: int) -> list[int]:
     return [FIRST_WORD + word for word in words]
 
 
-class Calling(Script):
+class Calling(ScriptedRollouts):
     """Every second completion calls the function, and goes on with what it said."""
 
     def asks(self, prompt: int, sample: int) -> bool:
@@ -130,7 +130,7 @@ def tool_trainer(folder: Path, script: Calling, prompts: int = 6, **arguments: A
             prompt = script.prompt_index(text)
             if TOOL in words:
                 sample = words[words.index(CALL) + 1] - prompt * GROUP
-                said.append(Script.completion(script, prompt, sample))
+                said.append(ScriptedRollouts.completion(script, prompt, sample))
             else:
                 said.append(script.first_turn(prompt, row % GROUP))
         rows = [torch.tensor(each) for each in said]

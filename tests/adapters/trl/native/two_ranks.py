@@ -39,11 +39,11 @@ from transformers import TrainerCallback
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
-from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy
 from batchbridge_on_cpu.leaving import leave
 from batchbridge_trl import rows
 from batchbridge_trl.releases import has, has_loss, lacks
-from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.rows import TrlRolloutRows
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -250,11 +250,11 @@ class Travels:
     """Which completions' image tensors this rank kept of each rollout, and which it trained, or filled up with."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[RolloutRows, set[int]]] = {}
+        self._kept: dict[int, tuple[TrlRolloutRows, set[int]]] = {}
         self._trained: dict[int, set[int]] = {}
-        share_out, assemble = RolloutRows.share_out, rows.assemble
+        share_out, assemble = TrlRolloutRows.share_out, rows.assemble
 
-        def watched(rollout: RolloutRows, *others: Any) -> None:
+        def watched(rollout: TrlRolloutRows, *others: Any) -> None:
             share_out(rollout, *others)
             if rollout.pictures is not None:
                 self._kept[id(rollout.pictures)] = rollout, set(rollout.pictures.held)
@@ -264,7 +264,7 @@ class Travels:
                 self._trained.setdefault(id(rollout.pictures), set()).add(position)
             return assemble(picks, filler, *others)
 
-        RolloutRows.share_out, rows.assemble = watched, assembled
+        TrlRolloutRows.share_out, rows.assemble = watched, assembled
 
     def require_no_more_than_trained(self) -> None:
         """Filler rows are copies of a completion with images; and some completions come from the other rank."""
@@ -277,7 +277,7 @@ class Travels:
 
 def pictured(folder: Path, family: str, tokens_per_device: int | None = None, **arguments: Any) -> list[Any]:
     """Gradient errors of a model that reads images, of which a prompt has none, one or two."""
-    made, script = FAMILIES[family], Script()
+    made, script = FAMILIES[family], ScriptedRollouts()
     built = picture_trainer(folder, made, script, **arguments)
     reference = made.model() if arguments.get("beta") else None
     travels = Travels()

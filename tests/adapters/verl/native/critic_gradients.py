@@ -25,7 +25,7 @@ from batchbridge_on_cpu.steps import CONSTANT, GROUP, PROMPTS, STEP_SIZE, Steps,
 from batchbridge_on_cpu.value_oracle import ValueSample, clipped_share, value_gradient, values
 from batchbridge_on_cpu.verl.critic import PACKED, critic_worker, tiny_critic, value_batch
 from batchbridge_on_cpu.verl.workers import full_gradient
-from batchbridge_verl.critic_engine import CriticLayer
+from batchbridge_verl.critic_engine import VerlCriticLayer
 from batchbridge_verl.engine import install, probe, remove
 
 CLIP = 0.05
@@ -139,7 +139,7 @@ class CriticBench(Steps):
 
 @contextlib.contextmanager
 def attached(bench: CriticBench, orders: Orders) -> Iterator[None]:
-    install(bench.worker, orders, layer=CriticLayer)
+    install(bench.worker, orders, layer=VerlCriticLayer)
     try:
         yield
     finally:

@@ -202,7 +202,7 @@ def gradients_multiplied(bench: Bench) -> None:
 
 
 def gradients_shrunk(bench: Bench) -> None:
-    """As late as can be: by somebody else's hook of the optimizer."""
+    """As late as can be: by someone else's hook of the optimizer."""
     bench.hooks.append(bench.worker.engine.optimizer.register_step_pre_hook(lambda *_: scaled(bench, 0.5)))
 
 

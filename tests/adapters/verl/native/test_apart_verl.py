@@ -2,7 +2,7 @@
 
 CPU, gloo; four rollouts of two optimizer steps. verl's own are the trainer, its worker groups, the replicas with the
 workers beside their engines, and who hands weights over and when; stand-ins are the engine, which keeps the weights
-that it is given and generates nothing, and the transport, in the place of NCCL (`batchbridge_on_cpu.verl.apart`). What
+that it is given and generates nothing, and the transport, in place of NCCL (`batchbridge_on_cpu.verl.apart`). What
 an engine held when a completion began is noted by the stand-ins alone, over all bytes of all weights.
 """
 

@@ -96,8 +96,8 @@ def test_verls_own_rollouter_queue_and_trainer_carry_the_columns(monkeypatch: py
     calls = queued.workers_ray
     monkeypatch.setattr(calls, "asked", lambda workers, call, *values: [call(one, *values) for one in workers])
     monkeypatch.setattr(queued, "install_everywhere", lambda *_: [])
-    monkeypatch.setattr(queued.Queued, "arrive", lambda _: None)
-    monkeypatch.setattr(queued.Queued, "_sent", lambda _: sent)
+    monkeypatch.setattr(queued.QueuedTrainer, "arrive", lambda _: None)
+    monkeypatch.setattr(queued.QueuedTrainer, "_sent", lambda _: sent)
     dataset = [{"prompt_text": f"prompt {index}"} for index in range(PROMPTS)]
     worker = Worker()
 
@@ -139,7 +139,7 @@ def test_verls_own_rollouter_queue_and_trainer_carry_the_columns(monkeypatch: py
         assert queued.is_fully_async(trainer)
         assert not queued.is_fully_async(rollouter)
         patches = Patches()
-        queued.Queued(trainer, SimpleNamespace(steps_per_rollout=2), patches)  # type: ignore[arg-type]  # all it reads
+        queued.QueuedTrainer(trainer, SimpleNamespace(steps_per_rollout=2), patches)  # type: ignore[arg-type]  # all it reads
         await rollouter._feed_samples()
         found = []
         for index in range(PROMPTS):

@@ -33,7 +33,7 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.trajectories import (
     FAULTS,
@@ -648,7 +648,7 @@ def test_a_run_that_shares_prompts_is_the_run_that_does_not(
 @pytest.mark.by_hand
 def test_a_program_of_ones_own_is_followed(own_program: Run, two_ranks: Run) -> None:
     assert own_program.code == 0, own_program.text[-20000:]
-    assert "somebody's own program" in own_program.text
+    assert "a user's own program" in own_program.text
     compared = diff(two_ranks.ledger, own_program.ledger, rtol=1e-4)
     assert compared.equal, compared.text()
 
@@ -660,7 +660,7 @@ def less_mean_token(rewards: Sequence[float], tokens: Sequence[int], prompt: int
 
 
 def less_greedy(rewards: Sequence[float], tokens: Sequence[int], prompt: int) -> list[float]:
-    return [reward - Script().reward(prompt, GREEDY) for reward in rewards]
+    return [reward - ScriptedRollouts().reward(prompt, GREEDY) for reward in rewards]
 
 
 @pytest.mark.parametrize(
@@ -948,9 +948,9 @@ def test_v0_follows_its_behaviour_completion_by_completion(observed_v0: Run) -> 
     assert observed_v0.code == 0, observed_v0.text[-20000:]
     reading = read([*command(Path("x"), 2, *UNBALANCED)[1:]], framework="verl", dataset_size=PROMPTS)
     from batchbridge.contract import plugins
-    from batchbridge.testing.tiny import Script
+    from batchbridge.testing.tiny import ScriptedRollouts
 
-    script = Script()
+    script = ScriptedRollouts()
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(PROMPTS) for sample in range(4)
     }
@@ -1058,7 +1058,7 @@ def followed(request: pytest.FixtureRequest) -> Run:
 
 
 def critics(followed: Run) -> Run:
-    """The critic's ledger in the place of the policy's."""
+    """The critic's ledger in place of the policy's."""
     return Run(followed.code, followed.text, followed.ledger / "critic", followed.weights)
 
 

@@ -17,8 +17,8 @@ from batchbridge.contract.reading import Context
 from batchbridge.kit.omegaconf_kinds import TRUTH
 from batchbridge.reading.files import load_source
 from batchbridge_verl.config import VerlAdapter
-from batchbridge_verl.given import NEEDED
 from batchbridge_verl.installed import package_folder
+from batchbridge_verl.programs import NEEDED
 from batchbridge_verl.settings import BY_KEY, defaults_of
 
 VERSION = metadata.version("verl")

@@ -2,7 +2,7 @@
 
 For tests. What it declares: modules that need a GPU or a decoder of videos are empty (`ABSENT`); torch.cuda answers as
 a machine without one can; gloo instead of NCCL; models load with eager attention; Ray's resource "GPU" places processes
-(give `ray.init` as many as there shall be ranks); rollouts are scripted (`rollouts`) where vLLM's would be.
+(give `ray.init` as many as there should be ranks); rollouts are scripted (`rollouts`) where vLLM's would be.
 Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/fsdp_workers.py, utils/seqlen_balancing.py, single_controller/ray/base.py.
 """
 

@@ -109,7 +109,7 @@ def reward_manager() -> Any:
 def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line.
 
-    sgd: in the place of AdamW, which hides uniform scaling; see `steps`.
+    sgd: in place of AdamW, which hides uniform scaling; see `steps`.
     """
     import ray
     import torch.distributed as dist

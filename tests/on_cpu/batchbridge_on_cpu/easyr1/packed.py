@@ -78,7 +78,7 @@ def after_attention(module: Any) -> None:
 
 
 _asked: list[str] = []
-"""Kinds of models whose rows shall have no padding, in this process."""
+"""Kinds of models whose rows should have no padding, in this process."""
 
 
 def apply_ulysses_patch(model_type: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, WORDS, Script
+from batchbridge.testing.tiny import EOS, FIRST_WORD, PAD, WORDS, ScriptedRollouts
 
 VOCABULARY = FIRST_WORD + WORDS + 4
 START, END, IMAGE, VIDEO = range(FIRST_WORD + WORDS, VOCABULARY)
@@ -62,8 +62,8 @@ def picture(number: int) -> Any:
 
 
 def text_of(prompt: int) -> str:
-    """Of the data set: EasyR1 puts an image in the place of each `<image>`."""
-    return "<image>" * len(pictures_of(prompt)) + Script().prompt(prompt)
+    """Of the data set: EasyR1 puts an image in place of each `<image>`."""
+    return "<image>" * len(pictures_of(prompt)) + ScriptedRollouts().prompt(prompt)
 
 
 def image_processor() -> Any:

@@ -1,4 +1,4 @@
-"""Scripted completions in the place of vLLM's: a pure function of prompt and sample; see `batchbridge.testing.tiny`.
+"""Scripted completions in place of vLLM's: a pure function of prompt and sample; see `batchbridge.testing.tiny`.
 
 `BATCHBRIDGE_WEIGHTS`: folder where rank 0 leaves all weights as they are when vLLM gets them: first.pt, last.pt; and
 of a model with adapters what EasyR1's own function gives vLLM: first.sent.pt, last.sent.pt.
@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import FIRST_WORD, PAD, Script
+from batchbridge.testing.tiny import FIRST_WORD, PAD, ScriptedRollouts
 
 
 class ScriptedRollout:
     """In place of EasyR1's `vLLMRollout`."""
 
     def __init__(self, model_path: str, config: Any, tokenizer: Any, **options: Any) -> None:
-        self._config, self._tokenizer, self._script = config, tokenizer, Script()
+        self._config, self._tokenizer, self._script = config, tokenizer, ScriptedRollouts()
         self.inference_engine = ScriptedEngine(self._script)
 
     def generate_sequences(self, prompts: Any) -> Any:
@@ -66,7 +66,7 @@ class ScriptedRollout:
 class ScriptedEngine:
     """In place of vLLM's `LLM`: answers by prompt and sample, whatever the seeds, which are kept for the test."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ScriptedRollouts) -> None:
         self._script = script
 
     def generate(self, *, prompts: Sequence[str], sampling_params: Any, use_tqdm: bool) -> list[list[int]]:
@@ -139,7 +139,7 @@ REWARD_NAME, REWARD_TYPE = "scripted", "batch"
 def reward(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """The script's rewards; a row's ground truth is its prompt's index, its text says which sample it is. The text of a
     row without a trained token is empty."""
-    script, scores = Script(), []
+    script, scores = ScriptedRollouts(), []
     for row in inputs:
         prompt = int(row["ground_truth"])
         samples = {_text(script, prompt, sample): sample for sample in range(8)}
@@ -147,7 +147,7 @@ def reward(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     return scores
 
 
-def _text(script: Script, prompt: int, sample: int) -> str:
+def _text(script: ScriptedRollouts, prompt: int, sample: int) -> str:
     if not any(script.loss_mask(prompt, sample)):
         return ""
     return " ".join(f"w{token - FIRST_WORD}" for token in script.completion(prompt, sample) if token >= FIRST_WORD)

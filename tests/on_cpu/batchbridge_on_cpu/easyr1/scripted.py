@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_on_cpu.easyr1.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
 from batchbridge_on_cpu.verl import scripted
 
@@ -29,7 +29,7 @@ def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     tokenizer.save_pretrained(folder / "policy")
-    script = Script()
+    script = ScriptedRollouts()
     rows = [{"prompt": script.prompt(index), "answer": str(index)} for index in range(prompts)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "prompts.jsonl").write_text(text, encoding="utf-8")

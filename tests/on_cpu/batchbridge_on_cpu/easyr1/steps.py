@@ -1,5 +1,5 @@
 """Keeps every optimizer step of the training processes where `BATCHBRIDGE_STEPS` asks for it, and builds the optimizer
-that `BATCHBRIDGE_OPTIMIZER` names: "sgd" in the place of AdamW, which hides uniform scaling, or "adamw" with the
+that `BATCHBRIDGE_OPTIMIZER` names: "sgd" in place of AdamW, which hides uniform scaling, or "adamw" with the
 epsilon of comparable trajectories. EasyR1's settings have neither.
 
 `worker.actor.fsdp.use_orig_params` must be true: FSDP gives whole gradients of no other module.
@@ -33,10 +33,10 @@ def after_actor(module: Any) -> None:
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-    from batchbridge.testing.snapshots import Keeper, flat, keeper
+    from batchbridge.testing.snapshots import StepKeeper, flat, keeper
 
     native = module.DataParallelPPOActor._optimizer_step
-    kept: list[Keeper | None] = []
+    kept: list[StepKeeper | None] = []
 
     def optimizer_step(self: Any) -> Any:
         if not kept:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.easyr1 import pictures
 
 SIZES = ((4, 8, 8), (2, 16, 8), (6, 8, 8))
@@ -109,7 +109,7 @@ def prompts(folder: Path, processor: Any) -> dict[int, dict[str, Any]]:
                 held = [str(folder / f"{number}.png") for number in numbers]
                 for number, file in zip(numbers, held, strict=True):
                     pictures.picture(number).save(file, "PNG")
-            text = mark * len(numbers) + Script().prompt(prompt)
+            text = mark * len(numbers) + ScriptedRollouts().prompt(prompt)
             rows.append({"prompt": text, "answer": str(prompt), kind: held})
         file = folder / f"{kind}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,5 +1,6 @@
-"""vLLM's part of grpo_fast.py, scripted: Open-Instruct's own engine actor with `batchbridge.testing.tiny.Script` in the
-place of vLLM, and a transfer of weights that takes their digest in the place of NCCL.
+"""vLLM's part of grpo_fast.py, scripted: Open-Instruct's own engine actor with
+`batchbridge.testing.tiny.ScriptedRollouts` in place of vLLM, and a transfer of weights that takes their digest in place
+of NCCL.
 
 Queues, threads, stamps of weights, the order of sending and its pauses are Open-Instruct's own code. Environment:
 
@@ -30,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from batchbridge.contract.hookspecs import hookimpl
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 
 HERE = __name__
 HOOKS = {
@@ -147,7 +148,7 @@ class Engine:
 
 
 def after_engines(module: Any) -> None:
-    """`LLMRayActor` without vLLM: its own queues, threads and stamps, and scripted answers. It asks whether it shall
+    """`LLMRayActor` without vLLM: its own queues, threads and stamps, and scripted answers. It asks whether it should
     pause, and takes no answer within a tenth of a second, which a busy machine may never have, for the one before."""
     module.SHOULD_STOP_TIMEOUT_S = _PAUSE_SECONDS
     actor = module.LLMRayActor
@@ -181,7 +182,7 @@ async def _answer(module: Any, actor: Any, request: str, sampling: Any) -> None:
 
     found = module.split_request_id(request)
     base, sample = found["base_id"], found["request_index"]
-    asked, script = actor.request_metadata[base], Script()
+    asked, script = actor.request_metadata[base], ScriptedRollouts()
     prompt = int(asked["index"])
     tokens, mask = script.completion(prompt, sample), script.loss_mask(prompt, sample)
     await _asked(actor, base, sample, sampling.seed)
@@ -229,8 +230,8 @@ async def _asked(actor: Any, base: str, sample: int, seed: int | None) -> None:
 
 
 class Client:
-    """In the place of vLLM's server: the tokens of `Script`, half of the completions in two turns, as `turns` says,
-    with the texts of `SAYS`."""
+    """In the place of vLLM's server: the tokens of `ScriptedRollouts`, half of the completions in two turns, as `turns`
+    says, with the texts of `SAYS`."""
 
     def __init__(self, actor: Any) -> None:
         self.completions, self._actor = self, actor
@@ -254,7 +255,7 @@ class Client:
 
 def turns(prompt: int, sample: int) -> list[list[int]]:
     """A scripted completion, in one or two turns."""
-    tokens = Script().completion(prompt, sample)
+    tokens = ScriptedRollouts().completion(prompt, sample)
     called = (prompt + sample) % 2 == 0 and len(tokens) > CALLED_AFTER
     return [tokens[:CALLED_AFTER], tokens[CALLED_AFTER:]] if called else [tokens]
 
@@ -324,8 +325,8 @@ async def _healthy(port: int) -> None:
 
 
 async def _rewards(actor: Any, result: Any, example: Any) -> tuple[list[float], dict[str, Any]]:
-    """In place of `compute_rewards`; see `Script.of_environment`."""
-    script = Script.of_environment()
+    """In place of `compute_rewards`; see `ScriptedRollouts.of_environment`."""
+    script = ScriptedRollouts.of_environment()
     return [script.reward(int(result.index), sample) for sample in range(len(result.responses))], {}
 
 
@@ -342,7 +343,7 @@ class Killer:
 
 
 def after_data_loader(module: Any) -> None:
-    """Learners that shall kill themselves know it."""
+    """Learners that should kill themselves know it."""
     if os.environ.get("BATCHBRIDGE_KILL"):
         from batchbridge.contract import plugins
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import PAD, ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_on_cpu.open_instruct import packed
 
 SETTINGS: Mapping[str, Any] = {
@@ -62,10 +62,10 @@ class Engine:
     """In the place of the prompts' queue: every prompt that is put in is answered, the last of a burst first.
 
     model_step: what answers say of the weights that made them. burst: prompts whose answers wait for each other.
-    truths: what prompts shall be scored by, where it is another than the dataset's.
+    truths: what prompts should be scored by, where it is another than the dataset's.
     """
 
-    def __init__(self, burst: int, group: int, script: Script) -> None:
+    def __init__(self, burst: int, group: int, script: ScriptedRollouts) -> None:
         self._burst, self._group, self._script = burst, group, script
         self._held: list[Any] = []
         self.results: queue.Queue[Any] = queue.Queue()
@@ -145,7 +145,7 @@ def parts(
     ranks: int,
     settings: Mapping[str, Any] | None = None,
     args: Mapping[str, Any] | None = None,
-    script: Script | None = None,
+    script: ScriptedRollouts | None = None,
 ) -> Parts:
     """Of a job with scripted completions.
 
@@ -163,7 +163,7 @@ def parts(
     shared = made.sequence_parallel_size > 1
     made.total_episodes = rollouts * group * per_rollout
     actor = {
-        "dataset": dataset(prompts, script or Script(), tokenizer),
+        "dataset": dataset(prompts, script or ScriptedRollouts(), tokenizer),
         "tokenizer": tokenizer,
         "config": config,
         "generation_config": vllm_utils.SamplingConfig(temperature=1.0, n=group),
@@ -193,7 +193,9 @@ class Job:
     Takes what `parts` takes, and what `Engine` does: a rollout's prompts are a burst by default.
     """
 
-    def __init__(self, policy: Path, *, script: Script | None = None, burst: int | None = None, **more: Any) -> None:
+    def __init__(
+        self, policy: Path, *, script: ScriptedRollouts | None = None, burst: int | None = None, **more: Any
+    ) -> None:
         import ray
         from open_instruct import data_loader, grpo_fast
 
@@ -202,7 +204,7 @@ class Job:
         found = parts(policy, ranks=ranks, script=script, **more)
         self.config, self.args = found.config, found.args
         per_rollout, group = found.config.num_unique_prompts_rollout, found.config.num_samples_per_prompt_rollout
-        self.engine = Engine(burst or per_rollout, group, script or Script())
+        self.engine = Engine(burst or per_rollout, group, script or ScriptedRollouts())
         kind: type[Any] = data_loader.DataPreparationActor.__ray_metadata__.modified_class
         self.actor = kind(inference_results_Q=self.engine.results, param_prompt_Q=self.engine, **found.actor)
         handle = LocalActor(self.actor)
@@ -258,8 +260,8 @@ def ray_job(policy: Path, *, ranks: int, **more: Any) -> tuple[list[Any], Any]:
 
 
 def answered(actor: Any) -> None:
-    """In the data preparation actor's process: a scripted engine in the place of the queues."""
-    engine = Engine(actor.global_batch_size, actor.config.num_samples_per_prompt_rollout, Script())
+    """In the data preparation actor's process: a scripted engine in place of the queues."""
+    engine = Engine(actor.global_batch_size, actor.config.num_samples_per_prompt_rollout, ScriptedRollouts())
     actor.param_prompt_Q, actor.inference_results_Q = engine, engine.results
 
 
@@ -268,7 +270,7 @@ def weights_sent(actor: Any) -> None:
     actor.param_prompt_Q.model_step += 1
 
 
-def dataset(prompts: int, script: Script, tokenizer: Any) -> Any:
+def dataset(prompts: int, script: ScriptedRollouts, tokenizer: Any) -> Any:
     """What Open-Instruct's own transformation leaves of a dataset with scripted prompts."""
     from datasets import Dataset
     from open_instruct import dataset_transformation as names

@@ -1,8 +1,8 @@
 """grpo.py's OLMo-core on the CPU, beside `cpu`: its hooks go to `cpu.start`.
 
-For tests. What it declares: gloo for NCCL; torch's own operations in the place of flash attention's kernel; the shape
+For tests. What it declares: gloo for NCCL; torch's own operations in place of flash attention's kernel; the shape
 of a policy in a folder is that of its configuration, where Open-Instruct knows the shapes of published models alone;
-the optimizer that `cpu.OPTIMIZER` names in the place of AdamW; checkpoints are saved before a run goes on. FSDP2, the
+the optimizer that `cpu.OPTIMIZER` names in place of AdamW; checkpoints are saved before a run goes on. FSDP2, the
 train module, trainer and checkpoints are OLMo-core's.
 
 Source: open-instruct e6c3044 grpo_olmo_core_actor.py, olmo_core_utils.get_transformer_config; ai2-olmo-core 3.0.0.

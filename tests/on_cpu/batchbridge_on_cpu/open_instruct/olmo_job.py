@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.open_instruct.job import Engine, LocalActor, _Remote, parts
 
 ARGS: Mapping[str, Any] = {"model_dtype": "float32", "local_eval_every": -1, "checkpoint_state_freq": -1}
@@ -30,7 +30,7 @@ class Job:
         self,
         policy: Path,
         *,
-        script: Script | None = None,
+        script: ScriptedRollouts | None = None,
         burst: int | None = None,
         args: Mapping[str, Any] | None = None,
         **more: Any,
@@ -47,7 +47,7 @@ class Job:
         found = parts(policy, ranks=ranks, script=script, args={**output, **(args or {})}, **more)
         self.config, self.args = found.config, found.args
         per_rollout, group = found.config.num_unique_prompts_rollout, found.config.num_samples_per_prompt_rollout
-        self.engine = Engine(burst or per_rollout, group, script or Script())
+        self.engine = Engine(burst or per_rollout, group, script or ScriptedRollouts())
         kind: type[Any] = data_loader.DataPreparationActor.__ray_metadata__.modified_class
         self.actor = kind(inference_results_Q=self.engine.results, param_prompt_Q=self.engine, **found.actor)
         handle = LocalActor(self.actor)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 SITE = Path(__file__).parent / "_site"
 RAY = {"num_cpus": 48, "num_gpus": 4, "include_dashboard": False, "object_store_memory": 200_000_000}
@@ -32,7 +32,7 @@ def prepare(folder: Path, *, prompts: int) -> None:
 
 def dataset(data: Path, *, prompts: int, more: Mapping[str, Any] | None = None) -> None:
     """Writes a dataset of scripted prompts; more: further columns."""
-    script = Script()
+    script = ScriptedRollouts()
     data.mkdir(parents=True, exist_ok=True)
     (data / "README.md").write_text("Scripted prompts.\n", encoding="utf-8")
     rows = [

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 
 FOLDER, UNLOCKED = "BATCHBRIDGE_AHEAD", "BATCHBRIDGE_UNLOCKED"
 LOADED = "loaded"
@@ -96,7 +96,7 @@ class Executor:
         self._begun: Counter[int] = Counter()
 
     async def execute(self, prompt: str, label: str, hf_tokenizer: Any, llm_engine: Any, **asked: Any) -> Any:
-        script, llm = Script.of_environment(), llm_engine.llm
+        script, llm = ScriptedRollouts.of_environment(), llm_engine.llm
         index = script.prompt_index(prompt)
         sample = self._begun[index] % GROUP  # samples of a prompt begin in their order
         self._begun[index] += 1
@@ -212,4 +212,4 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "openrlhf.trainer.ppo_utils.experience_maker": _rewriting,
     "openrlhf.trainer.ppo_trainer_async": _unlocking,
 }
-"""What is called after these modules' imports, in the place of what `engines` has for them."""
+"""What is called after these modules' imports, in place of what `engines` has for them."""

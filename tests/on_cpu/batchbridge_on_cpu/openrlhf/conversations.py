@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from batchbridge.testing.tiny import Script, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_tokenizer
 from batchbridge_on_cpu.openrlhf.agent import CONTINUED, ENDED, FAREWELL, FEEDBACK
 
 
-class Conversations(Script):
+class Conversations(ScriptedRollouts):
     """Every second completion has two turns: behind the first two tokens of its own stand the environment's words. Each
     ends with a word of the environment's."""
 

@@ -1,4 +1,4 @@
-"""Generation engines that play `batchbridge.testing.tiny.Script`, in the place of vLLM's.
+"""Generation engines that play `batchbridge.testing.tiny.ScriptedRollouts`, in place of vLLM's.
 
 `BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
 waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out of order. `BATCHBRIDGE_SHORT`: the
@@ -7,7 +7,7 @@ seed` per completion. `BATCHBRIDGE_SCORES`: scores are the rewards, for a filter
 `BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that optimizer step.
 `BATCHBRIDGE_GROUP`: completions of a prompt, where an agent (`train.agent_func_path`) makes them; see `conversations`.
 `BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`. Rewards: see
-`Script.of_environment`.
+`ScriptedRollouts.of_environment`.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
 """
 
@@ -32,9 +32,9 @@ class ScriptedExecutor:
     async def execute(
         self, prompt: str, label: str, sampling_params: Any, hf_tokenizer: Any, sample: int
     ) -> dict[str, Any]:
-        from batchbridge.testing.tiny import Script
+        from batchbridge.testing.tiny import ScriptedRollouts
 
-        script = Script.of_environment()
+        script = ScriptedRollouts.of_environment()
         index = script.prompt_index(prompt)
         if file := os.environ.get("BATCHBRIDGE_SEEDS"):
             with Path(file).open("a", encoding="utf-8") as seeds:  # one short write: processes do not mix
@@ -67,9 +67,9 @@ class ScriptedEngine:
         self, prompt: str, label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any, **options: Any
     ) -> list[dict[str, Any]]:
         """All completions of a prompt, of its number and theirs."""
-        from batchbridge.testing.tiny import Script
+        from batchbridge.testing.tiny import ScriptedRollouts
 
-        count, index = options["num_samples"], Script().prompt_index(prompt)
+        count, index = options["num_samples"], ScriptedRollouts().prompt_index(prompt)
         jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
         seed = f"{os.environ.get('BATCHBRIDGE_JITTER_SEED', '')}/{index}"
         await asyncio.sleep(jitter * random.Random(seed).random())

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 ATTENTION = "ring_on_cpu"
-"""The attention implementation, in the place of flash_attention_2."""
+"""The attention implementation, in place of flash_attention_2."""
 _rows: list[Any] = []
 """Of the current forward pass: where rows begin and end in the whole packed row, and the ring's group."""
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 SITE = Path(__file__).parent / "_site"
 """The folder with `sitecustomize`: what reaches every process."""
@@ -24,7 +24,7 @@ SITE = Path(__file__).parent / "_site"
 
 def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     """Writes the tiny policy, its tokenizer and `prompts` prompts of the script."""
-    script = Script()
+    script = ScriptedRollouts()
     tiny_policy(seed).save_pretrained(folder / "policy")
     tiny_tokenizer().save_pretrained(folder / "policy")
     rows = [json.dumps({"input": script.prompt(index), "label": ""}) for index in range(prompts)]

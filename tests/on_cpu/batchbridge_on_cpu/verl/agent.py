@@ -1,8 +1,8 @@
-"""The agent loop that plays `batchbridge.testing.tiny.Script`, as `agent_loop_config_path` names it.
+"""The agent loop that plays `batchbridge.testing.tiny.ScriptedRollouts`, as `agent_loop_config_path` names it.
 
 `BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
 `BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample seed`
-per completion. Rewards: see `Script.of_environment`. Where verl found a processor, prompts are those of
+per completion. Rewards: see `ScriptedRollouts.of_environment`. Where verl found a processor, prompts are those of
 `batchbridge_on_cpu.seeing`, each with its images.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
-from batchbridge.testing.tiny import Script
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_on_cpu.verl.scripted import GREEDY
 
 
@@ -28,7 +28,7 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         super().__init__(*arguments, **options)
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
-        script = Script.of_environment()
+        script = ScriptedRollouts.of_environment()
         # V0 numbers no samples when it evaluates.
         prompt, sample = int(columns["extra_info"]["index"]), int(columns.get("session_id", 0))
         if sampling_params.get("temperature") == 0:

@@ -3,7 +3,7 @@ other.
 
 verl's own: the trainer, its worker groups and resource pools, the replicas and the workers beside their engines,
 `CheckpointEngineManager.update_weights` and who calls it. Stand-ins: the engine (`Engine`, which keeps the weights that
-it is given and generates nothing), the transport of weights (`Files`, in the place of NCCL), the completions
+it is given and generates nothing), the transport of weights (`Files`, in place of NCCL), the completions
 (`Agent`, as a function of prompt and sample), and `Faulty`, a manager of hand-overs as `checkpoint_manager_class` names
 it.
 

@@ -1,4 +1,4 @@
-"""Rollouts by a class of somebody's own, which changes the trainer's configuration behind its back.
+"""Rollouts by a class of a user's own, which changes the trainer's configuration behind its back.
 
 `BATCHBRIDGE_WARMUP`: what it sets trainer.critic_warmup to, once the trainer is built and wrapped.
 """

@@ -3,7 +3,7 @@
     VERL_USE_EXTERNAL_MODULES=batchbridge_on_cpu.verl.cpu VERL_ENGINE_DEVICE=cuda python -m verl.trainer.main_ppo ...
 
 For tests. What it declares: a device `cpu` whose processes are placed by Ray's resource "GPU", before 0.9.0 "cpu": give
-`ray.init` as many as there shall be ranks. gloo instead of NCCL; memory is not pinned; the engine stays the one that
+`ray.init` as many as there should be ranks. gloo instead of NCCL; memory is not pinned; the engine stays the one that
 verl registers for CUDA.
 """
 

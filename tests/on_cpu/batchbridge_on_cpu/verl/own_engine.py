@@ -1,9 +1,9 @@
-"""An engine of one's own behind verl's interface, registered as the backend `own`, that has nothing of FSDP's: what an
+"""A custom engine behind verl's interface, registered as the backend `own`, that has nothing of FSDP's: what an
 adapter may take for granted of any engine, and no more.
 
 Its conventions are those that differ between verl's engines: whole weights on every rank, averaged once a step; a
 schedule that asks a step function for batches, and divides by their number a loss that was multiplied by it; an
-optimizer that is none of torch's, and clips inside of its own step. Source of the interface: verl 0.9.1
+optimizer that is not one of torch's, and clips inside of its own step. Source of the interface: verl 0.9.1
 workers/engine/base.py.
 """
 

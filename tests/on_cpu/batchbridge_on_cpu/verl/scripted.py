@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from batchbridge.testing.equivalence import ADAM_EPSILON
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 MODULES = tuple(f"batchbridge_on_cpu.verl.{name}" for name in ("cpu", "cuts", "rollouts"))
 """What `import verl` imports in every process."""
@@ -32,7 +32,7 @@ def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     """Writes the tiny policy, its tokenizer, `prompts` prompts of the script and the agent loop's registration."""
     from datasets import Dataset
 
-    script = Script()
+    script = ScriptedRollouts()
     tiny_policy(seed).save_pretrained(folder / "policy")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"

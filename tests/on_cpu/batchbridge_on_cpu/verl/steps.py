@@ -17,11 +17,11 @@ def after_engine(module: Any) -> None:
     """Wraps the native optimizer step where `BATCHBRIDGE_STEPS` asks for it."""
     import torch
 
-    from batchbridge.testing.snapshots import Keeper, flat
+    from batchbridge.testing.snapshots import StepKeeper, flat
     from batchbridge_on_cpu.valuing import keeper_of
 
     native = module.FSDPEngine.optimizer_step
-    kept: dict[str, Keeper | None] = {}
+    kept: dict[str, StepKeeper | None] = {}
 
     def optimizer_step(self: Any) -> Any:
         keeper = keeper_of(self.module, kept, writes=torch.distributed.get_rank() == 0)

@@ -37,7 +37,7 @@ class Rows:
 
     def split(self, size: int) -> list[Rows]:
         """Equal parts of so many rows, in order."""
-        assert len(self) % size == 0, "EasyR1 refuses rows that are no equal parts"
+        assert len(self) % size == 0, "EasyR1 refuses rows that are not an equal parts"
         return [
             Rows({name: value[start : start + size] for name, value in self.batch.items()}, {}, self.meta_info)
             for start in range(0, len(self), size)

@@ -14,7 +14,7 @@ import torch
 from batchbridge.ledger.records import fingerprint
 from batchbridge_on_cpu.upstream_values import read as record_of
 from batchbridge_open_instruct import engine, sequences, watching, weights
-from batchbridge_open_instruct.feed import Piece
+from batchbridge_open_instruct.feed import PackedCompletion
 
 VALUES = record_of(Path(__file__).parents[1] / "values.json")["values"]
 
@@ -26,13 +26,13 @@ def batch_of(one: dict[str, Any], row: int) -> Any:
     return SimpleNamespace(query_responses=[ids], response_masks=[mask], advantages=[places], vllm_logprobs=[-places])
 
 
-def pieces_of(one: dict[str, Any], row: int) -> list[Piece]:
+def pieces_of(one: dict[str, Any], row: int) -> list[PackedCompletion]:
     """The row's completions, by where their own tokens stand in what was recorded."""
     ids, found = one["rows"][row], []
     for number in dict.fromkeys(value - 1 for value in one["response_masks"][row] if value):
         prompt, answer = one["sizes"][number]
         start = ids.index(10 + number) - prompt
-        found.append(Piece(0, number, number, 0, start, prompt, answer, 0.5, 0))
+        found.append(PackedCompletion(0, number, number, 0, start, prompt, answer, 0.5, 0))
     return found
 
 
@@ -62,7 +62,7 @@ def test_a_log_probability_is_that_of_the_next_token_of_its_own_completion(
     for place in range(1 if width is None else -(-total // width)):
         start = place * (width or 0)
         own = numbers[start : start + (width or total)]
-        given = watching.Given.of(batch_of(one, row), 0, [pieces], place, width)
+        given = watching.OpenInstructStepInputs.of(batch_of(one, row), 0, [pieces], place, width)
         taken = [[at for at in each.tolist() if at >= 0] for each in given.places]
         assert taken[:-1] == [[at for at, number in enumerate(own) if number == piece.prompt + 1] for piece in pieces]
         assert given.mask[0, : len(own)].tolist() == [bool(number) for number in own]
@@ -83,7 +83,7 @@ def test_every_token_is_a_target_on_one_of_the_ranks_that_open_instruct_cuts_a_r
     rows = [torch.arange(1, width + 1)[None] for width in one["widths"]]
     targets: list[list[int]] = [[] for _ in rows]
     for place, pieces in enumerate(one["pieces"]):
-        shared: Any = object.__new__(sequences.Sequences)
+        shared: Any = object.__new__(sequences.SequenceGroup)
         shared.place = place
         made = shared.cut(lambda batch, own=pieces: Batch([torch.tensor([ids]) for ids in own]), Batch(rows))
         for number, (longer, own) in enumerate(zip(made.query_responses, pieces, strict=True)):

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
-from batchbridge.kit.hydra_said import HydraProgram, HydraSaid
+from batchbridge.kit.hydra_settings import HydraProgram, HydraSettings
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.omegaconf_said import Natively, as_given
+from batchbridge.kit.omegaconf_settings import ValueFindings, as_given
 from batchbridge_verl import CONFIGS, ENTRIES, OTHERS, UNREAD
-from batchbridge_verl.composed import Defaults
+from batchbridge_verl.composed import ComposedDefaults
 from batchbridge_verl.fields import stranger
 from batchbridge_verl.run import GPUS, GROUP, MINI, NODES, PROMPTS, TOTAL_EPOCHS
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
-NATIVELY = Natively(
+NATIVELY = ValueFindings(
     CODES,
     "it is passed on, and fails in a dataclass, an assertion or arithmetic",
     "verl 0.9.1 trainer/config and workers/config",
@@ -34,7 +34,7 @@ _CODES = ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089", "BB-VERL-0
 PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 
 
-def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Defaults) -> list[Finding]:
+def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: ComposedDefaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
     known, groups = defaults.values, {*defaults.groups, "hydra"}
     found: list[Finding] = []
@@ -79,7 +79,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     return found
 
 
-def _taken_out(key: str, result: HydraSaid, version: str, defaults: Defaults) -> Iterator[Finding]:
+def _taken_out(key: str, result: HydraSettings, version: str, defaults: ComposedDefaults) -> Iterator[Finding]:
     """The effect of `~key`: nothing to take out, or another value than the one named; or a setting that is missed."""
     known, place, named = defaults.values, result.places[key], result.values[key]
     there = known.get(key)
@@ -93,7 +93,7 @@ def _taken_out(key: str, result: HydraSaid, version: str, defaults: Defaults) ->
         )
         yield Finding("BB-VERL-008", "error", "config", text, (place,), native=native, source=_OVERRIDES)
     elif key in NEEDED:
-        text, native = f"~{key}: verl {version} reads it in whatever run", "ConfigAttributeError: Missing key ..."
+        text, native = f"~{key}: verl {version} reads it in every run", "ConfigAttributeError: Missing key ..."
         yield Finding(CODES.wrong_value, "error", "construction", text, (place,), native=native, source=NATIVELY.source)
     elif any(f"{row}.".startswith(f"{key}.") and row in known for row in BY_KEY):
         why = f"~{key} takes it out, and what verl {version} does without it is not known"
@@ -106,7 +106,7 @@ def _there_already(key: str, place: Where, version: str) -> Finding:
     return Finding("BB-VERL-008", "error", "config", text, (place,), fixes, native=native, source=_OVERRIDES)
 
 
-def refused_fields(result: HydraSaid, version: str, defaults: Defaults, critic: bool) -> list[Finding]:
+def refused_fields(result: HydraSettings, version: str, defaults: ComposedDefaults, critic: bool) -> list[Finding]:
     """Keys that the dataclasses of the actor, and of the critic if there is one, do not have."""
     groups = {
         key: group
@@ -129,13 +129,13 @@ def refused_fields(result: HydraSaid, version: str, defaults: Defaults, critic: 
 
 
 def _below_empty(key: str, known: Mapping[str, Any]) -> bool:
-    """Whether `key` stands below a group that is empty by default; a number that is null is no group."""
+    """Whether `key` stands below a group that is empty by default; a number that is null is not a group."""
     groups = (key[:at] for at, mark in enumerate(key) if mark == ".")
     return any(group in known and known[group] in (None, {}) and group not in BY_KEY for group in groups)
 
 
 def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
-    """A key that the version lacks. appended: it comes into the configuration all the same, and nothing reads it."""
+    """A key that the version lacks. appended: it comes into the configuration anyway, and nothing reads it."""
     _, newer, source = GONE.get(key, ("", None, f"composed configuration of verl {version}"))
     fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
     fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]

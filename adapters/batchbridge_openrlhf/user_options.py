@@ -13,18 +13,18 @@ from typing import Any
 
 from batchbridge import Source, Where
 from batchbridge.kit import command_line
-from batchbridge.kit.command_line import CommandLine, Takes
+from batchbridge.kit.command_line import CommandLine, OptionArity
 from batchbridge.kit.records import dataclass
 from batchbridge_openrlhf import OTHER_PROGRAM, TRAINER
 from batchbridge_openrlhf.settings import Option
-from batchbridge_openrlhf.values import WrongValue, convert, shown
+from batchbridge_openrlhf.values import WrongOptionValue, convert, shown
 
 _TAKES = {
-    **dict.fromkeys(("pair", "texts"), Takes(2)),
-    "floats": Takes(None, least=1),
-    "words": Takes(None),
-    "flag": Takes(0, True),
-    "flag_off": Takes(0, False),
+    **dict.fromkeys(("pair", "texts"), OptionArity(2)),
+    "floats": OptionArity(None, least=1),
+    "words": OptionArity(None),
+    "flag": OptionArity(0, True),
+    "flag_off": OptionArity(0, False),
 }
 """Kind of an option to the words that it takes; the others take one."""
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
@@ -34,7 +34,7 @@ _DEEPEST = 6
 
 
 @dataclass
-class Given(CommandLine):
+class UserOptions(CommandLine):
     """The options that a command or a mapping gives.
 
     whole: a command from the program on, to which nothing is added.
@@ -43,11 +43,11 @@ class Given(CommandLine):
     whole: bool = False
 
 
-def given_of(source: Source, options: Mapping[str, Option]) -> Given | None:
+def user_options(source: Source, options: Mapping[str, Option]) -> UserOptions | None:
     """The options that `source` gives to a parser with these `options`; None where its command does not start the
     trainer. Values that replace arguments (`--set`) come last."""
     if not source.argv or all(_SETTING.match(word) for word in source.argv):
-        given = Given()
+        given = UserOptions()
         _take(given, source, source.values)
         return given
     start = program_of(source.argv)
@@ -84,26 +84,26 @@ def names_in(source: Source) -> list[str]:
     return [name for name, _ in _leaves(source.values)]
 
 
-def _arguments(source: Source, options: Mapping[str, Option], start: int | None) -> Given:
+def _arguments(source: Source, options: Mapping[str, Option], start: int | None) -> UserOptions:
     def objection(name: str, words: Any) -> tuple[str, str] | None:
         try:
             convert(options[name], words)
-        except WrongValue as wrong:
+        except WrongOptionValue as wrong:
             return (wrong_value(name, words, wrong), wrong.native) if wrong.phase == "config" else None
         return None
 
-    takes = {name: _TAKES.get(option.kind, Takes()) for name, option in options.items()}
+    takes = {name: _TAKES.get(option.kind, OptionArity()) for name, option in options.items()}
     words = source.argv[0 if start is None else start + 1 :]
     line = command_line.parse(words, takes, objection, shown, source)
-    return Given(**vars(line), whole=start is not None)
+    return UserOptions(**vars(line), whole=start is not None)
 
 
-def wrong_value(name: str, value: object, wrong: WrongValue) -> str:
+def wrong_value(name: str, value: object, wrong: WrongOptionValue) -> str:
     """The words of a finding about `value` of the option `name`."""
     return f"{name} = {shown(value)!r}: {wrong.expected} was expected"
 
 
-def _take(given: Given, source: Source, values: Mapping[Any, Any]) -> None:
+def _take(given: UserOptions, source: Source, values: Mapping[Any, Any]) -> None:
     file = None if source.path is None else str(source.path)
     for name, value in _leaves(values):
         line = source.lines.get(name)
@@ -122,5 +122,5 @@ def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningArguments:
     """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""

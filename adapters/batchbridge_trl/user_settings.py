@@ -23,7 +23,7 @@ _NO_FIELDS = frozenset(row.key for group in (LAUNCH, ENVIRONMENT) for row in gro
 """Keys that no dataclass of the parser has."""
 
 
-def given_of(source: Source, rows: Mapping[str, Key], version: str) -> CommandLine:
+def user_settings(source: Source, rows: Mapping[str, Key], version: str) -> CommandLine:
     """Settings with their values and places, and what the parser refuses of a command."""
     if all("=" in word and not word.startswith("-") for word in source.argv):
         return _from_values(source.values, source, rows)
@@ -51,7 +51,7 @@ def _from_values(values: Mapping[Any, Any], source: Source, rows: Mapping[str, K
 
 
 def _from_words(source: Source, rows: Mapping[str, Key], version: str) -> CommandLine:
-    """A script of one's own may have further options, and take those that are known otherwise."""
+    """A custom script may have further options, and take those that are known otherwise."""
     fields = {key: row for key, row in rows.items() if key not in _NO_FIELDS and not row.fixed}
     strict = script_of_ones_own(source.argv) is None
     options = command_line.options_of(fields, strict=strict)
