@@ -72,13 +72,13 @@ def project(file: str | None) -> ProjectSettings:
 
 def _table(path: Path, keys: tuple[str, ...]) -> Any:
     """The value under `keys` in a TOML file; None: nothing."""
-    from batchbridge.reading import files
+    from batchbridge.reading import documents
     from batchbridge.reading.toml import parse_toml
     from batchbridge.reading.yaml_json import RefusedFile
 
     name = os.path.relpath(path)
     try:
-        text = files.read_text(path, name)
+        text = documents.read_text(path, name)
         if keys and keys[-1] not in text:
             return None
         document = parse_toml(text, name)

@@ -104,11 +104,11 @@ class _Comments:
     @classmethod
     def of(cls, file: str) -> _Comments:
         """The comments of a file; none where it cannot be read (a finding says that)."""
-        from batchbridge.reading import files
+        from batchbridge.reading import documents
         from batchbridge.reading.yaml_json import RefusedFile
 
         try:
-            lines = files.read_text(Path(file), file).split("\n")
+            lines = documents.read_text(Path(file), file).split("\n")
         except RefusedFile:
             return cls()
         found = [(number, each) for number, line in enumerate(lines, 1) for each in _COMMENT.finditer(line)]

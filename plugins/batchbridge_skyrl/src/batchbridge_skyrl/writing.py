@@ -56,7 +56,7 @@ def _sizes(spec: Spec) -> dict[str, Any]:
     size, group, micro = spec.optimizer_step.completions_per_step, spec.rollout.completions_per_prompt, spec.micro_batch
     if not size or size % group:
         path = "optimizer_step.completions_per_step"
-        whole = {path: max(size // group, 1) * group}
+        whole = {path: max((size or 0) // group, 1) * group}
         raise Unsayable(f"{path} = {size}: a mini-batch is whole groups of {group} completions", path, nearest=(whole,))
     critics = (spec.critic and spec.critic.completions_per_step) or size
     settings = {"policy_mini_batch_size": size // group, "critic_mini_batch_size": critics // group}
