@@ -14,7 +14,7 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
-from batchbridge_trl import TELLS, unsloth
+from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
@@ -100,9 +100,12 @@ class TrlAdapter(PackagedAdapter):
             bad = {one.name for one in command.refused}
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
-        filled: frozenset[str] = frozenset()
-        if unsloth.is_imported(source):
-            given, filled = unsloth.settings(given, rows, version)
+        default_of: dict[str, str] = {}
+        with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
+        if with_unsloth:
+            from batchbridge_trl import unsloth
+
+            given, default_of = unsloth.settings(given, rows, version)
         script = script_of_ones_own(source.argv)
         if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
             script = built.name  # a copy of TRL's class, say; what it takes besides is not known
@@ -128,7 +131,7 @@ class TrlAdapter(PackagedAdapter):
             native[WORLD] = None
         else:
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
-        if built is not None and unsloth.is_imported(source):
+        if built is not None and with_unsloth:
             found += unsloth.rewritten(native, native[WORLD], built.place)
         guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
         reading = dataclasses.replace(
@@ -150,9 +153,8 @@ class TrlAdapter(PackagedAdapter):
             key = entry.key or ""
             if key == WORLD and world.provenance is not None:
                 provenance[path] = world.provenance
-            elif key in filled:
-                default = f"default of unsloth {unsloth.VERSION}"
-                provenance[path] = dataclasses.replace(provenance[path], origin="default", detail=default)
+            elif key in default_of:
+                provenance[path] = dataclasses.replace(provenance[path], origin="default", detail=default_of[key])
             elif key in rows and rows[key].fixed:
                 why = f"derived: trl {version} has no {key}, and does this"
                 provenance[path] = Provenance((key, *entry.others), entry.value, "derived", why)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from batchbridge import Finding, Source, Where
+from batchbridge import Finding, Where
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.versions import includes
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS
@@ -46,20 +46,9 @@ OWN = frozenset(
 """Settings of Unsloth's own that no batch depends on."""
 
 
-class Taken(NamedTuple):
-    """Settings as Unsloth's constructor leaves them. defaults: keys that it fills in."""
-
-    given: dict[str, Any]
-    defaults: frozenset[str]
-
-
-def is_imported(source: Source) -> bool:
-    """Whether a program imports unsloth, which replaces TRL's classes."""
-    return source.construction is not None and "unsloth" in source.construction.modules
-
-
-def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str) -> Taken:
-    """The settings that Unsloth hands TRL, of those that the user gave: every default filled in."""
+def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings that Unsloth hands TRL, of those that the user gave, and the origin of each default that it fills
+    in."""
     kept = {key: value for key, value in given.items() if key not in OWN}
     has = {key for key, row in rows.items() if not row.fixed}
     # transformers 5 takes a share of the steps as warmup_steps below 1, and loses warmup_ratio later.
@@ -72,7 +61,7 @@ def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str) ->
     if own is not None and str(own).lower() == "cispo":
         defaults["epsilon_high"] = 5.0
     filled = {key: value for key, value in defaults.items() if key in has and kept.get(key) is None}
-    return Taken({**kept, **filled}, frozenset(filled))
+    return {**kept, **filled}, dict.fromkeys(filled, f"default of unsloth {VERSION}")
 
 
 def rewritten(native: dict[str, Any], world_size: int | None, place: Where) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from pyread.arguments import OPEN
 from pyread.notebook import code_of_notebook
 from pyread.program import NotPython, Program, read_python
-from pyread.values import Call, Instance, Place, Unknown, unknown_in
+from pyread.values import Call, Instance, Place, UnknownValue, unknown_in
 
 __all__ = [
     "OPEN",
@@ -12,7 +12,7 @@ __all__ = [
     "NotPython",
     "Place",
     "Program",
-    "Unknown",
+    "UnknownValue",
     "code_of_notebook",
     "read_python",
     "unknown_in",

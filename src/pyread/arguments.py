@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyread.values import Option, Parser, Symbol, Unknown
+from pyread.values import Parser, ParserOption, Symbol, UnknownValue
 
 OF_DATACLASSES = frozenset({"HfArgumentParser", "TrlParser", "H4ArgumentParser", "ArgumentParserPlus"})
 """Parsers that make dataclasses of a command line."""
@@ -47,18 +47,18 @@ def add(parser: Parser, positional: Sequence[Any], keywords: Mapping[str, Any]) 
         words = 0
     elif isinstance(action, Symbol) and action.name.endswith("BooleanOptionalAction"):
         words = 0
-        parser.options[f"--no-{long[2:]}"] = Option(name, None, 0, False)
+        parser.options[f"--no-{long[2:]}"] = ParserOption(name, None, 0, False)
     elif keywords.get("nargs") is not None or action in ("append", "extend"):
         words = None
     open_default = keywords.get("required") is True or (not names[0].startswith("-") and "default" not in keywords)
     if open_default:
-        default = Unknown(long, (long,))
+        default = UnknownValue(long, (long,))
     kind_name = kind.name if isinstance(kind, Symbol) else None
     if isinstance(default, str) and kind_name in ("int", "float"):
         default = _converted(default, kind_name)  # argparse converts a default that is text
     parser.defaults[name] = default
     for spelled in names:
-        parser.options[spelled] = Option(name, kind_name, words, constant)
+        parser.options[spelled] = ParserOption(name, kind_name, words, constant)
 
 
 def parsed(parser: Parser, words: Sequence[str] | None) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def fields_of(fields: Sequence[str], defaults: Mapping[str, Any], words: Sequenc
         default = defaults.get(name)
         kind = type(default).__name__ if isinstance(default, (bool, int, float, str)) else None
         for spelled in (f"--{name}", f"--{name.replace('_', '-')}"):
-            parser.options[spelled] = Option(name, kind, 1)
+            parser.options[spelled] = ParserOption(name, kind, 1)
     return parsed(parser, words)
 
 
-def _shortened(parser: Parser, name: str) -> Option | None:
+def _shortened(parser: Parser, name: str) -> ParserOption | None:
     if not name.startswith("--") or len(name) < 4:
         return None
     found = {option for spelled, option in parser.options.items() if spelled.startswith(name)}
@@ -115,17 +115,17 @@ def _converted(text: str, kind: str | None) -> Any:
     """A word as its option's type makes it; a function of the program's own leaves it open."""
     if text.startswith(OPEN):
         names = tuple(text.removeprefix(OPEN).split(", "))
-        return Unknown(names[0], names)
+        return UnknownValue(names[0], names)
     try:
         if kind == "int":
             return int(text)
         if kind == "float":
             return float(text)
     except ValueError:
-        return Unknown(text, (text,))
+        return UnknownValue(text, (text,))
     if kind == "bool":
         low = text.lower()
-        return Unknown(text, (text,)) if low not in ("true", "false") else low == "true"
+        return UnknownValue(text, (text,)) if low not in ("true", "false") else low == "true"
     if kind is None or kind in _KINDS:
         return text
-    return Unknown(f"{kind}({text})", (f"{kind}({text})",))
+    return UnknownValue(f"{kind}({text})", (f"{kind}({text})",))

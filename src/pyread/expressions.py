@@ -22,7 +22,7 @@ from pyread.values import (
     Scope,
     Symbol,
     Undecided,
-    Unknown,
+    UnknownValue,
     bounded,
     unknown_in,
 )
@@ -104,9 +104,9 @@ _SET_BY_LAUNCHERS = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_
 _ERRORS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
-def named(*names: str) -> Unknown:
+def named(*names: str) -> UnknownValue:
     """An unknown value that depends on these names."""
-    return Unknown(names[0], names)
+    return UnknownValue(names[0], names)
 
 
 class Expressions:
@@ -134,18 +134,18 @@ class Expressions:
         """The value of a method of an argparse parser."""
         raise NotImplementedError
 
-    def conditions(self) -> tuple[Unknown, ...]:
+    def conditions(self) -> tuple[UnknownValue, ...]:
         """The conditions around the present statement that only running would decide."""
         raise NotImplementedError
 
     # ---- expressions
 
     def value(self, node: ast.expr, scope: Scope) -> Any:
-        """The value of an expression; an `Unknown` where it is open."""
+        """The value of an expression; an `UnknownValue` where it is open."""
         try:
             return self.of(node, scope)
         except Undecided as undecided:
-            return Unknown(text_of(node), undecided.unknown.names)
+            return UnknownValue(text_of(node), undecided.unknown.names)
         except _ERRORS:
             return named(text_of(node))
 
@@ -165,7 +165,7 @@ class Expressions:
         if act is None or self.left < 0:
             raise Undecided(named(text_of(node)))
         found = act(node, scope)
-        if isinstance(found, Unknown):
+        if isinstance(found, UnknownValue):
             raise Undecided(found)
         return bounded(found)
 
@@ -382,7 +382,7 @@ class Expressions:
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value, scope)
             method = node.func.attr
-            if isinstance(owner, Unknown):
+            if isinstance(owner, UnknownValue):
                 self._arguments(node, scope)  # whose calls count anyway
                 raise Undecided(owner)
             if isinstance(owner, (str, dict, list, Parser)):
@@ -432,7 +432,7 @@ class Expressions:
             try:
                 found = self.mapping(self.of(keyword.value, scope), keyword.value)
             except Undecided as undecided:
-                call.loose.append(Unknown(f"**{text_of(keyword.value)}", undecided.unknown.names))
+                call.loose.append(UnknownValue(f"**{text_of(keyword.value)}", undecided.unknown.names))
                 continue
             keywords.update(found)
             call.places |= dict.fromkeys((key for key in found if isinstance(key, str)), place)
@@ -465,7 +465,7 @@ class Expressions:
         if name in self.env:
             return self.env[name]
         if not default or name in _SET_BY_LAUNCHERS:
-            raise Undecided(Unknown(f"os.environ[{name!r}]", (name,)))
+            raise Undecided(UnknownValue(f"os.environ[{name!r}]", (name,)))
         return default[0]
 
     def known_call(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from pyread.values import (
     Scope,
     Symbol,
     Undecided,
-    Unknown,
+    UnknownValue,
 )
 
 MOST_STATEMENTS = 20_000
@@ -73,18 +73,18 @@ class Machine(Expressions):
         self.functions: list[Function] = []
         self.assumed: set[str] = set()
         self._modules: dict[str, Scope] = {}
-        self._conditions: list[Unknown] = []
+        self._conditions: list[UnknownValue] = []
         self._depth = 0
         self._left = MOST_STATEMENTS
         self.exhausted = False
         self._undecided_return: list[bool] = [False]
 
-    def conditions(self) -> tuple[Unknown, ...]:
+    def conditions(self) -> tuple[UnknownValue, ...]:
         """The open conditions, the outermost first."""
         return tuple(self._conditions)
 
     @contextmanager
-    def _only_if(self, unknown: Unknown) -> Iterator[None]:
+    def _only_if(self, unknown: UnknownValue) -> Iterator[None]:
         self._conditions.append(unknown)
         try:
             yield
@@ -260,7 +260,7 @@ class Machine(Expressions):
     def _put(self, into: dict[Any, Any], key: Any, value: Any) -> None:
         """Sets an item that other names may see, too: behind an open condition it is unknown which value it has."""
         if self._conditions and not (key in into and same(into[key], value)):
-            value = Unknown(self._conditions[-1].expression, self._conditions[-1].names)
+            value = UnknownValue(self._conditions[-1].expression, self._conditions[-1].names)
         into[key] = value
 
     # ---- branches and loops
@@ -269,7 +269,7 @@ class Machine(Expressions):
         try:
             chosen = self.truth(node.test, scope)
         except Undecided as undecided:
-            self._both(node.body, node.orelse, Unknown(text_of(node.test), undecided.unknown.names), scope)
+            self._both(node.body, node.orelse, UnknownValue(text_of(node.test), undecided.unknown.names), scope)
         except Exception as error:
             if isinstance(error, (_Ended, _Returned, _LoopEnds)):
                 raise
@@ -280,7 +280,7 @@ class Machine(Expressions):
             except _Ended:
                 return  # the program is one that trains: what decided this was not known well enough
 
-    def _both(self, one: Sequence[ast.stmt], other: Sequence[ast.stmt], unknown: Unknown, scope: Scope) -> None:
+    def _both(self, one: Sequence[ast.stmt], other: Sequence[ast.stmt], unknown: UnknownValue, scope: Scope) -> None:
         """Reads two branches of which one runs. A branch that ends the program has no say in what follows."""
         before = dict(scope.names)
         ends: list[tuple[dict[str, Any], BaseException | None]] = []
@@ -348,7 +348,7 @@ class Machine(Expressions):
     def _run_While(self, node: ast.While, scope: Scope) -> None:
         self._once(node.body, named(text_of(node.test)), scope)
 
-    def _once(self, body: Sequence[ast.stmt], unknown: Unknown, scope: Scope) -> None:
+    def _once(self, body: Sequence[ast.stmt], unknown: UnknownValue, scope: Scope) -> None:
         """Reads a loop's body once: what it changes is unknown in it and behind it."""
         for part in body:
             for inner in ast.walk(part):

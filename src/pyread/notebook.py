@@ -13,7 +13,7 @@ _PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "python", "python3"})
 """Cell magics whose cell is Python anyway."""
 
 
-class Code(NamedTuple):
+class NotebookCode(NamedTuple):
     """Python text whose cells stand one below the other, with the last line of each; `cells` is empty for a file.
 
     shell: lines that a shell runs. unread: numbers of the cells that are not a Python."""
@@ -24,7 +24,7 @@ class Code(NamedTuple):
     unread: tuple[int, ...] = ()
 
 
-def code_of_notebook(text: str) -> Code:
+def code_of_notebook(text: str) -> NotebookCode:
     """The code of a notebook. Every cell counts, so that cell 3 is the third cell that a reader sees. Raises
     `ValueError` where the text is not a notebook."""
     try:
@@ -50,7 +50,7 @@ def code_of_notebook(text: str) -> Code:
         if not lines or len(lines) == (ends[-1] if ends else 0):
             lines.append("")  # a cell has one line at least, so that each has an end of its own
         ends.append(len(lines))
-    return Code("\n".join(lines) + "\n", tuple(ends), tuple(shell), tuple(unread))
+    return NotebookCode("\n".join(lines) + "\n", tuple(ends), tuple(shell), tuple(unread))
 
 
 def _text_of(source: Any) -> str:

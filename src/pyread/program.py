@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyread.machine import FindModule, LoadFile, Machine
-from pyread.notebook import Code, code_of_notebook
+from pyread.notebook import NotebookCode, code_of_notebook
 from pyread.values import Call, Place, Scope
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
@@ -74,9 +74,9 @@ def read_python(
     )
 
 
-def _code(text: str, file: str) -> Code:
+def _code(text: str, file: str) -> NotebookCode:
     if not file.endswith(".ipynb"):
-        return Code(text, (), ())
+        return NotebookCode(text, (), ())
     try:
         return code_of_notebook(text)
     except ValueError as error:

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownValue:
     """A value that only running the program would tell: its expression, and the names that it depends on: environment
     variables by their own name, everything else as it is written."""
 
@@ -44,7 +44,7 @@ class Unknown:
 class Undecided(Exception):
     """The evaluation has come to an unknown value."""
 
-    def __init__(self, unknown: Unknown) -> None:
+    def __init__(self, unknown: UnknownValue) -> None:
         super().__init__(unknown.expression)
         self.unknown = unknown
 
@@ -118,7 +118,7 @@ class Class:
 class Call:
     """The call of a class: `name` in full (`trl.GRPOConfig`), `bases` the names of the class's ancestors.
 
-    arguments: keyword to value; `Unknown` where it is open. places: keyword to place. positional: values in order.
+    arguments: keyword to value; `UnknownValue` where it is open. places: keyword to place. positional: values in order.
     loose: what stands behind `**` and is not known. only_if: conditions that only running would decide. parsed: the
     program's own command line sets the rest of the arguments. fields: names that classes of the program declare.
     """
@@ -129,8 +129,8 @@ class Call:
     arguments: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     positional: list[Any] = field(default_factory=list)
-    loose: list[Unknown] = field(default_factory=list)
-    only_if: tuple[Unknown, ...] = ()
+    loose: list[UnknownValue] = field(default_factory=list)
+    only_if: tuple[UnknownValue, ...] = ()
     parsed: bool = False
     fields: frozenset[str] = frozenset()
 
@@ -155,10 +155,10 @@ class Parser:
     """An argparse parser: option's field to its default, and the words that give it."""
 
     defaults: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Option] = field(default_factory=dict)
+    options: dict[str, ParserOption] = field(default_factory=dict)
 
 
-class Option(NamedTuple):
+class ParserOption(NamedTuple):
     """One option of a parser: the field that it sets, the function that converts a word ("int", ...), the words that it
     takes (0, 1, or None for many), and the value that it stands for where it takes none."""
 
@@ -168,22 +168,22 @@ class Option(NamedTuple):
     constant: Any = True
 
 
-def unknown_in(value: Any, depth: int = 0, seen: set[int] | None = None) -> Unknown | None:
+def unknown_in(value: Any, depth: int = 0, seen: set[int] | None = None) -> UnknownValue | None:
     """The unknown value that `value` is, or holds; None where it is plain. An object counts as unknown. seen:
     identities of containers that were looked into."""
-    if isinstance(value, Unknown):
+    if isinstance(value, UnknownValue):
         return value
     if value is None or isinstance(value, (bool, int, float, str)):
         return None
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         seen = set() if seen is None else seen
         if depth > DEEPEST or (depth and id(value) in seen):
-            return None if depth <= DEEPEST else Unknown("a deep value", ("a deep value",))
+            return None if depth <= DEEPEST else UnknownValue("a deep value", ("a deep value",))
         seen.add(id(value))
         parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
         return next((found for part in parts if (found := unknown_in(part, depth + 1, seen)) is not None), None)
     name = shown(value)
-    return Unknown(name, (name,))
+    return UnknownValue(name, (name,))
 
 
 def shown(value: Any) -> str:
@@ -203,5 +203,5 @@ def bounded(value: Any) -> Any:
         or (isinstance(value, (list, tuple, dict, set)) and len(value) > MOST_ITEMS)
     )
     if large:
-        raise Undecided(Unknown("a very large value", ("a very large value",)))
+        raise Undecided(UnknownValue("a very large value", ("a very large value",)))
     return value

@@ -81,7 +81,7 @@ def test_a_report_has_versions_configuration_findings_and_verdicts(run: Run) -> 
     ):
         assert f"\n{line}\n" in out
     assert "\nBB-TRL-021  error, noticed: config  per_device_train_batch_size, " in out
-    assert " = 16 (completions per rollout) is no multiple of num_generations = 6 (completions per prompt)\n" in out
+    assert " = 16 (completions per rollout) is not a multiple of num_generations = 6 (completions per prompt)\n" in out
     assert re.search(r"^batchbridge \d", out, re.MULTILINE)
     assert re.search(r"^CPython 3\.\d+\.\d+\S*, \w+ \w+$", out, re.MULTILINE)
     assert re.search(r"^installed   .*pydantic \d", out, re.MULTILINE)

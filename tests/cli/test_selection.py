@@ -47,7 +47,7 @@ def test_what_does_not_count_is_in_no_format(run: Run, recipe: Path) -> None:
     for form in ("text", "json", "github", "gitlab", "sarif", "junit"):
         out = run(*UNEVEN[:-1], form, "--ignore", "BB-TOY")[1]
         assert "BB121" in out
-        assert "no multiple of 2 devices; " not in out
+        assert "not a multiple of 2 devices; " not in out
         assert "BB-TOY-003 error" not in out
 
 

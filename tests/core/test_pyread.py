@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyread import Call, NotPython, Program, Unknown, read_python, unknown_in
+from pyread import Call, NotPython, Program, UnknownValue, read_python, unknown_in
 
 CALL = "from trl import GRPOConfig\n"
 DATACLASS = "from dataclasses import dataclass, field\n@dataclass\n"
@@ -102,7 +102,7 @@ def test_what_the_text_decides_has_its_value(before: str, expression: str, expec
 )
 def test_what_only_running_would_tell_is_unknown_by_its_name(before: str, expression: str, name: str) -> None:
     found = unknown_in(value(expression, before))
-    assert isinstance(found, Unknown)
+    assert isinstance(found, UnknownValue)
     assert found.names == (name,)
 
 
@@ -127,7 +127,7 @@ def test_argparse_defaults_hold_until_the_command_says_otherwise() -> None:
     )
     alone = built(text).arguments
     assert (alone["g"], alone["f"], alone["lr"]) == (8, False, 1e-5)
-    assert unknown_in(alone["need"]) == Unknown("a.need", ("--need",))
+    assert unknown_in(alone["need"]) == UnknownValue("a.need", ("--need",))
     said = built(text, words=["--num-gens=4", "--fast", "--need", "x", "--lr", "1e-6"]).arguments
     assert said == {"g": 4, "f": True, "lr": 1e-6, "need": "x"}
     assert built(text, words=["-n", "2", "--need", "x"]).arguments["g"] == 2
@@ -164,7 +164,7 @@ def test_modules_of_the_program_are_followed_and_others_are_not() -> None:
 
     assert value("G", "from conf import G", find_module=find) == 6
     assert value("conf.G", "import conf", find_module=find) == 6
-    assert unknown_in(value("H", "from elsewhere import H", find_module=find)) == Unknown(
+    assert unknown_in(value("H", "from elsewhere import H", find_module=find)) == UnknownValue(
         "elsewhere.H", ("elsewhere.H",)
     )
 
@@ -191,7 +191,7 @@ def test_a_loop_over_known_items_builds_each() -> None:
 def test_a_function_that_nothing_calls_is_read_with_its_parameters_open() -> None:
     call = built("def train(lr, g=4):\n    GRPOConfig(learning_rate=lr, num_generations=g)\n")
     assert call.arguments["num_generations"] == 4
-    assert unknown_in(call.arguments["learning_rate"]) == Unknown("lr", ("lr",))
+    assert unknown_in(call.arguments["learning_rate"]) == UnknownValue("lr", ("lr",))
 
 
 def test_settings_that_a_command_line_parser_makes_are_marked() -> None:

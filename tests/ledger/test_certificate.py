@@ -406,7 +406,7 @@ def test_what_is_no_json_is_refused(tmp_path: Path, text: str, two: Path, run: R
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     code, said = run("verify", str(file), str(two))
     assert code == 2
-    assert "no certificate" in said
+    assert "is not a certificate" in said
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{}", '{"schema": "batchbridge-certificate/1"}'])

@@ -284,7 +284,7 @@ OPENRLHF: Mapping[str, Rows] = {
             f"{_ORL}/test_rules_openrlhf.py tests/docs/test_fact_tables.py {_ORL}/test_config_openrlhf.py",
         ),
         (
-            "leftovers",
+            "runtime",
             '"order.last_optimizer_step": "short"',
             '"order.last_optimizer_step": "drop"',
             f"{_ORL}/test_leftover_default_openrlhf.py",

@@ -126,7 +126,7 @@ def test_a_term_without_a_word_is_refused_by_name_beside_every_other_reason(mode
     with pytest.raises(CannotAttach) as caught:
         wrap(Trainer(refused_in=("enforce",)), like, mode=mode)
     assert list(caught.value.reasons) == ["open_terms", *others]
-    assert f"the schema has no word for {TERM}" in caught.value.reasons["open_terms"]
+    assert f"{TERM}: the schema has no such value" in caught.value.reasons["open_terms"]
     assert 'mode="observe"' in caught.value.reasons["open_terms"]
 
 

@@ -99,10 +99,10 @@ def failed(framework: str, method: str, error: Exception) -> Finding:
     return _broken("BB023", message, undecided=True)
 
 
-def rows(adapter: Adapter) -> list[RuleRow]:
-    """The rows of an adapter's rules, then those that plugins add about any of its releases."""
+def rows(adapter: Adapter, version: str | None = None) -> list[RuleRow]:
+    """The rows of an adapter's rules, then those that plugins add about a version; None: about any of its releases."""
     found = {id(row): row for row in adapter.rows()}
-    for version in adapter.releases:
+    for version in adapter.releases if version is None else (version,):
         answers, _ = call("batchbridge_rules", framework=adapter.framework, version=version)
         found |= {id(row): row for _, added in answers for row in added}
     return list(found.values())

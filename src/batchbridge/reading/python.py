@@ -1,7 +1,7 @@
 """The way from a Python program or notebook to the `Source` of a configuration that it builds.
 
 A program is read and never run (see `pyread`). Which classes are configurations, the adapters say
-(`Tells.classes`). Several calls are several runs; what a call leaves open is undecided, by its expression.
+(`DetectionFacts.classes`). Several calls are several runs; what a call leaves open is undecided, by its expression.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyread import (
     NotPython,
     Place,
     Program,
-    Unknown,
+    UnknownValue,
     code_of_notebook,
     read_python,
     unknown_in,
@@ -195,7 +195,7 @@ def _as_read(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_read(one) for one in value]
     if isinstance(value, str) and ("${" in value or value == "???"):
-        return Unknown(value, (value,))
+        return UnknownValue(value, (value,))
     return value
 
 
@@ -252,7 +252,7 @@ def _at(place: Place) -> tuple[Where, ...]:
     return (Where(file=place.label, line=place.line),)
 
 
-def _ways(unknown: Unknown) -> tuple[Fix, ...]:
+def _ways(unknown: UnknownValue) -> tuple[Fix, ...]:
     """--env answers what is an environment variable: a name in capitals."""
     variables = [name for name in unknown.names if name.isidentifier() and name.isupper()]
     return tuple(Fix(f"give it: --env {name}=VALUE") for name in variables)

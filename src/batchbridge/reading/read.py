@@ -145,7 +145,9 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
     found += _guarded(adapter, "check", lambda: _all_findings(adapter.check(reading)), failures) or ()
     if reading.spec is not None:
         codes = {finding.code for finding in found}
-        said = {getattr(row, "core", "") for row in plugins.rows(adapter) if row.code in codes}
+        said = {
+            getattr(row, "core", "") for row in plugins.rows(adapter, reading.framework_version) if row.code in codes
+        }
         core = core_rules.check(reading.spec, reading.dataset_size, reading.provenance)
         found += [finding for finding in core if finding.code not in said]
     merged = dataclasses.replace(reading, findings=_ordered([*found, *failures]))

@@ -132,7 +132,7 @@ def confirm(ray: Any, run: str) -> None:
 
 
 def announce(run: str) -> None:
-    """Tells the whole cluster that a trainer of the launch `run` was wrapped."""
+    """DetectionFacts the whole cluster that a trainer of the launch `run` was wrapped."""
     from ray.experimental import internal_kv
 
     internal_kv._internal_kv_put(_key(run), b"wrapped", overwrite=True)

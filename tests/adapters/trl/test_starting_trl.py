@@ -55,7 +55,7 @@ def test_a_plain_launch_is_enforced_and_nothing_is_assumed_of_its_start(tmp_path
     file = launch(tmp_path, *LAUNCH, accelerate={"distributed_type": "MULTI_GPU", "num_processes": 4})
     verdict, names, start = said(file)
     assert (verdict, names) == ("enforced", [])
-    assert start.said
+    assert start.is_known
     assert start.trainers == (STOCK,)
     assert check(file, version="1.16.0").enforcement.assumes == ("a dataset of at least 4 prompts",)
     assert check(file, version="1.16.0", dataset_size=64).enforcement.assumes == ()

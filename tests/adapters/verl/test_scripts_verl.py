@@ -115,7 +115,7 @@ def test_a_configuration_that_is_not_found_leaves_all_open(tmp_path: Path) -> No
     found = check(tmp_path, CONFIGURED)
     assert (found.verdict, codes(found)) == ("undecided", {"BB-VERL-007"})
     (missing,) = (finding for finding in found.findings if finding.code == "BB-VERL-007")
-    assert "is not found as examples/grpo/config/mine.yaml" in missing.message
+    assert "there is no file examples/grpo/config/mine.yaml" in missing.message
 
 
 def test_the_folder_is_not_known_where_the_script_leaves_it() -> None:
@@ -203,7 +203,7 @@ def test_a_program_of_ones_own_is_read_as_verls_and_said(tmp_path: Path, program
     assert (found.verdict, plain.verdict) == ("valid", "invalid")  # its own configuration may have a key like this
     assert found.spec is not None
     (said,) = (finding for finding in found.findings if finding.code == "BB-VERL-089")
-    assert said.message.startswith(f"{module} is not a program of verl's")
+    assert said.message.startswith(f"{module} is not a verl program")
     foretold = batchbridge.check(tmp_path / "examples" / "grpo" / "run.sh", version="0.9.1").enforcement
     assert foretold is not None
     assert foretold.verdict == "unknown"
