@@ -102,8 +102,8 @@ def failed(framework: str, method: str, error: Exception) -> Finding:
 def rows(adapter: Adapter, version: str | None = None) -> list[RuleRow]:
     """The rows of an adapter's rules, then those that plugins add about a version; None: about any of its releases."""
     found = {id(row): row for row in adapter.rows()}
-    for version in adapter.releases if version is None else (version,):
-        answers, _ = call("batchbridge_rules", framework=adapter.framework, version=version)
+    for release in adapter.releases if version is None else (version,):
+        answers, _ = call("batchbridge_rules", framework=adapter.framework, version=release)
         found |= {id(row): row for _, added in answers for row in added}
     return list(found.values())
 
