@@ -70,7 +70,12 @@ def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems)
     """Settings that say one field each, the length of the run and the learning rate's schedule."""
     completions, rollouts = spec.completions_per_rollout, spec.horizon.rollouts
     problems.need(
-        completions is not None and rollouts is not None,
+        completions is not None,
+        "rollout.prompts_per_rollout is open: total_episodes counts completions of whole rollouts",
+        "rollout.prompts_per_rollout",
+    )
+    problems.need(
+        rollouts is not None,
         "horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts",
         "horizon.rollouts",
     )

@@ -48,6 +48,10 @@ class Projection(NamedTuple):
     refused: ProblemTuple
 
 
+ENDS = ("horizon.rollouts", "horizon.epochs", "horizon.optimizer_steps")
+"""Fields of which one ends a run."""
+
+
 def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Projection:
     """The nearest specification that an adapter writes; it follows the refusals' ways out, one of each at a time."""
     defaults: Spec | None = None
@@ -125,12 +129,14 @@ def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bool:
-    """Whether a way changes one of the fields of a problem, or how steps are cut into micro-batches, which any size may
+    """Whether a way keeps an end of the run, and changes one of the fields of a problem, or how steps are cut into micro-batches, which any size may
     depend on; or anything where the problem has no fields."""
     changed = replaced(current, way)
     if changed is None or changed == current:
         return False
     now, then = current.values, changed.values
+    if any(now.get(path) is not None for path in ENDS) and all(then.get(path) is None for path in ENDS):
+        return False  # a run that ends is never turned into an endless one
     its = (*fields, "micro_batch.")
     return not fields or any(now.get(path) != then.get(path) for path in {**now, **then} if path.startswith(its))
 
