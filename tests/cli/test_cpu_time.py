@@ -24,12 +24,12 @@ SCRIPT_MS = 150
 """A script of a folder, under every known version of verl: 200 in 15 s on two cores."""
 OWN_KB = {
     "trl, YAML": 860,
-    "open_r1, script and recipe": 1060,
-    "verl, script": 1125,
-    "easyr1, script": 955,
-    "openrlhf, script": 1050,
-    "open_instruct, script": 1100,
-    "trl, mostly bash": 1055,
+    "open_r1, script and recipe": 1085,
+    "verl, script": 1155,
+    "easyr1, script": 980,
+    "openrlhf, script": 1085,
+    "open_instruct, script": 1135,
+    "trl, mostly bash": 1085,
     "trl, YAML, no framework named": 860,
     "convert: trl, YAML, to verl": 1185,
     "convert: verl, script, to trl": 1370,

@@ -41,9 +41,11 @@ def test_a_folder_that_cannot_be_written_is_named(folder: str) -> None:
     assert folder in str(error.value)
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_a_folder_that_is_made_for_the_try_goes_again_and_one_that_is_there_stays(tmp_path: Path) -> None:
     try_to_write(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+    try_to_write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_ends_the_run_with_the_ledgers_error_alone(tmp_path: Path) -> None:

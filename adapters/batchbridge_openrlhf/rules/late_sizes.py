@@ -184,7 +184,8 @@ def _others(facts: OpenRlhfFacts) -> dict[str, int]:
         if not facts.sizes.asked and (facts.whole or facts.given_options & {*keys}):
             found[model] = facts[keys[0]] * facts[keys[1]]
         elif facts.sizes.dynamic and model != "critic":
-            found[model] = facts.sizes.world
+            if model != "reward" or facts["reward.model_name_or_path"] is not None:  # else a server may give rewards
+                found[model] = facts.sizes.world
     if facts.sizes.dynamic and facts["train.enable_ema"]:
         found["ema"] = facts.sizes.world
     return found

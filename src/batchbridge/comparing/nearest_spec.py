@@ -129,8 +129,8 @@ def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bool:
-    """Whether a way keeps an end of the run, and changes one of the fields of a problem, or how steps are cut into micro-batches, which any size may
-    depend on; or anything where the problem has no fields."""
+    """Whether a way keeps an end of the run, and changes one of the fields of a problem, or how steps are cut into
+    micro-batches, which any size may depend on; or anything where the problem has no fields."""
     changed = replaced(current, way)
     if changed is None or changed == current:
         return False

@@ -225,11 +225,15 @@ class Writer:
 
 
 def try_to_write(folder: Path | str) -> None:
-    """The check (`LedgerError`) that a ledger can be written to `folder`, which is made."""
+    """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again: a run
+    without a trainer leaves none behind."""
     with _written(folder):
+        made = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
+        for path in made:
+            path.rmdir()
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_a_trainer_that_the_script_wraps_itself_is_left_alone(tmp_path: Path) ->
 def test_a_script_without_a_trainer_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     ran = started(tmp_path, *COMMANDS["python"], str(tmp_path), "--none")
     assert ran.returncode == 4
-    assert "ended without a trainer that could be reached" in ran.stderr
+    assert "ended with exit code 0 without a trainer that could be reached" in ran.stderr
 
 
 def test_a_copy_of_the_trainer_is_refused_by_name_before_it_trains(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import trl
 import yaml
 from trl.scripts.grpo import make_parser
+from trl_verdicts import retired_rule_of_text
 
 from batchbridge import Finding
 from batchbridge.contract.reading import Context, Source
@@ -76,6 +77,9 @@ def test_a_recipe_is_refused_where_the_real_config_is(key: str, tmp_path: Path, 
             values = SIZES | {key: value}
             real, ours = refused(values), findings(values)
             checked = [found for found in ours if UNCHECKED not in (found.native or "")]
+            if not ours and retired_rule_of_text(real) is not None:  # what `check --native` says, and no rule repeats
+                compared += 1
+                continue
             assert bool(ours if real else checked) == (real is not None), (value, real, ours)
             compared += 1
     assert compared or key in OF_A_MACHINE
