@@ -176,7 +176,8 @@ def _others(facts: OpenRlhfFacts) -> dict[str, int]:
     A mapping may be a part of the options, and a world that was asked for stands for all models: what is not named
     there has the policy's devices. Source: openrlhf 0.8.0 to 0.11.2 DeepspeedStrategy.get_ds_eval_config.
     """
-    rewarded = not facts.remote_reward and not (facts.whole and facts["reward.model_name_or_path"] is None)
+    # Where a mapping names no reward model, a server or a function may give the rewards.
+    rewarded = not facts.remote_reward and facts["reward.model_name_or_path"] is not None
     there = {"ref": facts["algo.kl.init_coef"] > 0, "critic": facts.has_critic, "reward": rewarded}
     found = {}
     for model in [model for model, is_there in there.items() if is_there]:
@@ -184,8 +185,7 @@ def _others(facts: OpenRlhfFacts) -> dict[str, int]:
         if not facts.sizes.asked and (facts.whole or facts.given_options & {*keys}):
             found[model] = facts[keys[0]] * facts[keys[1]]
         elif facts.sizes.dynamic and model != "critic":
-            if model != "reward" or facts["reward.model_name_or_path"] is not None:  # else a server may give rewards
-                found[model] = facts.sizes.world
+            found[model] = facts.sizes.world
     if facts.sizes.dynamic and facts["train.enable_ema"]:
         found["ema"] = facts.sizes.world
     return found

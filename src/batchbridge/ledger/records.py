@@ -14,7 +14,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -227,6 +226,8 @@ class Writer:
 def try_to_write(folder: Path | str) -> None:
     """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again: a run
     without a trainer leaves none behind."""
+    import tempfile  # which no reader needs
+
     with _written(folder):
         made = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
         Path(folder).mkdir(parents=True, exist_ok=True)
