@@ -31,7 +31,7 @@ RETIRED = (
     retired(
         "BB-TRL-084",
         *("logging_steps", "eval_steps", "save_steps"),
-        native="ValueError: --logging_steps must be an integer if bigger than 1",
+        native="ValueError: ... must be an integer if bigger than 1",
         source=_ARGUMENTS,
     ),
     retired(
