@@ -7,6 +7,7 @@ import ast
 import math
 import operator
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -109,7 +110,7 @@ def named(*names: str) -> UnknownValue:
     return UnknownValue(names[0], names)
 
 
-class Expressions:
+class Expressions(ABC):
     """The evaluation of expressions. `machine` runs functions and makes objects; `env` has environment variables."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -118,25 +119,25 @@ class Expressions:
 
     # ---- what the machine adds
 
+    @abstractmethod
     def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The value that a function of the program returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self, made_of: Symbol | Class, call: Call) -> Any:
         """The object that a call of a class makes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         """The value of a call of something that is not read. Raises `Undecided`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The value of a method of an argparse parser."""
-        raise NotImplementedError
 
+    @abstractmethod
     def conditions(self) -> tuple[UnknownValue, ...]:
         """The conditions around the present statement that only running would decide."""
-        raise NotImplementedError
 
     # ---- expressions
 
