@@ -11,12 +11,14 @@ from batchbridge.kit import Context, NativeCheck
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_settings import HydraSettings
 from batchbridge.kit.omegaconf_settings import as_given
+from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import spec_of
 from batchbridge_verl import CONFIGS, TELLS
 from batchbridge_verl import settings as tables
-from batchbridge_verl.ahead import PROGRAM_OF
+from batchbridge_verl.ahead import PROGRAM_OF, own_defaults
 from batchbridge_verl.ahead import SETTINGS as AHEAD
-from batchbridge_verl.composed import DIGESTS, defaults_for, difference
+from batchbridge_verl.composed import DIGESTS, ComposedDefaults, defaults_for, difference
+from batchbridge_verl.copies import names_its_own, own_copy
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.programs import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun
@@ -59,7 +61,8 @@ class VerlAdapter(PackagedAdapter):
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
-        told_by_user = PROGRAM.settings_of(source)
+        copy = context.copy
+        told_by_user = PROGRAM.settings_of(source, copy is not None and names_its_own(source, copy))
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
@@ -71,6 +74,8 @@ class VerlAdapter(PackagedAdapter):
             found.append(Finding("BB-VERL-007", "error", "config", f"verl {version} has no {_ASYNC}", undecided=True))
             return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine, program)
+        if copy is not None and not copy.unread:
+            defaults = ComposedDefaults({**copy.declared, **own_defaults(program, version)}, f"default of {copy.place}")
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         told_by_user.findings += [*defaults.findings, *wrong_keys]
         native, unread = NATIVELY.values(
@@ -99,7 +104,8 @@ class VerlAdapter(PackagedAdapter):
         if isinstance(epochs := told_by_user.values.get(TOTAL_EPOCHS), float) and not run.v1:
             found.append(NATIVELY.wrong(told_by_user.places[TOTAL_EPOCHS], epochs, "an integer"))
             return dataclasses.replace(reading, findings=tuple(found))
-        refused = refused_fields(told_by_user, version, defaults, run.critic)
+        # The dataclasses of a copy are its own.
+        refused = [] if copy is not None else refused_fields(told_by_user, version, defaults, run.critic)
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.
         kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
@@ -111,6 +117,10 @@ class VerlAdapter(PackagedAdapter):
         from batchbridge_verl.behaviour import behaviour
 
         return dataclasses.replace(reading, spec=spec_of(settings), provenance=provenance, behaviour=behaviour(run))
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The copy of verl beside a source, see `copies`."""
+        return own_copy(source, self.releases)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """Hydra overrides and YAML."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
     from batchbridge.contract.native_check import NativeCheck
+    from batchbridge.contract.own_copy import OwnCopy
 
 
 class Adapter(ABC):
@@ -97,6 +98,11 @@ class Adapter(ABC):
     @abstractmethod
     def read(self, source: Source, context: Context) -> Reading:
         """Reads, without a framework import. Never raises for bad input: what is wrong is a finding."""
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The copy of the framework that lies beside a source and is what it starts; imports nothing. Default: none is
+        looked for."""
+        return None
 
     @abstractmethod
     def check(self, reading: Reading) -> Sequence[Finding]:

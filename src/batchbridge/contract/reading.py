@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
@@ -87,12 +88,14 @@ class Source:
 class Context:
     """The facts that the user said beside the configuration. None: not said.
 
-    world_size: devices that train the policy. dataset_size: prompts.
+    world_size: devices that train the policy. dataset_size: prompts. copy: the framework's copy that lies beside the
+    configuration, whose settings hold in place of the version's.
     """
 
     framework_version: str | None = None
     world_size: int | None = None
     dataset_size: int | None = None
+    copy: OwnCopy | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,9 @@ class Reading:
     An error about one leaves the verdict open."""
     unreached: Unreached | None = None
     """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
+
+    copy: OwnCopy | None = None
+    """The user's own copy of the framework that it was read by; `framework_version` is then the release like it."""
 
     @property
     def places(self) -> dict[str, Where]:

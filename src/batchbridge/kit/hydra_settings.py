@@ -59,8 +59,9 @@ class HydraProgram:
     group: str
     codes: tuple[str, str, str, str, str]
 
-    def settings_of(self, source: Source) -> HydraSettings:
-        """Settings that `source` says."""
+    def settings_of(self, source: Source, composed: bool = False) -> HydraSettings:
+        """Settings that `source` says. composed: whether the configuration that its command names is composed already,
+        as its defaults."""
         usual = next(iter(self.entries.values()))
         if not source.argv:
             result = HydraSettings(entry=usual, from_file=source.path is not None, unknown=dict(source.unknown))
@@ -84,7 +85,8 @@ class HydraProgram:
             result.own_program = module
             result.findings.append(Finding(self.codes[3], "warning", "config", text, (Where(module),)))
         overrides = _without_flags(words, result)
-        self._base_file(source, result, module)
+        if not composed:
+            self._base_file(source, result, module)
         seen: set[str] = set()
         for word in overrides:
             if (override := self._override(word, source, result)) is not None:
@@ -206,6 +208,16 @@ class HydraProgram:
 
     def _not_read(self, result: HydraSettings, text: str, place: Where, *fixes: Fix) -> None:
         result.findings.append(Finding(self.codes[0], "error", "config", text, (place,), fixes, undecided=True))
+
+
+def flag_of(argv: Sequence[str], kind: str) -> str | None:
+    """The "name" or "path" of the configuration that Hydra's own flags among words say; None where they say none."""
+    found = None
+    for at, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if _TAKES_VALUE.get(flag) == kind:
+            found = value if equals else next(iter(argv[at + 1 : at + 2]), None)
+    return found.removesuffix(".yaml") if found is not None and kind == "name" else found
 
 
 def _beside(module: str | None, script: Path | None, result: HydraSettings) -> Path | None:

@@ -84,6 +84,8 @@ def read(
     adapter = adapter or _choose(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    if version is None and loaded.path is not None and loaded.native is None:
+        said = dataclasses.replace(said, copy=_guarded(adapter, "own_copy", lambda: adapter.own_copy(loaded), findings))
     reading = read_source(loaded, adapter, said)
     if reading.framework_version is None and loaded.path is not None and (adapter.distribution or adapter.checkout):
         reading = _pinned(loaded, adapter, said, loaded.path) or reading
@@ -114,12 +116,17 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Read
 def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     """The reading that `adapter` makes of `source`, with all findings: of loader, adapter, core rules and plugins."""
     findings = [*source.problems, *_plugin_warnings()]
-    if context.framework_version is not None:
+    if context.copy is not None:
+        context = dataclasses.replace(context, framework_version=context.copy.release)
+    elif context.framework_version is not None:
         known = plugins.release(adapter, context.framework_version)
         context = dataclasses.replace(context, framework_version=known)
     reading = _guarded(adapter, "read", lambda: _typed(adapter.read(source, context), Reading), findings)
     if reading is None:
         return _unread(adapter.framework, context, findings)
+    if context.copy is not None:
+        told = context.copy.findings(adapter.framework, reading.given)
+        reading = dataclasses.replace(reading, copy=context.copy, findings=(*reading.findings, *told))
     if source.unknown:
         reading = _unknown_values(source, reading)
     if source.unreached is not None:
@@ -133,7 +140,7 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
 def read_again(source: Source, adapter: Adapter, before: Reading, world_size: int | None) -> Reading:
     """The reading of other settings under the version and with the prompts of `before`."""
     version, prompts = before.framework_version, before.dataset_size
-    context = Context(framework_version=version, world_size=world_size, dataset_size=prompts)
+    context = Context(framework_version=version, world_size=world_size, dataset_size=prompts, copy=before.copy)
     return read_source(source, adapter, context)
 
 
@@ -159,6 +166,8 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
         except TypeError as error:
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
     found = [_open_if_guessed(finding, reading.guessed) for finding in found]
+    if reading.copy is not None:
+        found = [finding if finding in own else reading.copy.opened(finding) for finding in found]
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
 
 

@@ -1,0 +1,132 @@
+"""A user's own copy of verl: its settings as its YAML files compose, and which release's code decides its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from batchbridge import Source
+from batchbridge.kit.composed_yaml import NotComposed, composed
+from batchbridge.kit.hydra_settings import flag_of
+from batchbridge.kit.key_table import settings_in
+from batchbridge.kit.own_copy import (
+    CopyFacts,
+    OwnCopy,
+    differing_numbers,
+    folder_of_copy,
+    label_of,
+    likeness,
+    place_of_copy,
+)
+from batchbridge.kit.proven import methods
+from batchbridge_verl.programs import PROGRAM
+from batchbridge_verl.settings import ENGINE, ENGINES, defaults_of
+
+_RAY, _CORE = "trainer/ppo/ray_trainer.py", "trainer/ppo/core_algos.py"
+_ACTOR, _WORKER, _ENGINE_WORKER = "workers/actor/dp_actor.py", "workers/fsdp_workers.py", "workers/engine_workers.py"
+_V1, _BUFFER = "trainer/ppo/v1/trainer_base.py", "trainer/ppo/v1/replay_buffer.py"
+_TRANSFORMER = "workers/engine/fsdp/transformer_impl.py"
+FACTS = CopyFacts(
+    package="verl",
+    home="batchbridge_verl",
+    markers=("trainer/config/ppo_trainer.yaml", "trainer/ppo/ray_trainer.py"),
+    label=("version/version", "__init__.py"),
+    numbers={
+        "rollout size": {
+            _RAY: methods("RayPPOTrainer", "fit", "_create_dataloader", "_get_gen_batch"),
+            _V1: methods("PPOTrainer", "step", "_step_once", "_fetch_one_gen_batch", "_next_train_batch"),
+            _BUFFER: methods("ReplayBuffer", "sample", "_select_prompt_uids"),
+        },
+        "step size": {
+            _WORKER: methods("ActorRolloutRefWorker", "__init__", "update_actor"),
+            _ACTOR: methods("DataParallelPPOActor", "update_policy"),
+            _RAY: methods("RayPPOTrainer", "_update_actor"),
+            _V1: methods("PPOTrainer", "_update_actor", "_get_required_batch_multiple"),
+            _ENGINE_WORKER: (
+                *methods("ActorRolloutRefWorker", "update_actor"),
+                *methods("TrainingWorker", "train_mini_batch", "train_batch"),
+            ),
+        },
+        "passes": {
+            _ACTOR: methods("DataParallelPPOActor", "update_policy"),
+            _ENGINE_WORKER: methods("TrainingWorker", "train_mini_batch"),
+        },
+        "token weights": {
+            _ACTOR: methods("DataParallelPPOActor", "update_policy"),
+            _CORE: ("agg_loss", "compute_policy_loss", "compute_policy_loss_vanilla", "kl_penalty"),
+            "utils/torch_functional.py": ("masked_mean", "masked_sum"),
+            "utils/seqlen_balancing.py": ("rearrange_micro_batches",),
+            "workers/utils/losses.py": ("ppo_loss",),
+            _TRANSFORMER: methods("FSDPEngine", "forward_backward_batch"),
+        },
+        "order": {
+            _RAY: methods("RayPPOTrainer", "_create_dataloader", "_balance_batch"),
+            "trainer/main_ppo.py": ("create_rl_sampler",),
+            _V1: methods("PPOTrainer", "_init_dataloader"),
+        },
+    },
+)
+"""Functions of the FSDP engine; a copy that runs another one is compared in these alone, too."""
+
+
+def own_copy(source: Source, releases: tuple[str, ...]) -> OwnCopy | None:
+    """The copy that a source's program stands in; None where there is none."""
+    folder = folder_of_copy(source, FACTS)
+    if folder is None:
+        return None
+    differing = likeness(folder, FACTS, releases)
+    fewest = min(map(len, differing.values()))
+    nearest = [release for release in releases if len(differing[release]) == fewest]
+    engine = _engine(source)
+    declared, unread = {}, ""
+    try:
+        declared = _declared(folder, source, engine)
+    except NotComposed as error:
+        unread = str(error)
+    release = max(nearest, key=lambda one: (-len(defaults_of(one, "fsdp").keys() ^ declared.keys()), one))
+    return OwnCopy(
+        folder=folder,
+        place=place_of_copy(folder, source.path),
+        label=label_of(folder, FACTS),
+        release=release,
+        declared=declared,
+        own=frozenset(declared.keys() - defaults_of(release, "fsdp").keys()),
+        differing=differing_numbers(FACTS, differing[release]),
+        unread=unread,
+    )
+
+
+def config_folders(source: Source, folder: Path) -> list[Path]:
+    """The folders of configurations: beside the program where that is the user's own, then the copy's."""
+    from batchbridge.kit import near_file
+
+    module = PROGRAM.words_after_entry(source.argv)[0] if source.argv else None
+    program = None if module is None else near_file(f"{module.replace('.', '/')}.py", source.path)
+    own = [] if program is None else [program.resolve().parent / "config"]
+    return [*(one for one in own if one.is_dir()), folder / "trainer" / "config"]
+
+
+def names_its_own(source: Source, copy: OwnCopy) -> bool:
+    """Whether the configuration that a source's command names is the copy's, or stands beside its program."""
+    name, path = flag_of(source.argv, "name"), flag_of(source.argv, "path")
+    files = [one / f"{name}.yaml" for one in config_folders(source, copy.folder)]
+    return path in (None, "config", "./config") and (name is None or any(file.is_file() for file in files))
+
+
+def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
+    """Key to default of the configuration that a source starts from."""
+    folders = config_folders(source, folder)
+    name = flag_of(source.argv, "name") if flag_of(source.argv, "path") in (None, "config", "./config") else None
+    if name is None or not any((one / f"{name}.yaml").is_file() for one in folders):
+        name = "ppo_trainer"
+    both = (folder / "trainer" / "config" / "model_engine").is_dir()
+    if engine != "fsdp" and not both and (folder / "trainer" / "config" / f"ppo_{engine}_trainer.yaml").is_file():
+        name = f"ppo_{engine}_trainer" if name == "ppo_trainer" else name
+    tree, _ = composed(folders, name, {ENGINE: engine} if both and engine != "fsdp" else {})
+    return {key: value for key, value in settings_in(tree) if key != ENGINE}
+
+
+def _engine(source: Source) -> str:
+    """The engine that a source's words choose; FSDP where they say none."""
+    said = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in source.argv if "=" in word}
+    named = said.get(ENGINE, flag_of(source.argv, "name") or "")
+    return next((one for one in ENGINES if one in named), ENGINES[0])

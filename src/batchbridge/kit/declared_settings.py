@@ -1,0 +1,218 @@
+"""Settings that Python source declares, by its syntax tree: dataclasses with their defaults, and `add_argument` calls.
+
+Nothing is imported. Only the files that a class's own imports name are read, inside one root. A default that is no
+constant is `OPEN`: it is declared, and what it is, only running the code would tell.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+OPEN: Final = "(computed)"
+"""The default of a setting whose default is no constant."""
+MAX_BYTES = 4 << 20
+_DEEPEST = 12
+_KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+_LISTS = frozenset({"list", "tuple", "set", "List", "Tuple", "Sequence"})
+_GROUPS = frozenset({"dict", "Dict", "Mapping"})
+
+
+class DeclaredSetting(NamedTuple):
+    """One setting. kind: "int", "float", "bool", "str", "list", "dict", "flag" (an option without a value, that is then
+    true), "flag_off", or "any". words: how many an option takes, None: any number. choices: empty where there are none.
+    """
+
+    kind: str
+    default: Any = None
+    optional: bool = False
+    words: int | None = 1
+    choices: tuple[Any, ...] = ()
+
+
+# ---- options
+
+
+def declared_options(file: Path) -> dict[str, DeclaredSetting]:
+    """Option to what every `add_argument("--option", ...)` in a file declares of it."""
+    found: dict[str, DeclaredSetting] = {}
+    tree = _parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr == "add_argument":
+            for option in node.args:
+                if isinstance(option, ast.Constant) and str(option.value).startswith("--"):
+                    found[str(option.value).removeprefix("--")] = _option(node)
+        elif node.func.attr == "set_defaults":
+            for word in node.keywords:
+                if word.arg in found:
+                    found[str(word.arg)] = found[str(word.arg)]._replace(default=_constant(word.value))
+    return found
+
+
+def _option(call: ast.Call) -> DeclaredSetting:
+    said = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    action = _constant(said["action"]) if "action" in said else "store"
+    if action in ("store_true", "store_false"):
+        off = action == "store_false"
+        return DeclaredSetting("flag_off" if off else "flag", _constant(said["default"]) if "default" in said else off)
+    default = _constant(said["default"]) if "default" in said else None
+    kind = _KINDS.get(said["type"].id, "any") if "type" in said and isinstance(said["type"], ast.Name) else "str"
+    kind = "any" if "type" in said and not isinstance(said["type"], ast.Name) else kind
+    number = _constant(said["nargs"]) if "nargs" in said else 1
+    choices = _constant(said["choices"]) if "choices" in said else ()
+    listed = tuple(choices) if isinstance(choices, list | tuple) else ()
+    words = number if isinstance(number, int) else None
+    return DeclaredSetting(kind, default, default is None, words, listed)
+
+
+# ---- dataclasses
+
+
+def declared_fields(root: Path, file: Path, name: str, *, nested: bool = True) -> dict[str, DeclaredSetting]:
+    """Field to what the dataclass `name`, as `file` has or imports it, declares of it, inherited ones included. nested:
+    fields that are dataclasses are followed, with dotted names. root: the folder that holds the package."""
+    return dict(_fields(root, file, name, nested, 0))
+
+
+def classes_parsed(file: Path) -> list[str]:
+    """Names of the classes that a program hands to a parser of dataclasses: `TrlParser((A, B))`, `HfArgumentParser(A)`,
+    `ArgumentParserPlus((A, B))`."""
+    found: dict[str, None] = {}
+    tree = _parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and node.args and "Parser" in _last(node.func):
+            first = node.args[0]
+            for one in first.elts if isinstance(first, ast.Tuple | ast.List) else (first,):
+                if isinstance(one, ast.Name | ast.Attribute):
+                    found[_last(one)] = None
+    return list(found)
+
+
+def _fields(root: Path, file: Path, name: str, nested: bool, depth: int) -> Iterator[tuple[str, DeclaredSetting]]:
+    place = _class(root, file, name, depth)
+    if place is None or depth > _DEEPEST:
+        return
+    where, node = place
+    for base in reversed(node.bases):
+        yield from _fields(root, where, _last(base), nested, depth + 1)
+    for one in node.body:
+        if not (isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)):
+            continue
+        kind, optional, cls = _kind(one.annotation)
+        if kind == "ClassVar":
+            continue
+        inner = dict(_fields(root, where, cls, nested, depth + 1)) if nested and cls else {}
+        if inner:
+            yield from ((f"{one.target.id}.{key}", value) for key, value in inner.items())
+        else:
+            default = None if one.value is None else _default(one.value)
+            yield one.target.id, DeclaredSetting(kind, default, optional or default is None)
+
+
+def _kind(annotation: ast.expr) -> tuple[str, bool, str]:
+    """The kind, whether None is one, and the name of the class where it is none of Python's own."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            annotation = ast.parse(annotation.value, mode="eval").body
+        except SyntaxError:
+            return "any", True, ""
+    if isinstance(annotation, ast.BinOp):
+        left, right = annotation.left, annotation.right
+        if isinstance(right, ast.Constant) and right.value is None:
+            kind, _, cls = _kind(left)
+            return kind, True, cls
+        return "any", True, ""
+    if isinstance(annotation, ast.Subscript):
+        outer = _last(annotation.value)
+        if outer == "Optional":
+            kind, _, cls = _kind(annotation.slice)
+            return kind, True, cls
+        known = "list" if outer in _LISTS else "dict" if outer in _GROUPS else outer if outer == "ClassVar" else "any"
+        return known, False, ""
+    name = _last(annotation)
+    if name in _KINDS:
+        return _KINDS[name], False, ""
+    known = "list" if name in _LISTS else "dict" if name in _GROUPS else "any"
+    return known, False, name if known == "any" and name not in ("Any", "Literal") else ""
+
+
+def _default(value: ast.expr) -> Any:
+    if isinstance(value, ast.Call) and _last(value.func) == "field":
+        said = {word.arg: word.value for word in value.keywords}
+        if "default" in said:
+            return _constant(said["default"])
+        if "default_factory" in said:
+            made = said["default_factory"]
+            made = made.body if isinstance(made, ast.Lambda) else made
+            return {"list": [], "dict": {}}.get(_last(made), OPEN) if isinstance(made, ast.Name) else _constant(made)
+        return None
+    return _constant(value)
+
+
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return OPEN
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+# ---- files
+
+
+def _class(root: Path, file: Path, name: str, depth: int) -> tuple[Path, ast.ClassDef] | None:
+    """The class that `name` is in a file, with the file that defines it."""
+    tree = _parsed(file)
+    if tree is None or depth > _DEEPEST or not name:
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return file, node
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            for one in node.names:
+                if (one.asname or one.name) == name and (other := _module(root, file, node)) is not None:
+                    return _class(root, other, one.name, depth + 1)
+    return None
+
+
+def _module(root: Path, file: Path, node: ast.ImportFrom) -> Path | None:
+    """The file of the module that names are imported from; None where it is outside the root."""
+    parts = (node.module or "").split(".") if node.module else []
+    bases: Sequence[Path] = [file.parents[node.level - 1]] if node.level else [root, file.parent]
+    for base in bases:
+        path = base.joinpath(*parts)
+        for found in (path.with_suffix(".py") if parts else path / "__init__.py", path / "__init__.py"):
+            if found.is_file() and found.resolve().is_relative_to(root.resolve()):
+                return found
+    return None
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    try:
+        status = file.stat()
+        return None if status.st_size > MAX_BYTES else _tree(file, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _tree(file: Path, changed_ns: int, size: int) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def as_default(declared: Mapping[str, DeclaredSetting], key: str, known: Any) -> Any:
+    """The default that a copy declares of a key; what is `known` where it declares none, or none that is constant."""
+    one = declared.get(key)
+    return known if one is None or one.default is OPEN else one.default
