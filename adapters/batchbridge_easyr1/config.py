@@ -16,9 +16,11 @@ from batchbridge.kit.key_table import Codes
 from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_settings import OmegaConfSettings, ValueFindings, place_of
+from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import shown, spec_of
 from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
+from batchbridge_easyr1.copies import kinds_in, own_copy, rows_in
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
 from batchbridge_easyr1.run import EasyR1Run
@@ -69,10 +71,13 @@ class EasyR1Adapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
         said = _said(source, version)
-        said.findings += _unknown_keys(said, version)
-        native, unread = NATIVELY.values(settings_of(version).values(), said, {}, source.env)
+        copy = context.copy if context.copy is not None and not context.copy.unread else None
+        kinds, rows = (kinds_of(version), settings_of(version)) if copy is None else (kinds_in(copy), rows_in(copy))
+        title = f"EasyR1 {version}" if copy is None else "your copy of EasyR1"
+        said.findings += _unknown_keys(said, kinds, title)
+        native, unread = NATIVELY.values(rows.values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
-        said.findings += _wrong_types(said, version)
+        said.findings += _wrong_types(said, {key: kind for key, kind in kinds.items() if key not in rows})
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
             self.unread(version, [*found, *said.findings], context), native=native, given=said.places
@@ -85,10 +90,14 @@ class EasyR1Adapter(PackagedAdapter):
             return dataclasses.replace(reading, run=run)
         from batchbridge_easyr1.behaviour import behaviour
 
-        provenance = origins(told, native, said.places, f"default of EasyR1 {version}")
+        provenance = origins(told, native, said.places, f"default of {title}")
         return dataclasses.replace(
             reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The copy of EasyR1 beside a source, see `copies`."""
+        return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """config.yaml and a launch command."""
@@ -178,8 +187,8 @@ def _base(name: Any, beside: Path | None, version: str, said: OmegaConfSettings)
     said.findings.append(Finding("BB-EZR1-007", "error", "config", text, where, fixes, undecided=True))
 
 
-def _unknown_keys(said: OmegaConfSettings, version: str) -> list[Finding]:
-    known, groups = kinds_of(version), groups_of(version)
+def _unknown_keys(said: OmegaConfSettings, known: Mapping[str, Kind], title: str) -> list[Finding]:
+    groups = groups_of(known)
     found = [
         NATIVELY.wrong(place, said.values[key], "a group of settings")
         for key, place in said.places.items()
@@ -196,15 +205,14 @@ def _unknown_keys(said: OmegaConfSettings, version: str) -> list[Finding]:
         if newer is not None:
             change = {key: None, newer: said.values[key]}
             fixes.insert(0, Fix(f"write {newer}, its new name", change, safe=newer not in said.places))
-        text, native = f"EasyR1 {version} has no setting {key}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
+        text, native = f"{title} has no setting {key}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
         ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
         found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))
     return found
 
 
-def _wrong_types(said: OmegaConfSettings, version: str) -> Iterator[Finding]:
-    """Values that the fields of settings without a row do not take."""
-    kinds = {key: kind for key, kind in kinds_of(version).items() if key not in settings_of(version)}
+def _wrong_types(said: OmegaConfSettings, kinds: Mapping[str, Kind]) -> Iterator[Finding]:
+    """Values that the fields of settings without a row do not take, by what they take."""
     for key in [key for key in said.values if key in kinds and key not in said.unknown]:
         value = said.values[key]
         if (isinstance(value, str) and "${" in value) or _endless(kinds[key], value):

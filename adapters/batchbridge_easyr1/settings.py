@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,8 @@ def _group(value: Any) -> Any:
 
 
 _GROUP = Kind("dict", "a group of settings", _group, {"type": "object"})
-_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "str": TEXT, "list": LIST, "dict": _GROUP}
+NAMED_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "str": TEXT, "list": LIST, "dict": _GROUP}
+"""Kinds by the word that `keys.json` has for them."""
 
 
 @lru_cache(maxsize=16)
@@ -183,7 +184,7 @@ def kinds_of(version: str) -> Mapping[str, Kind]:
     """Every key of a configuration in `version` with what its field takes, also those that decide nothing here.
     Source: EasyR1's own dataclasses, recorded by tests/adapters/easyr1/native/record_types.py."""
     types = {key: name for versions, keys in ranges().items() if holds(versions, version) for key, name in keys.items()}
-    kinds = {key: (_KINDS[name.rstrip("?")], name.endswith("?")) for key, name in types.items()}
+    kinds = {key: (NAMED_KINDS[name.rstrip("?")], name.endswith("?")) for key, name in types.items()}
     return {key: or_null(kind) if optional else kind for key, (kind, optional) in kinds.items()}
 
 
@@ -193,7 +194,6 @@ def ranges() -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-@lru_cache(maxsize=16)
-def groups_of(version: str) -> frozenset[str]:
-    """Every group of the keys of `version`."""
-    return frozenset(key.rsplit(".", at)[0] for key in kinds_of(version) for at in range(1, key.count(".") + 1))
+def groups_of(keys: Iterable[str]) -> frozenset[str]:
+    """Every group of some keys."""
+    return frozenset(key.rsplit(".", at)[0] for key in keys for at in range(1, key.count(".") + 1))

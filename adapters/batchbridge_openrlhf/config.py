@@ -13,11 +13,13 @@ from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, st
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
+from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import TELLS
 from batchbridge_openrlhf import settings as tables
+from batchbridge_openrlhf.copies import defaults_in, options_in, own_copy
 from batchbridge_openrlhf.facts import OpenRlhfFacts
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
@@ -78,6 +80,10 @@ class OpenRlhfAdapter(PackagedAdapter):
         """The reading of OpenRLHF's options, for `PackagedAdapter.read`. Text converts as argparse converts it; see
         `values`."""
         options, names = tables.options_of(version), tables.names_of(version)
+        copy = context.copy if context.copy is not None and not context.copy.unread else None
+        if copy is not None:
+            options = options_in(copy)
+            names = {**names, **{option.identity: name for name, option in options.items()}}
         given = user_options(source, options)
         if given is None:
             return self.unread(version, [*found, _no_command(source.argv)], context)
@@ -85,7 +91,8 @@ class OpenRlhfAdapter(PackagedAdapter):
         # A script leaves it open, and nothing here depends on it.
         given.refused = [one for one in given.refused if one.name not in source.unknown or one.name not in idle]
         found += refusals(given, self.codes, tables.SOURCE)
-        settings = tables.defaults_of(version)
+        settings = tables.defaults_of(version) if copy is None else defaults_in(copy, tables.defaults_of(version))
+        title = f"openrlhf {version}" if copy is None else "your copy of openrlhf"
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
         later = [*strays(given, self.codes, tables.SOURCE), *_abbreviated(given)]
@@ -93,7 +100,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:
-                later.append(_unknown(name, place, near.get(name, ()), version))
+                later.append(_unknown(name, place, near.get(name, ()), names, title))
                 continue
             if name in source.unknown and name in idle:
                 continue
@@ -142,6 +149,10 @@ class OpenRlhfAdapter(PackagedAdapter):
         from batchbridge_openrlhf.writing import native, settings_for
 
         return native(settings_for(spec, version, problems), version, problems)
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The copy of OpenRLHF beside a source, see `copies`."""
+        return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The command as `argv` (one word per line, quoted) and for a shell."""
@@ -209,10 +220,9 @@ def _abbreviated(given: CommandLine) -> Iterator[Finding]:
         yield Finding("BB-ORL-008", "note", "config", message, (Where(name),), (Fix(f"write --{name}"),))
 
 
-def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
-    here = tables.names_of(version)
+def _unknown(name: str, place: Where, near: Sequence[str], here: Mapping[str, str], title: str) -> Finding:
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
-    message = f"openrlhf {version} has no option {name}"
+    message = f"{title} has no option {name}"
     if spelled:
         message += f"; it is spelled {spelled[0]} there"
     elif elsewhere := tables.releases_with(name):

@@ -38,11 +38,13 @@ DIGESTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ComposedDefaults:
-    """Dotted key to default, interpolations as they stand; where they come from, for a person; what went wrong."""
+    """Dotted key to default, interpolations as they stand; where they come from, for a person; what went wrong; whose
+    they are, in a sentence."""
 
     values: Mapping[str, Any]
     detail: str
     findings: tuple[Finding, ...] = ()
+    whose: str = ""
 
     @cached_property
     def groups(self) -> frozenset[str]:

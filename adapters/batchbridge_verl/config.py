@@ -75,7 +75,8 @@ class VerlAdapter(PackagedAdapter):
             return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine, program)
         if copy is not None and not copy.unread:
-            defaults = ComposedDefaults({**copy.declared, **own_defaults(program, version)}, f"default of {copy.place}")
+            values = {**copy.declared, **own_defaults(program, version)}
+            defaults = ComposedDefaults(values, f"default of {copy.place}", whose="your copy of verl")
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         told_by_user.findings += [*defaults.findings, *wrong_keys]
         native, unread = NATIVELY.values(
@@ -120,7 +121,7 @@ class VerlAdapter(PackagedAdapter):
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of verl beside a source, see `copies`."""
-        return own_copy(source, self.releases)
+        return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """Hydra overrides and YAML."""

@@ -5,18 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchbridge import Source
-from batchbridge.kit.composed_yaml import NotComposed, composed
+from batchbridge.kit.composed_yaml import composed
 from batchbridge.kit.hydra_settings import flag_of
 from batchbridge.kit.key_table import settings_in
-from batchbridge.kit.own_copy import (
-    CopyFacts,
-    OwnCopy,
-    differing_numbers,
-    folder_of_copy,
-    label_of,
-    likeness,
-    place_of_copy,
-)
+from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy
 from batchbridge.kit.proven import methods
 from batchbridge_verl.programs import PROGRAM
 from batchbridge_verl.settings import ENGINE, ENGINES, defaults_of
@@ -68,30 +60,11 @@ FACTS = CopyFacts(
 """Functions of the FSDP engine; a copy that runs another one is compared in these alone, too."""
 
 
-def own_copy(source: Source, releases: tuple[str, ...]) -> OwnCopy | None:
+def own_copy(source: Source) -> OwnCopy | None:
     """The copy that a source's program stands in; None where there is none."""
-    folder = folder_of_copy(source, FACTS)
-    if folder is None:
-        return None
-    differing = likeness(folder, FACTS, releases)
-    fewest = min(map(len, differing.values()))
-    nearest = [release for release in releases if len(differing[release]) == fewest]
     engine = _engine(source)
-    declared, unread = {}, ""
-    try:
-        declared = _declared(folder, source, engine)
-    except NotComposed as error:
-        unread = str(error)
-    release = max(nearest, key=lambda one: (-len(defaults_of(one, "fsdp").keys() ^ declared.keys()), one))
-    return OwnCopy(
-        folder=folder,
-        place=place_of_copy(folder, source.path),
-        label=label_of(folder, FACTS),
-        release=release,
-        declared=declared,
-        own=frozenset(declared.keys() - defaults_of(release, "fsdp").keys()),
-        differing=differing_numbers(FACTS, differing[release]),
-        unread=unread,
+    return compared_copy(
+        source, FACTS, lambda folder: _declared(folder, source, engine), lambda release: defaults_of(release, "fsdp")
     )
 
 

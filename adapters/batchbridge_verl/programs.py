@@ -37,6 +37,7 @@ PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: ComposedDefaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
     known, groups = defaults.values, {*defaults.groups, "hydra"}
+    whose = defaults.whose or f"verl {version}"
     found: list[Finding] = []
     unknown: dict[str, bool] = {}
     for key, place in result.places.items():
@@ -54,7 +55,7 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
             found += _taken_out(key, result, version, defaults)
             continue
         if operation == "add" and known.get(key) is not None:
-            found.append(_there_already(key, place, version))
+            found.append(_there_already(key, place, whose))
         value = result.values[key]
         if key in groups and value == {}:
             continue  # merged with what is there
@@ -75,33 +76,34 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
             unknown[key] = appended or in_file or result.own_program is not None
     near = near_names(unknown, known, cutoff=0.85)
     for key, appended in unknown.items():
-        found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), appended))
+        found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended))
     return found
 
 
 def _taken_out(key: str, result: HydraSettings, version: str, defaults: ComposedDefaults) -> Iterator[Finding]:
     """The effect of `~key`: nothing to take out, or another value than the one named; or a setting that is missed."""
     known, place, named = defaults.values, result.places[key], result.values[key]
+    whose = defaults.whose or f"verl {version}"
     there = known.get(key)
     if key not in (*defaults.groups, *result.configured) and (
         there is None or (named not in (None, there) and "${" not in str(there))
     ):
         what = "has no such key, or null there" if there is None else f"has {as_given(there)} there"
         text, native = (
-            f"~{key}: verl {version} {what}",
+            f"~{key}: {whose} {what}",
             "hydra: ConfigCompositionException: Could not delete from config",
         )
         yield Finding("BB-VERL-008", "error", "config", text, (place,), native=native, source=_OVERRIDES)
     elif key in NEEDED:
-        text, native = f"~{key}: verl {version} reads it in every run", "ConfigAttributeError: Missing key ..."
+        text, native = f"~{key}: {whose} reads it in every run", "ConfigAttributeError: Missing key ..."
         yield Finding(CODES.wrong_value, "error", "construction", text, (place,), native=native, source=NATIVELY.source)
     elif any(f"{row}.".startswith(f"{key}.") and row in known for row in BY_KEY):
-        why = f"~{key} takes it out, and what verl {version} does without it is not known"
+        why = f"~{key} takes it out, and what {whose} does without it is not known"
         yield NATIVELY.left_open(key, why, result, (), (Fix(f"leave out ~{key}"),))
 
 
-def _there_already(key: str, place: Where, version: str) -> Finding:
-    text, fixes = f"+{key}: verl {version} has this key already", (Fix(f"write {key}=... without +"),)
+def _there_already(key: str, place: Where, whose: str) -> Finding:
+    text, fixes = f"+{key}: {whose} has this key already", (Fix(f"write {key}=... without +"),)
     native = "hydra: ConfigCompositionException: Could not append to config. An item is already at ..."
     return Finding("BB-VERL-008", "error", "config", text, (place,), fixes, native=native, source=_OVERRIDES)
 
@@ -134,12 +136,12 @@ def _below_empty(key: str, known: Mapping[str, Any]) -> bool:
     return any(group in known and known[group] in (None, {}) and group not in BY_KEY for group in groups)
 
 
-def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
+def _unknown(key: str, place: Where, whose: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
     """A key that the version lacks. appended: it comes into the configuration anyway, and nothing reads it."""
-    _, newer, source = GONE.get(key, ("", None, f"composed configuration of verl {version}"))
+    _, newer, source = GONE.get(key, ("", None, f"composed configuration of {whose}"))
     fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
     fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
-    text = f"verl {version} has no setting {key} with the {engine} engine"
+    text = f"{whose} has no setting {key} with the {engine} engine"
     code = CODES.unknown_key
     if appended:
         unread = f"{text}: nothing reads it"

@@ -17,6 +17,8 @@ from batchbridge.errors import BatchBridgeError
 MOST_FILES = 200
 """Files of one composition."""
 MAX_BYTES = 1 << 20
+MOST_VALUES = 50_000
+"""Values of one file, counted with every alias expanded."""
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
 _GLOBAL = "_global_"
 
@@ -166,14 +168,26 @@ def _loaded(file: Path, changed_ns: int) -> tuple[str | None, dict[str, Any]]:
         raise NotComposed(f"{file.name} is not read: {type(error).__name__}") from None
     if not isinstance(body, dict | None):
         raise NotComposed(f"{file.name} is no mapping")
+    _count(body, file.name)
     header = _PACKAGE.search(text)
     return (header[1] if header else None), {str(key): value for key, value in (body or {}).items()}
 
 
+def _count(body: object, name: str) -> None:
+    """Refusal of a file with too many values, each alias expanded."""
+    rest, values = [body], 0
+    while rest:
+        one = rest.pop()
+        values += 1
+        if values > MOST_VALUES:
+            raise NotComposed(f"{name} has more than {MOST_VALUES} values")
+        rest += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+
+
 @cache
 def _loader() -> Any:
-    """PyYAML's safe loader, in C where it is there, with OmegaConf's numbers: 1e-6 is one. Aliases are refused: a
-    framework's files have none, and they may expand without bound. Source: omegaconf 2.3.0 `get_yaml_loader`."""
+    """PyYAML's safe loader, in C where it is there, with OmegaConf's numbers: 1e-6 is one. Source: omegaconf
+    2.3.0 `get_yaml_loader`."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -183,11 +197,6 @@ def _loader() -> Any:
             key: [(tag, pattern) for tag, pattern in rows if tag != "tag:yaml.org,2002:timestamp"]
             for key, rows in base.yaml_implicit_resolvers.items()
         }
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("an alias")
-            return super().compose_node(parent, index)
 
     OmegaConfLoader.add_implicit_resolver(
         "tag:yaml.org,2002:float",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from batchbridge.contract.own_copy import OwnCopy as OwnCopy
 from batchbridge.contract.reading import Source
@@ -125,17 +126,58 @@ def recorded_forms(home: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     return {key: {digest: tuple(said.split()) for digest, said in known.items()} for key, known in made.items()}
 
 
-def likeness(folder: Path, facts: CopyFacts, releases: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Release -> the deciding functions of the copy that are not that release's."""
+def recorded_releases(home: str) -> list[str]:
+    """The releases that `recorded_forms` knows, oldest first."""
+    found = {release for known in recorded_forms(home).values() for said in known.values() for release in said}
+    return sorted(found, key=lambda release: [int(part) for part in re.findall(r"[0-9]+", release)])
+
+
+def compared_copy(
+    source: Source,
+    facts: CopyFacts,
+    declare: Callable[[Path], Mapping[str, Any]],
+    known: Callable[[str], Collection[str]],
+) -> OwnCopy | None:
+    """The copy that a source's program stands in, beside the release whose deciding functions are most like its own; of
+    several such releases the one with the most settings in common. None where there is no copy.
+
+    declare: the settings of a copy in a folder; raises `ValueError` where they are not read. known: those of a release.
+    """
+    folder = folder_of_copy(source, facts)
+    if folder is None:
+        return None
+    unread, declared = "", dict[str, Any]()
+    try:
+        declared = dict(declare(folder))
+    except ValueError as error:
+        unread = str(error)
+    unlike = _unlike(folder, facts)
+    fewest = min(map(len, unlike.values()))
+    alike = [release for release, functions in unlike.items() if len(functions) == fewest]
+    release = min(reversed(alike), key=lambda one: len(set(known(one)) ^ declared.keys()))
+    return OwnCopy(
+        folder=folder,
+        place=place_of_copy(folder, source.path),
+        label=label_of(folder, facts),
+        release=release,
+        declared=declared,
+        own=frozenset(declared.keys() - set(known(release))),
+        differing=differing_numbers(facts, unlike[release]),
+        unread=unread,
+    )
+
+
+def _unlike(folder: Path, facts: CopyFacts) -> dict[str, list[str]]:
+    """Recorded release, oldest first -> the deciding functions of the copy that are not that release's."""
     known = recorded_forms(facts.home)
     have = forms_in(folder, facts.functions)
     return {
-        release: tuple(key for key, digest in have.items() if release not in known.get(key, {}).get(digest, ()))
-        for release in releases
+        release: [key for key, digest in have.items() if release not in known.get(key, {}).get(digest, ())]
+        for release in recorded_releases(facts.home)
     }
 
 
-def differing_numbers(facts: CopyFacts, differing: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def differing_numbers(facts: CopyFacts, differing: Collection[str]) -> dict[str, tuple[str, ...]]:
     """What a number is called -> the functions, without their files, of those that differ and decide it."""
     found = {
         number: tuple(name for file, names in by_file.items() for name in names if f"{file}: {name}" in differing)

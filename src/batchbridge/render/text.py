@@ -89,7 +89,9 @@ def _printable(lines: Iterable[str]) -> str:
 
 
 def who(reading: Reading) -> str:
-    """`trl 1.16.0`; the framework alone where no version is known."""
+    """`trl 1.16.0`, `verl 0.2.0.dev, your copy`; the framework alone where no version is known."""
+    if reading.copy is not None:
+        return one_line(reading.copy.title(reading.framework))
     return one_line(f"{reading.framework} {reading.framework_version or ''}".rstrip())
 
 

@@ -1,0 +1,296 @@
+"""A user's own copy of a framework is the yardstick: its settings, its defaults, and the release whose code it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from batchbridge.kit import own_copy
+from batchbridge.kit.composed_yaml import NotComposed, composed
+from batchbridge.kit.declared_settings import OPEN, classes_parsed, declared_fields, declared_options
+from batchbridge.kit.function_forms import forms_in
+from batchbridge.kit.own_copy import CopyFacts
+from batchbridge_easyr1.copies import FACTS as EASYR1
+from batchbridge_openrlhf.copies import FACTS as OPENRLHF
+from batchbridge_verl.copies import FACTS as VERL
+
+VERL_YAML = """
+data: {train_batch_size: 64, max_prompt_length: 512, max_response_length: 512, shuffle: true}
+recurrent: {enable: false}
+actor_rollout_ref:
+  hybrid_engine: true
+  actor: {strategy: fsdp, ppo_mini_batch_size: 64, ppo_micro_batch_size_per_gpu: 8, ppo_epochs: 1, use_kl_loss: false,
+    ulysses_sequence_parallel_size: 1, optim: {lr: 1e-6, warmup_style: constant, lr_warmup_steps: -1}}
+  rollout: {name: vllm, n: 1, tensor_model_parallel_size: 1, log_prob_micro_batch_size_per_gpu: 8}
+algorithm: {adv_estimator: gae}
+trainer: {nnodes: 1, n_gpus_per_node: 8, total_epochs: 1}
+"""
+RUN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def _verl(folder: Path, fit: str = "return 1") -> None:
+    _write(
+        folder,
+        {
+            "verl/trainer/config/ppo_trainer.yaml": VERL_YAML,
+            "verl/trainer/ppo/ray_trainer.py": f"class RayPPOTrainer:\n    def fit(self):\n        {fit}\n",
+            "verl/version/version": "0.2.0.dev\n",
+        },
+    )
+
+
+def _read(folder: Path, command: str, **said: object) -> batchbridge.Reading:
+    script = folder / "run.sh"
+    script.write_text(f"set -x\n{command}\n", encoding="utf-8")
+    return batchbridge.read(str(script), **said)  # type: ignore[arg-type]  # arguments of read
+
+
+def _known_as(monkeypatch: pytest.MonkeyPatch, facts: CopyFacts, package: Path, release: str) -> None:
+    """The functions of a package recorded as a release's."""
+    known = {key: {digest: (release,)} for key, digest in forms_in(package, facts.functions).items()}
+    monkeypatch.setattr(own_copy, "recorded_forms", lambda home: known)
+
+
+def _errors(reading: batchbridge.Reading) -> list[str]:
+    return [f"{one.code} {one.where[0].key}" for one in reading.findings if one.severity == "error"]
+
+
+def test_a_setting_of_the_copy_is_no_error_and_its_default_counts(tmp_path: Path) -> None:
+    _verl(tmp_path)
+    reading = _read(tmp_path, f"{RUN} recurrent.enable=memory")
+    assert _errors(reading) == ["BB039 None"]
+    assert reading.verdict == "undecided"
+    assert reading.spec is not None
+    assert reading.spec.rollout.prompts_per_rollout == 64  # the releases have 1024
+    assert "1 setting of its own, not judged: recurrent.enable" in " ".join(one.message for one in reading.findings)
+    assert reading.copy is not None
+    assert reading.copy.title("verl") == "verl 0.2.0.dev, your copy"
+
+
+def test_a_setting_that_the_copy_lacks_is_an_error(tmp_path: Path) -> None:
+    _verl(tmp_path)
+    reading = _read(tmp_path, f"{RUN} recurrent.enabled=memory trainer.balance_batch=true")
+    assert _errors(reading)[:2] == ["BB-VERL-003 recurrent.enabled", "BB-VERL-003 trainer.balance_batch"]
+    assert reading.verdict == "invalid"
+    assert any("your copy of verl has no setting" in one.message for one in reading.findings)
+
+
+def test_a_named_release_is_judged_in_place_of_the_copy(tmp_path: Path) -> None:
+    _verl(tmp_path)
+    reading = _read(tmp_path, f"{RUN} recurrent.enable=memory", version="0.4.0")
+    assert "BB-VERL-003 recurrent.enable" in _errors(reading)
+    assert reading.copy is None
+
+
+def test_a_copy_with_the_code_of_a_release_is_judged_and_one_changed_function_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _verl(tmp_path)
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.4.0")
+    same = _read(tmp_path, RUN)
+    assert same.verdict == "valid"
+    assert any(one.code == "BB038" and "0.4.0's batches" in one.message for one in same.findings)
+    _verl(tmp_path, fit="return 2")
+    other = _read(tmp_path, RUN)
+    assert other.verdict == "undecided"
+    found = [one.message for one in other.findings if one.code == "BB039"]
+    assert found == ["rollout size: as verl 0.4.0 would; your RayPPOTrainer.fit differs here"]
+
+
+def test_an_error_of_a_releases_rule_is_open_where_the_code_is_not_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _verl(tmp_path)
+    broken = f"{RUN} data.train_batch_size=8"  # below the mini batch
+    assert _read(tmp_path, broken).verdict == "undecided"
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.4.0")
+    assert _read(tmp_path, broken).verdict == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("src", ""),
+        ("verl", ""),
+        ("algorithms/mine", "export PYTHONPATH=$PWD/algorithms/mine:$PYTHONPATH\n"),
+        ("mine", "pip install -e mine\n"),
+    ],
+)
+def test_the_copy_is_found_beside_and_where_the_script_names_it(tmp_path: Path, place: str, line: str) -> None:
+    _verl(tmp_path / place)
+    reading = _read(tmp_path, f"{line}{RUN}")
+    assert reading.copy is not None
+    assert reading.copy.folder == (tmp_path / place / "verl").resolve()
+
+
+def test_no_copy_is_taken_from_above_the_repository(tmp_path: Path) -> None:
+    _verl(tmp_path)
+    (tmp_path / "repository/.git").mkdir(parents=True)
+    (tmp_path / "repository/scripts").mkdir()
+    assert _read(tmp_path / "repository/scripts", RUN).copy is None
+
+
+def test_nothing_is_written_beside_the_copy(tmp_path: Path) -> None:
+    _verl(tmp_path)
+    (tmp_path / "run.sh").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    _read(tmp_path, RUN)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_easyr1s_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "verl/__init__.py": '__version__ = "0.3.3.dev0"\n',
+            "verl/trainer/main.py": "",
+            "verl/trainer/ray_trainer.py": "",
+            "verl/trainer/config.py": "from dataclasses import dataclass, field\n"
+            "from ..workers.config import WorkerConfig\n"
+            "@dataclass\nclass DataConfig:\n    rollout_batch_size: int = 32\n    schedule: list = None\n"
+            "@dataclass\nclass PPOConfig:\n    data: DataConfig = field(default_factory=DataConfig)\n"
+            "    worker: WorkerConfig = field(default_factory=WorkerConfig)\n",
+            "verl/workers/config.py": "from dataclasses import dataclass\n"
+            "@dataclass\nclass WorkerConfig:\n    own_weight: float = 0.5\n",
+        },
+    )
+    run = "python3 -m verl.trainer.main data.schedule='[{a: 1}]' worker.own_weight=0.25"
+    reading = _read(tmp_path, run)
+    assert reading.framework == "easyr1"
+    assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
+    assert reading.native["data.rollout_batch_size"] == 32
+    wrong = _read(tmp_path, f"{run} worker.own_wait=1 worker.own_weight=much")
+    assert _errors(wrong)[:2] == ["BB-EZR1-003 worker.own_wait", "BB-EZR1-006 worker.own_weight"]
+
+
+def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "openrlhf/trainer/ppo_trainer.py": "",
+            "openrlhf/cli/train_ppo_ray.py": "import argparse\nparser = argparse.ArgumentParser()\n"
+            'parser.add_argument("--rollout_batch_size", type=int, default=96)\n'
+            'parser.add_argument("--train_batch_size", type=int, default=96)\n'
+            'parser.add_argument("--own_bonus", type=float, default=0.5)\n'
+            'parser.add_argument("--own_switch", action="store_true")\n',
+        },
+    )
+    run = "python3 -m openrlhf.cli.train_ppo_ray --own_bonus 0.1 --own_switch"
+    reading = _read(tmp_path, run)
+    assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
+    assert reading.native["rollout_batch_size"] == 96
+    wrong = _read(tmp_path, f"{run} --micro_train_batch_size 2")
+    assert "BB-ORL-003 micro_train_batch_size" in _errors(wrong)
+
+
+def test_the_form_of_a_function_leaves_out_words_and_layout_alone(tmp_path: Path) -> None:
+    functions = {"a.py": ("step",)}
+    texts = {
+        "plain": "def step(x):\n    return x * 2\n",
+        "told": 'def step(x: int) -> int:\n    """Words."""\n    # more\n    return (x\n      * 2)\n',
+        "other": "def step(x):\n    return x + 2\n",
+        "decorated": "@cached\ndef step(x):\n    return x * 2\n",
+    }
+    found = {}
+    for name, text in texts.items():
+        _write(tmp_path / name, {"a.py": text})
+        found[name] = forms_in(tmp_path / name, functions)["a.py: step"]
+    assert found["plain"] == found["told"]
+    assert len(set(found.values())) == 3
+    assert forms_in(tmp_path, functions) == {"a.py: step": ""}
+
+
+def test_defaults_lists_are_composed_as_hydra_does(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "main.yaml": "defaults:\n  - engine: dp\n  - actor@a.actor: ${engine}_actor\n  - extra@a.extra\n  - _self_\n"
+            "a: {actor: {lr: 2e-6}}\nhydra: {run: x}\n",
+            "engine/dp.yaml": "# @package _global_\nengine: dp\n",
+            "engine/big.yaml": "# @package _global_\nengine: big\n",
+            "actor/dp_actor.yaml": "defaults: [../optim@optim: fsdp, base, _self_]\nlr: 1e-6\nname: dp\n",
+            "actor/big_actor.yaml": "name: big\n",
+            "actor/base.yaml": "name: base\nonly: 1\n",
+            "optim/fsdp.yaml": "eps: 1e-8\n",
+            "extra.yaml": "n: 1\n",
+        },
+    )
+    tree, files = composed([tmp_path], "main")
+    dp = {"lr": 2e-6, "name": "dp", "only": 1, "optim": {"eps": 1e-8}}
+    assert tree == {"engine": "dp", "a": {"actor": dp, "extra": {"n": 1}}}
+    assert len(files) == 6
+    big, _ = composed([tmp_path], "main", {"engine": "big"})
+    assert big == {"engine": "big", "a": {"actor": {"name": "big", "lr": 2e-6}, "extra": {"n": 1}}}
+    (tmp_path / "extra.yaml").unlink()
+    with pytest.raises(NotComposed, match=r"there is no extra\.yaml"):
+        composed([tmp_path], "main")
+
+
+def test_a_configuration_that_expands_without_bound_is_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]" for at in range(1, 12)]
+    _write(tmp_path, {"main.yaml": "\n".join(lines)})
+    with pytest.raises(NotComposed, match="more than 50000 values"):
+        composed([tmp_path], "main")
+
+
+def test_fields_are_declared_by_inheritance_and_factories(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "base.py": "class Base:\n    seed: int = 1\n    name: 'str | None' = None\n",
+            "train.py": "from dataclasses import dataclass, field\nfrom base import Base\n"
+            "@dataclass\nclass Mine(Base):\n    seed: int = 7\n"
+            "    parts: list[str] = field(default_factory=lambda: ['a'])\n"
+            "    day: str = today()\n    needed: float\n"
+            "parser = TrlParser((Mine, GRPOConfig))\n",
+        },
+    )
+    found = declared_fields(tmp_path, tmp_path / "train.py", "Mine")
+    assert {key: (one.kind, one.default, one.optional) for key, one in found.items()} == {
+        "seed": ("int", 7, False),
+        "name": ("str", None, True),
+        "parts": ("list", ["a"], False),
+        "day": ("str", OPEN, False),
+        "needed": ("float", None, True),
+    }
+    assert classes_parsed(tmp_path / "train.py") == ["Mine", "GRPOConfig"]
+
+
+def test_options_are_declared_by_the_calls_that_add_them(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "cli.py": "p.add_argument('--n', type=int, default=4)\np.add_argument('--pair', type=float, nargs=2)\n"
+            "p.add_argument('--off', action='store_false')\np.add_argument('--m', choices=['a', 'b'], default='a')\n"
+            "p.set_defaults(n=8)\n"
+        },
+    )
+    found = declared_options(tmp_path / "cli.py")
+    assert {key: (one.kind, one.default, one.words) for key, one in found.items()} == {
+        "n": ("int", 8, 1),
+        "pair": ("float", None, 2),
+        "off": ("flag_off", True, 1),
+        "m": ("str", "a", 1),
+    }
+    assert found["m"].choices == ("a", "b")
+
+
+@pytest.mark.parametrize("facts", [VERL, EASYR1, OPENRLHF], ids=["verl", "easyr1", "openrlhf"])
+def test_every_deciding_function_is_on_record_in_a_release(facts: CopyFacts) -> None:
+    known = own_copy.recorded_forms(facts.home)
+    assert set(known) == {f"{file}: {name}" for file, names in facts.functions.items() for name in names}
+    assert not [key for key, digests in known.items() if not any(digests)], "a function that no release has"
+    releases = own_copy.recorded_releases(facts.home)
+    for digests in known.values():
+        assert sorted(release for said in digests.values() for release in said) == sorted(releases)
