@@ -15,11 +15,13 @@ from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
+from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import TELLS
 from batchbridge_open_instruct import settings as tables
+from batchbridge_open_instruct.copies import own_copy, rows_in
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
 from batchbridge_open_instruct.values import LARGEST
@@ -69,9 +71,12 @@ class OpenInstructAdapter(PackagedAdapter):
         script = _script(source)
         assert script is not None, "readable_version says what is not a script"
         rows, others = tables.rows_of(version), tables.other_rows(version)
+        if context.copy is not None and not context.copy.unread:
+            rows, others = rows_in(context.copy)
         line = _given(source, options_of(rows, others))
         said, places = line.values, line.places
-        elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
+        ask = context.copy is None and _unknown(said, version)
+        elsewhere = self._taking(source, context, script, said) if ask else []
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
             fitting = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near
@@ -115,6 +120,10 @@ class OpenInstructAdapter(PackagedAdapter):
         worth_saying = {path: told[path] for path, _, _ in walk(spec) if path in told}
         provenance = origins(worth_saying, native, places, f"default of {script}, {version}")
         return dataclasses.replace(reading, spec=spec, provenance=provenance, behaviour=behaviour(facts))
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The copy of Open-Instruct beside a source, see `copies`."""
+        return own_copy(source, _script(source))
 
     def _taking(self, source: Source, context: Context, script: str, said: Mapping[str, Any]) -> list[str]:
         """The checkouts of a script that know and accept the whole of what was said."""

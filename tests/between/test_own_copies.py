@@ -14,6 +14,7 @@ from batchbridge.kit.declared_settings import OPEN, classes_parsed, declared_fie
 from batchbridge.kit.function_forms import forms_in
 from batchbridge.kit.own_copy import CopyFacts
 from batchbridge_easyr1.copies import FACTS as EASYR1
+from batchbridge_open_instruct.copies import FACTS as OPEN_INSTRUCT
 from batchbridge_openrlhf.copies import FACTS as OPENRLHF
 from batchbridge_verl.copies import FACTS as VERL
 
@@ -193,6 +194,24 @@ def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path) -> None:
     assert "BB-ORL-003 micro_train_batch_size" in _errors(wrong)
 
 
+def test_open_instructs_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "open_instruct/utils.py": "",
+            "open_instruct/loader.py": "class LoaderConfig(Base):\n    num_unique_prompts_rollout: int = 24\n"
+            "    own_bonus: float = 0.5\n",
+            "open_instruct/grpo_fast.py": "from open_instruct import loader as loader_lib\n"
+            "class Args:\n    seed: int = 3\nparser = ArgumentParserPlus((Args, loader_lib.LoaderConfig))\n",
+        },
+    )
+    run = "python open_instruct/grpo_fast.py --own_bonus 0.1"
+    reading = _read(tmp_path, run)
+    assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
+    assert reading.native["num_unique_prompts_rollout"] == 24
+    assert "BB-OI-003 own_bonuses" in _errors(_read(tmp_path, f"{run} --own_bonuses 1"))
+
+
 def test_the_form_of_a_function_leaves_out_words_and_layout_alone(tmp_path: Path) -> None:
     functions = {"a.py": ("step",)}
     texts = {
@@ -214,7 +233,8 @@ def test_defaults_lists_are_composed_as_hydra_does(tmp_path: Path) -> None:
     _write(
         tmp_path,
         {
-            "main.yaml": "defaults:\n  - engine: dp\n  - actor@a.actor: ${engine}_actor\n  - extra@a.extra\n  - _self_\n"
+            "main.yaml": "defaults:\n  - engine: dp\n  - actor@a.actor: ${engine}_actor\n"
+            "  - extra@a.extra\n  - _self_\n"
             "a: {actor: {lr: 2e-6}}\nhydra: {run: x}\n",
             "engine/dp.yaml": "# @package _global_\nengine: dp\n",
             "engine/big.yaml": "# @package _global_\nengine: big\n",
@@ -286,7 +306,7 @@ def test_options_are_declared_by_the_calls_that_add_them(tmp_path: Path) -> None
     assert found["m"].choices == ("a", "b")
 
 
-@pytest.mark.parametrize("facts", [VERL, EASYR1, OPENRLHF], ids=["verl", "easyr1", "openrlhf"])
+@pytest.mark.parametrize("facts", [VERL, EASYR1, OPENRLHF, OPEN_INSTRUCT], ids=lambda facts: facts.home)
 def test_every_deciding_function_is_on_record_in_a_release(facts: CopyFacts) -> None:
     known = own_copy.recorded_forms(facts.home)
     assert set(known) == {f"{file}: {name}" for file, names in facts.functions.items() for name in names}

@@ -80,8 +80,7 @@ def declared_fields(root: Path, file: Path, name: str, *, nested: bool = True) -
 
 
 def classes_parsed(file: Path) -> list[str]:
-    """Names of the classes that a program hands to a parser of dataclasses: `TrlParser((A, B))`, `HfArgumentParser(A)`,
-    `ArgumentParserPlus((A, B))`."""
+    """Names, as written, of the classes that a program hands to a parser of dataclasses: `TrlParser((A, B))`, say."""
     found: dict[str, None] = {}
     tree = _parsed(file)
     for node in ast.walk(tree) if tree is not None else ():
@@ -89,7 +88,7 @@ def classes_parsed(file: Path) -> list[str]:
             first = node.args[0]
             for one in first.elts if isinstance(first, ast.Tuple | ast.List) else (first,):
                 if isinstance(one, ast.Name | ast.Attribute):
-                    found[_last(one)] = None
+                    found[ast.unparse(one)] = None
     return list(found)
 
 
@@ -99,7 +98,7 @@ def _fields(root: Path, file: Path, name: str, nested: bool, depth: int) -> Iter
         return
     where, node = place
     for base in reversed(node.bases):
-        yield from _fields(root, where, _last(base), nested, depth + 1)
+        yield from _fields(root, where, ast.unparse(base), nested, depth + 1)
     for one in node.body:
         if not (isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)):
             continue
@@ -173,6 +172,10 @@ def _class(root: Path, file: Path, name: str, depth: int) -> tuple[Path, ast.Cla
     tree = _parsed(file)
     if tree is None or depth > _DEEPEST or not name:
         return None
+    module, _, inner = name.rpartition(".")
+    if module:
+        other = next(filter(None, (_imported(root, file, node, module) for node in tree.body)), None)
+        return None if other is None else _class(root, other, inner, depth + 1)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return file, node
@@ -181,6 +184,20 @@ def _class(root: Path, file: Path, name: str, depth: int) -> tuple[Path, ast.Cla
             for one in node.names:
                 if (one.asname or one.name) == name and (other := _module(root, file, node)) is not None:
                     return _class(root, other, one.name, depth + 1)
+    return None
+
+
+def _imported(root: Path, file: Path, node: ast.stmt, name: str) -> Path | None:
+    """The file of the module that a statement imports as `name`."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return None
+    for one in node.names:
+        if (one.asname or one.name) != name:
+            continue
+        if isinstance(node, ast.Import):
+            return _module(root, file, ast.ImportFrom(one.name, [], 0))
+        inside = f"{node.module}.{one.name}" if node.module else one.name
+        return _module(root, file, ast.ImportFrom(inside, [], node.level))
     return None
 
 
