@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, Mutant
-from mutations import FOUND, NOT_RUN, Outcome, faults, page_of
+from mutations import FOUND, NOT_RUN, SURVIVED, Outcome, faults, page_of, write
 
 ACTING = {
     "src/batchbridge/meaning": (
@@ -77,3 +77,23 @@ def test_a_row_with_another_text_does_not_keep_it() -> None:
     before = page_of([Outcome(one, FOUND)], "abc")
     other: Mutant = dataclasses.replace(one, instead="something else")
     assert "0 of 1 are found; 1 were not run." in page_of([Outcome(other, NOT_RUN)], "def", before)
+
+
+def test_a_page_is_written_row_by_row_and_keeps_the_rows_of_other_nights(tmp_path: Path) -> None:
+    page = tmp_path / "mutations.md"
+    one, two = MUTANTS[0], MUTANTS[-1]
+    write(page, Outcome(one, FOUND), "abc")
+    write(page, Outcome(two, SURVIVED), "def")
+    whole = page.read_text(encoding="utf-8")
+    assert f"1 of {len(MUTANTS)} are found; {len(MUTANTS) - 2} were not run." in whole
+    assert [line.split(" | ")[4:6] for line in whole.splitlines() if "abc" in line or "def" in line] == [
+        [FOUND, "abc"],
+        [SURVIVED, "def"],
+    ]
+    write(page, Outcome(one, NOT_RUN), "fed")
+    assert page.read_text(encoding="utf-8") == whole
+
+
+def test_the_committed_page_has_a_row_of_every_mutant_as_the_script_writes_it(repository: Path) -> None:
+    page = (repository / "docs" / "mutations.md").read_text(encoding="utf-8")
+    assert page_of([Outcome(one, NOT_RUN) for one in MUTANTS], "", page) == page
