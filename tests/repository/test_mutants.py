@@ -82,13 +82,13 @@ def test_a_row_with_another_text_does_not_keep_it() -> None:
 def test_a_page_is_written_row_by_row_and_keeps_the_rows_of_other_nights(tmp_path: Path) -> None:
     page = tmp_path / "mutations.md"
     one, two = MUTANTS[0], MUTANTS[-1]
-    write(page, Outcome(one, FOUND), "abc")
-    write(page, Outcome(two, SURVIVED), "def")
+    write(page, Outcome(one, FOUND), "0a0a0a0a")
+    write(page, Outcome(two, SURVIVED), "1b1b1b1b")
     whole = page.read_text(encoding="utf-8")
     assert f"1 of {len(MUTANTS)} are found; {len(MUTANTS) - 2} were not run." in whole
-    assert [line.split(" | ")[4:6] for line in whole.splitlines() if "abc" in line or "def" in line] == [
-        [FOUND, "abc"],
-        [SURVIVED, "def"],
+    assert [line.split(" | ")[4:6] for line in whole.splitlines() if "0a0a0a0a" in line or "1b1b1b1b" in line] == [
+        [FOUND, "0a0a0a0a"],
+        [SURVIVED, "1b1b1b1b"],
     ]
     write(page, Outcome(one, NOT_RUN), "fed")
     assert page.read_text(encoding="utf-8") == whole
