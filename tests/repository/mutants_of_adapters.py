@@ -238,6 +238,7 @@ VERL: Mapping[str, Rows] = {
 }
 OPENRLHF: Mapping[str, Rows] = {
     "core": (
+        ("ahead", "self._sent.add(version)", "pass", f"{_ORL}/test_asynchronous_openrlhf.py"),
         (
             "driver",
             "range(-len(samples) % math.lcm(*sizes))",
@@ -323,12 +324,6 @@ OPENRLHF: Mapping[str, Rows] = {
         ),
         ("probe", "[1.0] * len(made)", "[0.5] * len(made)", f"{_ORL}/native/test_leftovers_openrlhf.py"),
         (
-            "ahead",
-            "self._sent.add(version)",
-            "pass",
-            f"{_ORL}/by_hand/native/test_asynchronous_runs_openrlhf.py",
-        ),
-        (
             "observe",
             "self._rollout += bool(found[0])",
             "self._rollout += 2 * bool(found[0])",
@@ -387,7 +382,7 @@ EASYR1: Mapping[str, Rows] = {
             "exchange",
             "return [row for part in parts for row in part]",
             "return parts[self.replica]",
-            f"{_EZR}/native/test_gradients_easyr1.py",
+            f"{_EZR}/native/test_gradients_easyr1.py -m smoke",
         ),
     ),
 }
@@ -444,19 +439,19 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             "range(max(middle - start, 0)",
             f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
+        (
+            "probe",
+            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
+            "advantages=[shifted(part.mask * 1.0) for part in made]",
+            f"{_OI}/upstream_values/native/test_losses_open_instruct.py",
+        ),
     ),
     "open_instruct": (
         (
             "engine",
             "self._learner.args.loss_denominator = denominator(self._normaliser)",
             "pass",
-            f"{_OI}/native/test_tampering_open_instruct.py",
-        ),
-        (
-            "probe",
-            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
-            "advantages=[shifted(part.mask * 1.0) for part in made]",
-            f"{_OI}/native/test_tampering_open_instruct.py",
+            f"{_OI}/native/test_tampering_open_instruct.py -m smoke",
         ),
     ),
 }
