@@ -122,6 +122,7 @@ class Bench:
             "TOKENIZERS_PARALLELISM": "false",
         }
         words = (self._pythons[session], "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests)
+        words += () if "-m" in tests else ("-m", "not by_hand")  # as the default sessions run them
         try:
             done = subprocess.run(
                 words, cwd=self._root, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
