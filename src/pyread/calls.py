@@ -1,5 +1,7 @@
-"""What the calls of a Python program give: values of its own functions, objects of classes, and what its command line
-sets. A function is read where it is called; an object is kept with the arguments of its call."""
+"""Calls in a Python program: values of its own functions, objects of classes, and what its command line sets.
+
+A function is read where it is called; an object is kept with the arguments of its call.
+"""
 
 from __future__ import annotations
 
