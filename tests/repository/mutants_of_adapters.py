@@ -359,6 +359,12 @@ EASYR1: Mapping[str, Rows] = {
     ),
     "trl": (
         (
+            "trainer",
+            "for step in driver.steps_of(rows.index):",
+            "for step in driver.steps_of(rows.index)[:1]:",
+            f"{_EZR}/upstream_values/native/test_trainer_easyr1.py",
+        ),
+        (
             "engine",
             "return share * self._normaliser.tokens / tokens if tokens",
             "return 1.5 * share * self._normaliser.tokens / tokens if tokens",
