@@ -190,7 +190,7 @@ VERL: Mapping[str, Rows] = {
             "engine",
             "[*self._objections, *self._watch.look(self._rows, size)]",
             "self._watch.look(self._rows, size)",
-            f"{_VERL}/native/test_distillation_verl.py",
+            f"{_VERL}/native/test_corrections_verl.py -k not_the_samplers",
         ),
         (
             "critic_engine",
