@@ -46,9 +46,7 @@ def command() -> None:
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
-@click.option(
-    "--follow", is_flag=True, help="Stay, and show a run while it trains; ends with its last step, or Ctrl-C."
-)
+@click.option("--follow", is_flag=True, help="Stay, and show a run while it trains, until its last step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one optimizer step a line.")
 @html_option
 def show(folder: str, first: int | None, summary: bool, follow: bool, as_json: bool, html_file: str | None) -> int:

@@ -93,7 +93,8 @@ class FollowedLedger:
             self.header = header
             try:
                 spec = Spec.from_dict(header["spec"])
-                self.total = derive(spec, header["dataset_size"])["total_optimizer_steps"]
+                steps = derive(spec, header["dataset_size"])["total_optimizer_steps"]
+                self.total = None if steps is None else int(steps)
                 self._term = spec.loss.policy
             except (KeyError, TypeError, ValueError, ArithmeticError):  # of another time
                 self.total = self._term = None

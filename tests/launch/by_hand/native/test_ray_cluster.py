@@ -26,10 +26,11 @@ from typing import NamedTuple
 import pytest
 
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.running.telling import LOG
 
 pytest.importorskip("ray")
 SECONDS = 400
-"""Until the dashboard answers, and an agent of its node takes jobs."""
+"""Until the dashboard answers, about jobs, too."""
 BIN = Path(sys.executable).parent
 WAY = "nox -s ray_cluster has the packages of ray[default]"
 
@@ -79,7 +80,7 @@ def head(folder: Path, own: Mapping[str, str]) -> Iterator[Head]:
 
 
 def takes_jobs(address: str, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the cluster answers questions about jobs, and ran one."""
+    """Whether the cluster answers questions about jobs."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError):
@@ -132,6 +133,7 @@ def assert_recorded(ran: Ran, framework: str, steps: int) -> None:
     found = list(read_steps(ran.ledger))
     assert len(found) == steps
     assert all(step["weights"] for step in found)
+    assert f"{framework} " in (ran.ledger / LOG).read_text(encoding="utf-8")
 
 
 def test_verls_readme_command_ends_with_a_ledger(place: Path) -> None:
