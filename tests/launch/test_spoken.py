@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from batchbridge.cli.run import diagnosed
 from batchbridge.contract.enforcement import Enforcement, Obstacle
 from batchbridge.reading.read import read
 from batchbridge.running.launch import Launch
-from batchbridge.running.spoken import before, diagnosed
+from batchbridge.running.spoken import before
 from batchbridge.running.telling import LOG, tell
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,9 +253,23 @@ def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading
             told = enforcement_of(plugins.adapters().get(own.framework), own)
             for line in spoken.before(own, told, launch):
                 tell(line, launch.ledger)
-        return command.run(words, launch, stop=stop, own=own, unreached=UNDECIDED)
+        return command.run(words, launch, stop=stop, explained=partial(diagnosed, own=own), unreached=UNDECIDED)
     except BatchBridgeError as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         way = "; give the command that starts the training, such as: bash run.sh" if Path(words[0]).exists() else ""
         raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}{way}") from None
+
+
+def diagnosed(died: str, own: Reading | None) -> Iterator[str]:
+    """The lines about a text that processes died of: what `batchbridge doctor` says of it, with the command's own
+    configuration; none where it is not known."""
+    from batchbridge.diagnosis import doctor
+    from batchbridge.render import between
+
+    found = doctor(died, readings=[own] if own is not None and own.native else [])
+    if own is not None:  # another framework's rule may quote the same text
+        found = tuple(one for one in found if one.text.framework == own.framework) or found
+    if found:
+        yield "the command died of a text that is known; `batchbridge doctor` says of it:"
+        yield from between.diagnoses(found, "the command").splitlines()

@@ -34,7 +34,7 @@ def screen(ledger: FollowedLedger, progress: Progress, left_s: float | None, col
 
 
 def step_words(step: Mapping[str, Any], drift: float | None) -> list[str]:
-    """What stands behind a step's line where its weights were measured."""
+    """The words behind a step's line, where its weights were measured."""
     return [] if drift is None else [f"drift {drift:.1g}"]
 
 

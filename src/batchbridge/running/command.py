@@ -7,11 +7,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from batchbridge.contract.reading import Reading
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
 from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
@@ -32,13 +31,18 @@ def with_words(words: Sequence[str], stop: Stop, launch: Launch, own: Mapping[st
 
 
 def run(
-    words: Sequence[str], launch: Launch, *, stop: Stop | None = None, own: Reading | None = None, unreached: int
+    words: Sequence[str],
+    launch: Launch,
+    *,
+    stop: Stop | None = None,
+    explained: Callable[[str], Iterable[str]] = lambda died: (),
+    unreached: int,
 ) -> int:
     """The exit code of the command `words`, started with the launch; `unreached`, and a line, where it ended well
     without a trainer that was wrapped.
 
-    stop: the launcher in `words` that drops variables. own: what the words say, which the text that a process dies of
-    is held against. Raises `OSError` where nothing starts.
+    stop: the launcher in `words` that drops variables. explained: the lines about a text that processes died of.
+    Raises `OSError` where nothing starts.
     """
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-", dir=_shared_folder(words)) as arrivals:
         launch = replace(launch, arrivals=arrivals)
@@ -49,7 +53,7 @@ def run(
         if code and (died := last_words(arrivals)):
             if launch.ledger is not None:
                 log(died, launch.ledger)
-            for line in spoken.diagnosed(died, own):
+            for line in explained(died):
                 tell(line, launch.ledger)
         if _reached(arrivals):
             for line in spoken.after(launch, code):

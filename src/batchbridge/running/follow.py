@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
@@ -27,6 +29,9 @@ def follow(trainer: Any) -> Any:
     wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
     if os.environ.get("RANK", "0") == "0":  # torchrun's: every rank would say the same
+        if launch.ledger is not None:
+            with contextlib.suppress(OSError):  # the ledger's own start says so
+                Path(launch.ledger).mkdir(parents=True, exist_ok=True)
         said = report if launch.verbose else trainer.batchbridge.report(changes=False)
         tell(said, launch.ledger, logged=report)
     arrived(f"{TRAINER}-{os.getpid()}", report)

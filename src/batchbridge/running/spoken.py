@@ -74,17 +74,3 @@ def _going_on(ledger: Ledger, code: int) -> Iterator[str]:
     adapter = plugins.adapters().get(header["framework"])
     if adapter is not None and adapter.resumes and header["mode"] == "enforce":
         yield f"to go on, from the newest checkpoint and in the same ledger: {adapter.resumes} (docs/resume.md)"
-
-
-def diagnosed(died: str, own: Reading | None) -> Iterator[str]:
-    """The lines about a text that processes died of: what `batchbridge doctor` says of it, with the command's own
-    configuration; none where it is not known."""
-    from batchbridge.diagnosis import doctor
-    from batchbridge.render import between
-
-    found = doctor(died, readings=[own] if own is not None and own.native else [])
-    if own is not None:  # another framework's rule may quote the same text
-        found = tuple(one for one in found if one.text.framework == own.framework) or found
-    if found:
-        yield "the command died of a text that is known; `batchbridge doctor` says of it:"
-        yield from between.diagnoses(found, "the command").splitlines()
