@@ -68,7 +68,7 @@ def test_the_ledger_and_the_next_command_are_said_at_the_end(run: Run, tmp_path:
     assert ran.returncode == 0, ran.stderr
     folder = tmp_path / "kept"
     assert f"batchbridge: ledger: {folder}" in ours(ran)
-    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger certificate {folder}`"
+    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger verify {folder}`"
     assert ours(ran)[-1] == end
 
 
@@ -109,7 +109,7 @@ def test_a_run_that_dies_says_how_far_its_ledger_goes_and_how_to_go_on(run: Run,
     ran = run("--ledger", "kept", "--", sys.executable, "-c", dying(3, "os.kill(os.getpid(), 9)"))
     assert ran.returncode == 137
     assert ours(ran)[-3:] == [
-        f"batchbridge: 3 optimizer steps held against the plan, 0 skipped: `batchbridge ledger certificate "
+        f"batchbridge: 3 optimizer steps held against the plan, 0 skipped: `batchbridge ledger verify "
         f"{tmp_path / 'kept'}`",
         "batchbridge: the command ended with exit code 137; the ledger goes to optimizer step 2 of 4, counted from 0",
         "batchbridge: to go on, from the newest checkpoint and in the same ledger: the same command, with "
