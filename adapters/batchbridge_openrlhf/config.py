@@ -52,6 +52,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
     reports = "batchbridge_openrlhf.reporting:report"
     texts = "batchbridge_openrlhf.texts:TEXTS"
+    tries = "batchbridge_openrlhf.trying:TRIAL"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     no_file = "OpenRLHF has no configuration file of its own; its command line says everything"

@@ -53,6 +53,7 @@ class TrlAdapter(PackagedAdapter):
     reports = "batchbridge_trl.reporting:report"
     packs = True
     texts = "batchbridge_trl.texts:TEXTS"
+    tries = "batchbridge_trl.trying:TRIAL"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import uuid
 import warnings
@@ -16,6 +17,7 @@ from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.reporting import PaddingTokens, StepNumbers
 from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
@@ -155,16 +157,32 @@ class StepLog:
             dataclasses.replace(self._orders, start_id=broadcast_object_list([uuid.uuid4().hex])[0]),
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
-            gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
+            gather=self.exchange,
         )
         self._recorder.padding = self.padding
         self._recorder.begin(step)
+
+    def end_observing(self, step: int, why: str) -> None:
+        """Says in the ledger that nothing is observed from a step on, and closes it."""
+        self.clear()
+        if self._recorder is not None:
+            self._recorder.end_observing(step, why)
+            self._recorder = None
 
     def close(self) -> None:
         """Ends the ledger file."""
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process trains with this one."""
+        return bool(self._trainer.accelerator.num_processes == 1)
+
+    def exchange(self, mine: Any) -> list[Any]:
+        """Every rank's items, of this rank's. Collective."""
+        return list(mine) if self.is_alone else list(gather_object(list(mine)))
 
     def measure(self) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
@@ -175,7 +193,7 @@ class StepLog:
             objections.append(f"{error}: an engine or a callback took it away")
         except ValueError:
             objections.append("the loss did not take the rows of log-probabilities that the step has")
-        if (why := self._watch.objection()) is not None:
+        if self._orders.mode != "observe" and (why := self._watch.objection()) is not None:
             objections.append(why)
         return objections
 
@@ -230,10 +248,20 @@ class StepLog:
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """The optimizer step's clock, seen from the native training loop.
 
-    check: whether a step is held against the plan.
+    check: whether a step is held against the plan. observation: of a run that is observed alone, which no error of
+    ours may end.
     """
 
-    def __init__(self, log: StepLog, watch: TrlStepProbe, *, check: bool, planned_steps: int | None) -> None:
+    def __init__(
+        self,
+        log: StepLog,
+        watch: TrlStepProbe,
+        *,
+        check: bool,
+        planned_steps: int | None,
+        observation: Observation | None = None,
+    ) -> None:
+        self._observation = observation or Observation()
         self.log = self._log = log
         self._watch, self._check, self._planned_steps = watch, check, planned_steps
         self._state: Any = None
@@ -250,14 +278,17 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 "clock",
                 f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
             )
-        if has_lone_head(kwargs["model"]):  # Accelerate makes the units when training begins
+        if self._observation.ended:
+            return
+        if self._observation.read(has_lone_head, kwargs["model"], default=False):  # Accelerate makes the units when training begins
             if self._check:
                 raise CannotAttach({"lone_head": LONE_HEAD})
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
         self._log.open(state.global_step)
         self._state, self._optimizer = state, kwargs["optimizer"]
-        self._early = not self._watch.begin(self._optimizer, self._look)
+        begun = self._observation.read(self._watch.begin, self._optimizer, self._look, default=True)
+        self._early = not begun
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # DeepSpeed's engine was not asked for an update where there was nothing to train.
@@ -266,6 +297,9 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
 
     def _look(self) -> None:
         """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
+        self._observation.read(self._look_at_step)
+
+    def _look_at_step(self) -> None:
         self._looked = True
         self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
         objections = self._log.measure()
@@ -273,11 +307,21 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
             self._log.check(self._state.global_step, objections)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self._observation.agree(self._log.exchange):
+            self._end(state.global_step - 1)
+            return
         skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
         if self._check and not self._looked and not skipped:
             self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
         self._looked = False
-        self._log.write(state.global_step - 1, skipped=skipped)
+        self._observation.read(functools.partial(self._log.write, state.global_step - 1, skipped=skipped))
+        if self._observation.over and self._log.is_alone:
+            self._end(state.global_step - 1)
+
+    def _end(self, step: int) -> None:
+        """The end of the observing, in all processes: the ledger says so."""
+        self._watch.end()
+        self._log.end_observing(step, self._observation.why or "")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch.end()

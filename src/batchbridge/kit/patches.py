@@ -10,14 +10,19 @@ from typing import Any
 
 from batchbridge.contract.attachment import Change
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.observing import Observation
 
 _ABSENT = object()
 
 
 class Patches:
-    """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry."""
+    """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry.
 
-    def __init__(self) -> None:
+    observation: of the run, whose functions are guarded where it is observed alone.
+    """
+
+    def __init__(self, observation: Observation | None = None) -> None:
+        self.observation = observation or Observation()
         # How each change is undone, and how what then stands there is seen, for it to be put back.
         self._saved: list[tuple[Callable[[], None], Callable[[], Callable[[], None]] | None]] = []
         self._changes: list[Change] = []
@@ -27,10 +32,14 @@ class Patches:
         """The patches so far."""
         return tuple(self._changes)
 
-    def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
-        """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not
-        exist, as after a renaming."""
+    def set(
+        self, target: object, attribute: str, value: Any, *, what: str, why: str, exchanges: bool = False
+    ) -> Any:
+        """Sets `target.attribute` on the instance, and returns what it was, as a function of ours should call it.
+        Raises `AttributeError` if it does not exist, as after a renaming. exchanges: see `Observation.guarded`."""
         native, own = getattr(target, attribute), vars(target).get(attribute, _ABSENT)
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)) and callable(native):
+            value, native = self.observation.guarded(native, value, exchanges=exchanges)
         setattr(target, attribute, value)
 
         def again() -> Callable[[], None]:

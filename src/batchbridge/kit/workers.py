@@ -6,6 +6,7 @@ against the plan and writes them down with a `Recorder`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import uuid
@@ -20,7 +21,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
 from batchbridge.contract.reading import Padding as Layout
-from batchbridge.errors import BatchDrift
+from batchbridge.errors import BatchDrift, LedgerError
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
@@ -190,6 +191,7 @@ class Recorder:
         self._framework, self._orders, self._rank, self._world_size = framework, orders, rank, world_size
         self._gather = gather
         self._writer: Writer | None = None
+        self._ended = False
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
@@ -303,21 +305,32 @@ class Recorder:
             compute_seconds=compute_seconds,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
-        if self._orders.ledger is not None:
-            if self._writer is None:
-                self._writer = Writer(self._orders.ledger, self._header(step))
-                # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
-                weakref.finalize(self, self._writer.close)
-            self._writer.append(record)
-        if self._orders.report:
+        if self._orders.report:  # before what may fail here alone: others would wait for this rank
             mine = [row.facts_for_loggers for row in rows]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
             width = len(PaddingTokens._fields)
             paddings = [PaddingTokens(*one) for one in told if len(one) == width]
             self._keep(step, [one for one in told if len(one) != width], paddings)
+        if self._orders.ledger is not None:
+            self._opened(self._orders.ledger, step).append(record)
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
+
+    def end_observing(self, step: int, why: str) -> None:
+        """Says in the ledger that nothing is observed from this step on, where it can be written, and closes it."""
+        if self._orders.ledger is not None and not self._ended:
+            self._ended = True
+            with contextlib.suppress(LedgerError):  # it may be what failed
+                self._opened(self._orders.ledger, step).end(why)
+        self.close()
+
+    def _opened(self, folder: Path, step: int) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(folder, self._header(step))
+            # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
+            weakref.finalize(self, self._writer.close)
+        return self._writer
 
     def _header(self, step: int) -> Header:
         return Header(

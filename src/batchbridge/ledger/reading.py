@@ -197,6 +197,12 @@ class Ledger:
     def _missing_at_end(self) -> str | None:
         beyond = [file.rank for file in self.files if any(s.stop > self.stop_step for s in file.stretches)]
         notes = [f"{file.local.name} ends in a torn line, which is ignored" for file in self.files if file.torn]
+        ends = [(file.rank, file.ended) for file in self.files if file.ended is not None]
+        if ends:
+            rank, (_, why) = next((one for one in ends if not one[1].why.startswith("on rank ")), ends[0])
+            of = f" on rank {rank}" if len(self.files) > 1 and not why.startswith("on rank ") else ""
+            step = min(end.step for _, end in ends)
+            notes.insert(0, f"nothing was observed from optimizer step {step} on, the run went on: {why}{of}")
         if beyond:
             notes.insert(0, f"step {self.stop_step} is recorded by rank {_list(beyond)} only, and not read")
         return "; ".join(notes) or None

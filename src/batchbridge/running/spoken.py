@@ -45,10 +45,13 @@ def after(launch: Launch) -> str | None:
     try:
         ranks = len({header["rank"] for header in read_headers(launch.ledger)})
         count, skipped = 0, 0
-        for step in read_steps(launch.ledger):
+        steps = read_steps(launch.ledger)
+        for step in steps:
             count, skipped = count + 1, skipped + bool(step["skipped"])
     except LedgerError as error:
         return f"the ledger cannot be read: {error}"
     held = "held against the plan" if launch.mode != "observe" else "observed"
     of_ranks = f", of {ranks} ranks" if ranks > 1 else ""
-    return f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger certificate {folder}`"
+    short = f" (incomplete: {steps.incomplete})" if steps.incomplete else ""
+    said = f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped{short}"
+    return f"{said}: `batchbridge ledger certificate {folder}`"
