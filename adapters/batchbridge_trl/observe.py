@@ -62,7 +62,7 @@ class TrlObserver:
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
         self._tap = RewardTap(trainer, patches)
-        recorded = functools.partial(patches.set, trainer, what="recorded", why="ledger")
+        recorded = functools.partial(patches.read, trainer, what="recorded", why="ledger")
         self._native_loader = recorded("get_train_dataloader", self._loader)
         self._native_step = recorded("training_step", self._training_step)
         self._native_generate = recorded("_generate_and_score_completions", self._generate)

@@ -47,7 +47,7 @@ class RewardTap:
         inside = not releases.has(releases.HAS_CALCULATE_REWARDS)
         attribute = "_generate_and_score_completions" if inside else "_calculate_rewards"
         own = self._generated if inside else self._calculated
-        self._native = patches.set(trainer, attribute, own, what="recorded", why="ledger and advantages")
+        self._native = patches.read(trainer, attribute, own, what="recorded", why="ledger and advantages")
 
     def _calculated(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         per_function: torch.Tensor = self._native(inputs, prompts, completions, completion_ids_list)
@@ -162,12 +162,11 @@ class StepLog:
         self._recorder.padding = self.padding
         self._recorder.begin(step)
 
-    def end_observing(self, step: int, why: str) -> None:
-        """Says in the ledger that nothing is observed from a step on, and closes it."""
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger that nothing is observed from the current step on, and closes it."""
         self.clear()
         if self._recorder is not None:
-            self._recorder.end_observing(step, why)
-            self._recorder = None
+            self._recorder.end_observing(why)
 
     def close(self) -> None:
         """Ends the ledger file."""
@@ -262,6 +261,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         observation: Observation | None = None,
     ) -> None:
         self._observation = observation or Observation()
+        self._observation.when_over = log.end_observing
         self.log = self._log = log
         self._watch, self._check, self._planned_steps = watch, check, planned_steps
         self._state: Any = None
@@ -280,7 +280,9 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
             )
         if self._observation.ended:
             return
-        if self._observation.read(has_lone_head, kwargs["model"], default=False):  # Accelerate makes the units when training begins
+        if self._observation.read(
+            has_lone_head, kwargs["model"], default=False
+        ):  # Accelerate makes the units when training begins
             if self._check:
                 raise CannotAttach({"lone_head": LONE_HEAD})
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
@@ -308,20 +310,13 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._observation.agree(self._log.exchange):
-            self._end(state.global_step - 1)
+            self._watch.end()
             return
         skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
         if self._check and not self._looked and not skipped:
             self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
         self._looked = False
         self._observation.read(functools.partial(self._log.write, state.global_step - 1, skipped=skipped))
-        if self._observation.over and self._log.is_alone:
-            self._end(state.global_step - 1)
-
-    def _end(self, step: int) -> None:
-        """The end of the observing, in all processes: the ledger says so."""
-        self._watch.end()
-        self._log.end_observing(step, self._observation.why or "")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch.end()

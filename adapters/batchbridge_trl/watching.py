@@ -56,8 +56,8 @@ class TrlStepProbe:
         self.gradient_norm: float | None = None
         """The step's gradient norm before clipping; None where neither TRL nor transformers asks for it."""
         made, why = "log-probabilities hooked", "what a step trains is measured"
-        self._native_producer = patches.set(trainer, self.producer.name, self._produce, what=made, why=why)
-        recorded = functools.partial(patches.set, what="recorded", exchanges=True)  # a sharded model's norm
+        self._native_producer = patches.read(trainer, self.producer.name, self._produce, what=made, why=why)
+        recorded = functools.partial(patches.read, what="recorded", exchanges=True)  # a sharded model's norm
         self._native_clip = recorded(trainer.accelerator, "clip_grad_norm_", self._clip, why=why)
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
             self._native_norm = recorded(trainer, "_get_grad_norm", self._norm, why="ledger")

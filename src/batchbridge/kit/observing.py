@@ -8,6 +8,7 @@ of ours stops the run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -33,6 +34,8 @@ class Observation:
         self.observes = mode == "observe"
         self.why: str | None = None
         """The reason why nothing is read any more; of this process, or of another that trains with it."""
+        self.when_over: Callable[[str], None] = lambda why: None
+        """What is called with the reason, once: the ledger says so, too."""
         self._agreed = False
 
     @property
@@ -70,6 +73,11 @@ class Observation:
         where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
         self.why = f"{type(error).__name__}: {error}{where}"
         print(f"batchbridge: the observing has ended, and the run goes on: {self.why}", file=sys.stderr, flush=True)
+        self._leave()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Exception):  # a ledger that cannot be written may be what failed
+            self.when_over(self.why or "")
 
     def agree(self, exchange: Exchange) -> bool:
         """Whether the observing goes on in all processes that train together. Collective until it does not."""
@@ -78,7 +86,9 @@ class Observation:
         said = list(exchange([self.why]))
         if self.why is None:
             found = next(((rank, why) for rank, why in enumerate(said) if why is not None), None)
-            self.why = None if found is None else f"on rank {found[0]}: {found[1]}"
+            if found is not None:
+                self.why = f"on rank {found[0]}: {found[1]}"
+                self._leave()
         self._agreed = self.over
         return not self._agreed
 
@@ -100,8 +110,10 @@ class Observation:
                 try:
                     return ours(*arguments, **options)
                 except Exception as error:
+                    if seen.raised is error:
+                        raise
                     if seen.raised is not None:
-                        raise seen.raised
+                        raise seen.raised from None
                     self.fail(error)
                     return seen.returned[0] if seen.returned else native(*arguments, **options)
 

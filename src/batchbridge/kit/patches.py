@@ -32,14 +32,27 @@ class Patches:
         """The patches so far."""
         return tuple(self._changes)
 
-    def set(
-        self, target: object, attribute: str, value: Any, *, what: str, why: str, exchanges: bool = False
+    def read(
+        self,
+        target: object,
+        attribute: str,
+        ours: Callable[..., Any],
+        *,
+        what: str,
+        why: str,
+        exchanges: bool = False,
     ) -> Any:
-        """Sets `target.attribute` on the instance, and returns what it was, as a function of ours should call it.
-        Raises `AttributeError` if it does not exist, as after a renaming. exchanges: see `Observation.guarded`."""
+        """As `set`, of a function that reads what goes through the native one and changes nothing that it is given: in
+        a run that is observed alone it is guarded. Returns the native function as `ours` has to call it: no other way,
+        or its errors would be taken for ours. exchanges: see `Observation.guarded`."""
+        guarded, native = self.observation.guarded(getattr(target, attribute), ours, exchanges=exchanges)
+        self.set(target, attribute, guarded, what=what, why=why)
+        return native
+
+    def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
+        """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not
+        exist, as after a renaming."""
         native, own = getattr(target, attribute), vars(target).get(attribute, _ABSENT)
-        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)) and callable(native):
-            value, native = self.observation.guarded(native, value, exchanges=exchanges)
         setattr(target, attribute, value)
 
         def again() -> Callable[[], None]:

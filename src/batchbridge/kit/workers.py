@@ -6,7 +6,6 @@ against the plan and writes them down with a `Recorder`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import uuid
@@ -21,7 +20,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
 from batchbridge.contract.reading import Padding as Layout
-from batchbridge.errors import BatchDrift, LedgerError
+from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
@@ -191,7 +190,7 @@ class Recorder:
         self._framework, self._orders, self._rank, self._world_size = framework, orders, rank, world_size
         self._gather = gather
         self._writer: Writer | None = None
-        self._ended = False
+        self._next_step = 0
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
@@ -206,6 +205,7 @@ class Recorder:
 
     def begin(self, step: int) -> None:
         """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
+        self._next_step = step
         if self._orders.ledger is not None:
             Writer.place(self._orders.ledger, self._header(step))
             try_to_write(self._orders.ledger)
@@ -314,15 +314,14 @@ class Recorder:
             self._keep(step, [one for one in told if len(one) != width], paddings)
         if self._orders.ledger is not None:
             self._opened(self._orders.ledger, step).append(record)
+        self._next_step = step + 1
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
 
-    def end_observing(self, step: int, why: str) -> None:
-        """Says in the ledger that nothing is observed from this step on, where it can be written, and closes it."""
-        if self._orders.ledger is not None and not self._ended:
-            self._ended = True
-            with contextlib.suppress(LedgerError):  # it may be what failed
-                self._opened(self._orders.ledger, step).end(why)
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger that nothing is observed from the next step on, and closes it. Raises `LedgerError`."""
+        if self._orders.ledger is not None:
+            self._opened(self._orders.ledger, self._next_step).end(why)
         self.close()
 
     def _opened(self, folder: Path, step: int) -> Writer:

@@ -56,5 +56,8 @@ def table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """The lines of the table, a column for each run; what one of them does not have is a dash."""
     names = list(dict.fromkeys(name for column in columns.values() for name in column))
     width = max(map(len, names))
-    for name, values in (("", list(columns)), *((name, [one.get(name, "-") for one in columns.values()]) for name in names)):
+    for name, values in (
+        ("", list(columns)),
+        *((name, [one.get(name, "-") for one in columns.values()]) for name in names),
+    ):
         yield f"{name:{width}}" + "".join(f"  {value:>{_WIDTH}}" for value in values)

@@ -141,9 +141,11 @@ class Renamed(GRPOTrainer):  # type: ignore[misc]  # trl is untyped here
 
 
 def test_a_trainer_with_a_batch_of_its_own_trains_as_it_would(trainer: Callable[..., Any], tmp_path: Path) -> None:
-    plain, built = trainer("plain", **RUN), trainer("observed", **RUN)
-    plain.__class__ = built.__class__ = Renamed
+    plain = trainer("plain", **RUN)  # the constructor seeds the global random state: one after the other
+    plain.__class__ = Renamed
     plain.train()
+    built = trainer("observed", **RUN)
+    built.__class__ = Renamed
     wrap(built, mode="observe", ledger=tmp_path / "ledger", allow=["unproven_code"]).train()
     assert torch.equal(flat_parameters(built.model), flat_parameters(plain.model))
     steps = read_steps(tmp_path / "ledger")
@@ -219,7 +221,12 @@ def test_a_failure_on_one_rank_ends_the_observing_on_both(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     ran = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [*command, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-5000:]
     assert ran.stderr.count("the observing has ended") == 1
