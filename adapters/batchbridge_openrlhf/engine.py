@@ -360,7 +360,9 @@ class OpenRlhfEngineLayer:
         beside: ExperienceCompanions = experience.batchbridge
         identities = [tuple(int(value) for value in item.info.get(IDENTITY, NOBODY)) for item in beside.items]
         if self._observation.observes and NOBODY in identities:  # natively nothing is filled up
-            raise CannotAttach({"unplanned_batch": "a micro-batch has rows that nobody has told apart"})
+            raise CannotAttach(
+                {"unplanned_batch": "a micro-batch has rows without the identity that generation gave them"}
+            )
         self._parts.append(
             [
                 None if identity == NOBODY else self._row(item, identity)

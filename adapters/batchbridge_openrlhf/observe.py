@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchbridge import CannotAttach
@@ -43,8 +43,8 @@ class OpenRlhfObserver:
         restore = functools.partial(entries.__setitem__, "dataset", native)
         number()
         patches.made("dataset", restore, what="prompts are numbered", why="ledger", again=number)
-        told = {"what": "completions are told apart", "why": "ledger"}
-        read = functools.partial(patches.read, **told)
+        told: dict[str, Any] = {"what": "completions are told apart", "why": "ledger"}
+        read: Callable[..., Any] = functools.partial(patches.read, **told)
         self._native_start = read(trainer, "init_checkpoint_states", self._start)
         patches.set(generator, "prompts_dataloader", _Drawing(self._loader, self._drawn, observation), **told)
         self._native_samples = read(generator, "generate_samples", self._samples)

@@ -1,4 +1,4 @@
-"""What OpenRLHF's adapter says of `batchbridge try openrlhf`; imports no framework."""
+"""The trial of OpenRLHF's adapter, for `batchbridge try openrlhf`; imports no framework."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ TRIAL = Trial(
     ),
     prepare=_prepare,
     real="train_ppo_ray, its trainer on Ray, the loss and DeepSpeed's ZeRO-2 engine, with SGD in float32",
-    scripted="vLLM's engines and the rewards; the names of vllm and flash_attn, where they are not installed, stand for "
-    "nothing that is called",
+    scripted="vLLM's engines and the rewards; where vllm and flash_attn are not installed their names are empty",
     prompts=PROMPTS,
 )

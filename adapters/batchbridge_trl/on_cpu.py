@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from batchbridge.kit import TRIAL_FIGURES
 from batchbridge_trl.trying import PROMPTS
 
-RUN = {
+RUN: Mapping[str, Any] = {
     # 2 completions per device and micro-step, 4 micro-steps per optimizer step, a new rollout every 2 micro-steps.
     "num_generations": 4,
     "per_device_train_batch_size": 2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import uuid
 import warnings
@@ -316,7 +315,10 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         if self._check and not self._looked and not skipped:
             self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
         self._looked = False
-        self._observation.read(functools.partial(self._log.write, state.global_step - 1, skipped=skipped))
+        self._observation.read(self._write, state, skipped)
+
+    def _write(self, state: Any, skipped: bool) -> None:
+        self._log.write(state.global_step - 1, skipped=skipped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch.end()

@@ -1,4 +1,4 @@
-"""What TRL's adapter says of `batchbridge try trl`; imports no framework."""
+"""The trial of TRL's adapter, for `batchbridge try trl`; imports no framework."""
 
 from __future__ import annotations
 

@@ -56,6 +56,7 @@ class VerlObserver:
                 value = self._apart.generating(manager.generate_sequences, group)
                 self._patches.set(manager, "generate_sequences", value, **told)
                 return
+            native: Any = None
             ours = numbered(lambda *arguments, **options: native(*arguments, **options), group)
             native = self._patches.read(manager, "generate_sequences", ours, **told)
 

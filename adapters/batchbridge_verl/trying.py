@@ -1,4 +1,4 @@
-"""What verl's adapter says of `batchbridge try verl`; imports no framework."""
+"""The trial of verl's adapter, for `batchbridge try verl`; imports no framework."""
 
 from __future__ import annotations
 

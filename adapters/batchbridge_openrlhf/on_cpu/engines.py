@@ -46,7 +46,7 @@ class ScriptedEngine:
         self.executor = self.made_executor()
 
     def made_executor(self) -> ScriptedExecutor:
-        """What gives its completions."""
+        """The part that gives its completions."""
         return ScriptedExecutor()
 
     def get_num_unfinished_requests(self) -> int:
@@ -120,4 +120,4 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "openrlhf.trainer.ray": after_engines,
     "openrlhf.utils.distributed_util": after_weights,
 }
-"""What is called after these modules' imports."""
+"""Functions that are called after these modules' imports."""

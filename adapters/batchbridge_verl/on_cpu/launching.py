@@ -13,7 +13,7 @@ from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 
 MODULES = tuple(f"batchbridge_verl.on_cpu.{name}" for name in ("cpu", "rollouts"))
-"""What `import verl` imports in every process."""
+"""The modules that `import verl` imports in every process."""
 AGENT = "batchbridge_verl.on_cpu.agent.ScriptedAgent"
 _OPTIM = "actor_rollout_ref.actor.optim"
 ADAMW = (f"{_OPTIM}.lr=1e-2", f"++{_OPTIM}.override_optimizer_config={{eps:{ADAM_EPSILON}}}")

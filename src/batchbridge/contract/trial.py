@@ -22,7 +22,7 @@ class TrialCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What an adapter says of its trial.
+    """An adapter's account of its trial.
 
     needs: modules that the environment must have. install: the commands that bring them. prepare: writes the tiny model
     and its prompts into an empty folder, and returns the command; `beside` is a folder with a short path, for sockets.

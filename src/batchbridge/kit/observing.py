@@ -19,7 +19,7 @@ from typing import Any
 
 from batchbridge.contract.reading import Mode
 
-Exchange = Callable[[Sequence[Any]], Sequence[Any]]
+GatherOfRanks = Callable[[Sequence[Any]], Sequence[Any]]
 """A function that gives every rank's items, of this rank's; collective."""
 
 
@@ -35,7 +35,7 @@ class Observation:
         self.why: str | None = None
         """The reason why nothing is read any more; of this process, or of another that trains with it."""
         self.when_over: Callable[[str], None] = lambda why: None
-        """What is called with the reason, once: the ledger says so, too."""
+        """The function that is called with the reason, once: the ledger says so, too."""
         self._agreed = False
 
     @property
@@ -79,7 +79,7 @@ class Observation:
         with contextlib.suppress(Exception):  # a ledger that cannot be written may be what failed
             self.when_over(self.why or "")
 
-    def agree(self, exchange: Exchange) -> bool:
+    def agree(self, exchange: GatherOfRanks) -> bool:
         """Whether the observing goes on in all processes that train together. Collective until it does not."""
         if not self.observes or self._agreed:
             return not self._agreed

@@ -42,9 +42,9 @@ class Patches:
         why: str,
         exchanges: bool = False,
     ) -> Any:
-        """As `set`, of a function that reads what goes through the native one and changes nothing that it is given: in
-        a run that is observed alone it is guarded. Returns the native function as `ours` has to call it: no other way,
-        or its errors would be taken for ours. exchanges: see `Observation.guarded`."""
+        """The change that `set` makes, for a function that reads what goes through the native one and changes nothing
+        that it is given: in a run that is observed alone it is guarded. Returns the native function as `ours` has to
+        call it: no other way, or its errors would be taken for ours. exchanges: see `Observation.guarded`."""
         guarded, native = self.observation.guarded(getattr(target, attribute), ours, exchanges=exchanges)
         self.set(target, attribute, guarded, what=what, why=why)
         return native

@@ -13,7 +13,7 @@ _WIDTH = 18
 
 
 def rows(ledger: Ledger, prompts: int) -> dict[str, str]:
-    """What a run trained, by name: its first optimizer step, and all of them. prompts: in the dataset. Raises
+    """The facts of a run, by name: its first optimizer step, and all of them. prompts: in the dataset. Raises
     `LedgerError`."""
     whole = summarise(ledger)
     trained: set[int] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(place: Path) -> Iterator[TriedRuns]:
+def runs(place: Path) -> TriedRuns:
     found = tried("verl", place)
     assert found.code == 0, found.text + "".join(
         file.read_text("utf-8", "replace")[-5000:] for file in place.glob("try-*/*/log.txt")
     )
-    yield found
+    return found
 
 
 def test_the_wrapped_column_is_what_the_script_adds_up_to(runs: TriedRuns) -> None:
@@ -35,8 +34,8 @@ def test_the_wrapped_column_is_what_the_script_adds_up_to(runs: TriedRuns) -> No
 def test_another_number_would_be_noticed(runs: TriedRuns, name: str) -> None:
     number = runs.columns["wrapped"][name]
     other = number[:-1] + str((int(number[-1]) + 1) % 10)
+    changed = {**runs.columns["wrapped"], name: other}
     with pytest.raises(AssertionError):
-        changed = {**runs.columns["wrapped"], name: other}
         hold_against_the_script(changed, group=GROUP, prompts=PROMPTS, steps=STEPS)
 
 
