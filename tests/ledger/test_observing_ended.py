@@ -10,9 +10,9 @@ from scripted_ledger import header, record, rows_of
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Writer, diff, read_steps
-from batchbridge.ledger.certificates import certificate, verify
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.summary import summarise
+from batchbridge.ledger.verifying import verify
 
 WHY = "KeyError: 'advantages' (recording.py:99)"
 
@@ -32,10 +32,11 @@ def test_every_reader_says_from_which_step_on_and_why(ledger, tmp_path: Path) ->
     steps = read_steps(folder)
     assert ([step["step"] for step in steps], steps.incomplete) == ([0, 1], said)
     assert summarise(Ledger(folder)).incomplete == said
-    assert certificate(folder)["steps"]["incomplete"] == said
-    found = diff(ledger("whole"), folder)
-    assert not found.equal
-    assert said in found.text()
+    found = verify(folder)
+    assert (found.incomplete, found.decided) == (said, False)
+    difference = diff(ledger("whole"), folder)
+    assert not difference.equal
+    assert said in difference.text()
 
 
 def test_a_ledger_of_no_step_says_so_too(tmp_path: Path) -> None:
@@ -67,18 +68,6 @@ def test_a_resumed_run_with_a_gap_behind_the_end_is_no_ledger_of_one_run(tmp_pat
         writer.append(record(3, rows_of(3)))
     with pytest.raises(LedgerError, match="steps 2 to 2 are not recorded"):
         read_steps(folder)
-
-
-def test_a_certificate_notices_that_the_end_was_taken_out(tmp_path: Path) -> None:
-    folder = ended(tmp_path / "ended")
-    document = certificate(folder)
-    assert verify(document, folder).holds
-    file = folder / "rank-00000.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    file.write_text("".join(lines[:-1]), encoding="utf-8")
-    found = verify(document, folder)
-    assert not found.holds
-    assert "incomplete" in " ".join(found.differences)
 
 
 @pytest.mark.parametrize(

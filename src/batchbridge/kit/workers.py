@@ -208,7 +208,7 @@ class Recorder:
         self._next_step = step
         if self._orders.ledger is not None:
             Writer.place(self._orders.ledger, self._header(step))
-            try_to_write(self._orders.ledger)
+            try_to_write(self._orders.ledger, leave_folder=True)
 
     def close(self) -> None:
         """Closes the ledger."""

@@ -54,4 +54,4 @@ def after(launch: Launch) -> str | None:
     of_ranks = f", of {ranks} ranks" if ranks > 1 else ""
     short = f" (incomplete: {steps.incomplete})" if steps.incomplete else ""
     said = f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped{short}"
-    return f"{said}: `batchbridge ledger certificate {folder}`"
+    return f"{said}: `batchbridge ledger verify {folder}`"
