@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -93,9 +94,11 @@ def _run(trial: Trial, folder: Path, beside: Path, mode: str) -> int:
     """One run, in a process of its own; its exit code. What it says goes into its log."""
     folder.mkdir(parents=True)
     beside.mkdir()
-    prepared = trial.prepare(folder, beside)
     launcher = (sys.executable, "-m", "batchbridge", "run", "--mode", mode, "--ledger", str(folder / "ledger"))
-    with (folder / "log.txt").open("wb") as log:
+    with (folder / "log.txt").open("w", encoding="utf-8") as log:
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):  # libraries show bars
+            prepared = trial.prepare(folder, beside)
+        log.flush()
         return subprocess.run(
             [*launcher, "--", sys.executable, *prepared.words],
             cwd=folder,
