@@ -260,3 +260,32 @@ def test_wrap_inside_of_a_trainers_own_train_is_told_what_holds(trainer: Callabl
     built.train()
     assert built.state.global_step == 2
     assert built.batchbridge.mode == "enforce"
+
+
+def refused(built: Any, **asked: Any) -> dict[str, str]:
+    """The reasons of a refused `wrap`, which leaves the trainer as it was."""
+    before, callbacks = dict(vars(built)), [*built.callback_handler.callbacks]
+    with pytest.raises(CannotAttach) as refusal:
+        wrap(built, **asked)
+    assert vars(built) == before
+    assert built.callback_handler.callbacks == callbacks
+    return dict(refusal.value.reasons)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify", "observe"])
+def test_a_copy_is_refused_by_its_name_before_its_configuration_is_read(trainer: Callable[..., Any], mode: str) -> None:
+    """As ms-swift 4.6.0 builds it: a setting that no TRL takes, and attributes that its constructor never sets."""
+    built = trainer()
+    built.args.vllm_server_port = [8000]
+    del built.multi_objective_aggregation
+    built.__class__ = type("GRPOTrainer", (GRPOTrainer,), {"__module__": "swift.rlhf_trainers.grpo_trainer"})
+    assert list(refused(built, mode=mode)) == ["ms_swift"]
+
+
+def test_a_row_that_cannot_be_asked_is_a_refusal_with_its_name(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    del built.multi_objective_aggregation
+    reasons = refused(built)
+    assert list(reasons) == ["normalize_then_sum"]
+    assert "it cannot be told whether this holds" in reasons["normalize_then_sum"]
+    assert "AttributeError" in reasons["normalize_then_sum"]
