@@ -282,10 +282,20 @@ def test_a_copy_is_refused_by_its_name_before_its_configuration_is_read(trainer:
     assert list(refused(built, mode=mode)) == ["ms_swift"]
 
 
-def test_a_row_that_cannot_be_asked_is_a_refusal_with_its_name(trainer: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("lacks", "named", "said"),
+    [
+        ("data_collator", "data_collator", "it cannot be told whether this holds"),
+        ("use_vllm", "seam", "has no attribute 'use_vllm'"),
+        ("beta", "weight_probe", "has no attribute 'beta'"),
+    ],
+)
+def test_a_trainer_that_lacks_something_is_refused_by_a_name(
+    trainer: Callable[..., Any], lacks: str, named: str, said: str
+) -> None:
+    """Asked for by a row, while it is patched, and by the probe."""
     built = trainer()
-    del built.multi_objective_aggregation
+    delattr(built, lacks)
     reasons = refused(built)
-    assert list(reasons) == ["normalize_then_sum"]
-    assert "it cannot be told whether this holds" in reasons["normalize_then_sum"]
-    assert "AttributeError" in reasons["normalize_then_sum"]
+    assert list(reasons) == [named]
+    assert said in reasons[named]
