@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from batchbridge.kit.observing import Observation
@@ -77,6 +79,12 @@ def test_a_process_that_failed_tells_the_others_before_it_leaves_an_exchange() -
         raise AssertionError("nobody is there to answer")
 
     assert not other.agree(hangs)  # all know it
+
+
+def test_an_observation_travels_to_a_loaders_process() -> None:
+    travelled = pickle.loads(pickle.dumps(Observation("observe")))
+    assert travelled.observes
+    assert not travelled.over
 
 
 def test_what_exchanges_something_goes_on_until_all_know() -> None:

@@ -23,6 +23,10 @@ GatherOfRanks = Callable[[Sequence[Any]], Sequence[Any]]
 """A function that gives every rank's items, of this rank's; collective."""
 
 
+def _tell_no_more(why: str) -> None:
+    """Nothing: a process without a ledger. A function of the module, since an `Observation` travels by pickle."""
+
+
 class Observation:
     """The state of one process's observing: whether it goes on, and why not.
 
@@ -34,7 +38,7 @@ class Observation:
         self.observes = mode == "observe"
         self.why: str | None = None
         """The reason why nothing is read any more; of this process, or of another that trains with it."""
-        self.when_over: Callable[[str], None] = lambda why: None
+        self.when_over: Callable[[str], None] = _tell_no_more
         """The function that is called with the reason, once: the ledger says so, too."""
         self._agreed = False
 
