@@ -325,8 +325,8 @@ OPENRLHF: Mapping[str, Rows] = {
         ),
         (
             "probe",
-            "[1.0] * len(made)",
-            "[0.5] * len(made)",
+            "            advantages=given.advantages.clone(),",
+            "            advantages=0.5 * given.advantages,",
             f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
