@@ -41,6 +41,8 @@ ROLLOUT = "actor_rollout_ref.rollout."
 REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 SQUARES = f"{ACTOR}calculate_sum_pi_squared"
+AGENT_WORKERS = f"{ROLLOUT}agent.num_workers"
+"""The workers that generate, and share the completions of a rollout. Source: verl 0.5.0 to 0.9.1 AgentLoopManager."""
 PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
 """The key of shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
 
@@ -191,6 +193,7 @@ SETTINGS = (
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
     Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
+    Key(AGENT_WORKERS, INT, 8),
     *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
     Key(f"{ROLLOUT}val_kwargs.do_sample", TRUTH, False),
     Key(f"{ROLLOUT}multi_turn.enable", TRUTH, False),
