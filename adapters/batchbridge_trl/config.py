@@ -146,7 +146,7 @@ class TrlAdapter(PackagedAdapter):
         start = None if source.native is not None else start_of(source, native, program)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        if bad or (told := meaning(native, sizes, version)) is None:
+        if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():

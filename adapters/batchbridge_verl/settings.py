@@ -175,6 +175,10 @@ SETTINGS = (
     *_alike(f"{ACTOR}fsdp_config.mixed_precision.", OPTIONAL_TEXT, None, "param_dtype", "reduce_dtype", "buffer_dtype"),
     # what is not written
     Key("trainer.balance_batch", TRUTH, True),
+    Key("trainer.save_freq", INT, -1),
+    Key(f"{ROLLOUT}logprobs_mode", OPTIONAL_TEXT, "raw_logprobs"),
+    Key(f"{ROLLOUT}calculate_log_probs", TRUTH, False),
+    Key("trainer.resume_mode", TEXT, "auto"),
     Key("trainer.v1.sampler.max_off_policy_strategy", TEXT, "drop"),
     Key("trainer.v1.sampler.sync_refill_failed_groups", TRUTH, False),
     Key("data.dataloader_num_workers", INT, 8),

@@ -110,6 +110,8 @@ BROKEN = {
     "BB-TRL-092": {"use_vllm": True, "vllm_importance_sampling_mode": "token"},
     "BB-TRL-093": {"loss_type": "cispo"},
     "BB-TRL-094": {"max_steps": 0},
+    "BB-TRL-097": {"use_vllm": True, "top_p": 0.9, "vllm_importance_sampling_mode": "token_truncate"},
+    "BB-TRL-098": {"use_vllm": True, "top_k": 20},
     "BB-TRL-052": {"num_train_epochs": 0},
     "BB-TRL-061": {"loss_type": "dapo", "steps_per_generation": 2},
     "BB-TRL-062": {"loss_type": "bnpo", "gradient_accumulation_steps": 2},

@@ -183,6 +183,9 @@ CASES = [
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
     ({PER_GPU: 3}, "0.9.1", "BB-VERL-098"),
     ({WORKERS: 7}, "0.7.1", "BB-VERL-099"),
+    ({**BYPASS, f"{ROLLOUT}top_k": 20}, "0.9.1", "BB-VERL-102"),
+    ({f"{CORRECTION}rollout_is": "token", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-102"),
+    ({f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-103"),
     ({FORWARD: 7, PER_GPU: None}, "0.7.1", "BB-VERL-100"),
     ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-098"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
@@ -259,6 +262,7 @@ def test_a_rule_speaks_where_it_is_broken(values, version, code):
 
 def test_every_rule_has_a_case():
     outside = {"BB-VERL-034", "BB-VERL-049", "BB-VERL-096"}  # a key that is left out, and datasets: below
+    outside |= {"BB-VERL-101"}  # a dataset: below
     outside |= {"BB-VERL-093", "BB-VERL-094"}  # another program: test_ahead_verl.py
     judged = {rule.code for rule in (*RULES, *history.ROWS) if not rule.retired}
     assert judged - outside == {code for _, _, code in [*CASES, *STANDING]}
@@ -455,6 +459,43 @@ def test_workers_of_the_agent_loop_share_a_rollout_evenly(values, version, fires
     assert bool(found) is fires
     for fix in (fix for one in found for fix in one.fixes):
         assert "BB-VERL-099" not in codes({**run, **fix.changes}, version=version, world=4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {f"{CORRECTION}rollout_is": "sequence"},
+        {f"{ROLLOUT}top_p": 0.9},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9, f"{ROLLOUT}name": "sglang"},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9, f"{ROLLOUT}logprobs_mode": "raw_logprobs"},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_k": 0},
+    ],
+)
+def test_nothing_is_said_of_limits_where_none_of_vllms_is_compared(values):
+    assert not {"BB-VERL-102", "BB-VERL-103"} & set(codes(values))
+
+
+@pytest.mark.parametrize(
+    ("version", "saves", "epochs", "prompts", "said"),
+    [
+        # 64 prompts a rollout, 128 prompts: 2 rollouts an epoch
+        ("0.7.1", 2, 2, 128, "no rollout is left"),
+        ("0.7.1", 2, 3, 128, "the next epoch is left out"),
+        ("0.7.0", 4, 3, 128, "no rollout is left"),
+        ("0.7.1", 4, 2, 128, None),  # the last step ends the run
+        ("0.7.1", 3, 2, 128, None),
+        ("0.7.1", -1, 2, 128, None),
+        ("0.6.1", 2, 2, 128, None),
+        ("0.8.0", 2, 2, 128, None),
+        ("0.7.1", 2, 2, None, None),
+    ],
+)
+def test_a_checkpoint_of_an_epochs_end_leaves_an_epoch_out(version, saves, epochs, prompts, said):
+    values = {"trainer.save_freq": saves, "trainer.total_epochs": epochs}
+    found = [one for one in judge(values, version=version, prompts=prompts) if one.code == "BB-VERL-101"]
+    assert [said in one.message for one in found] == ([True] if said else [])
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-101" not in codes({**values, **fix.changes}, version=version, prompts=prompts)
 
 
 @pytest.mark.parametrize(
