@@ -69,8 +69,8 @@ def _limited_sequences(run: VerlRun) -> str | None:
     if (said := _limits(run)) is None or not _of_sequences(run):
         return None
     return (
-        f"{said} with a rollout_correction of sequences: the probability that the limit leaves, of each token, is a factor "
-        f"of a completion's ratio: 0.95 in 256 tokens is {0.95**256:.0e}"
+        f"{said} with a rollout_correction of sequences: the probability that the limit leaves, of each token, is a "
+        f"factor of a completion's ratio: 0.95 in 256 tokens is {0.95**256:.0e}"
     )
 
 
