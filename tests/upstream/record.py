@@ -46,7 +46,8 @@ def fetched(name: str, version: str | None, into: Path, distribution: str | None
     """
     target = into / f"{name}-{version or 'newest'}"
     requirement = distribution or name if version is None else f"{distribution or name}=={version}"
-    words = ("download", "--quiet", "--no-deps", "--no-build-isolation", "--dest", str(target), requirement)
+    alone = ("--no-deps", "--no-build-isolation", "--ignore-requires-python")  # verl 0.9.1 is for Python below 3.13
+    words = ("download", "--quiet", *alone, "--dest", str(target), requirement)
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     (archive,) = target.iterdir()
     return unpacked(archive, name, target / "unpacked"), version_in(archive.name)

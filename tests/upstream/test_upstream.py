@@ -206,6 +206,12 @@ def test_a_library_below_names_what_differs(tmp_path: Path, text: str, changed: 
     row = beneath.compared(LIBRARY, tmp_path / "new", "2.0", known)
     assert (row.changed, row.asks) == (changed, bool(changed))
     assert row.text().startswith("toylib        2.0        newer than 1.0")
+    file = tmp_path / "beneath.json"
+    file.write_text(json.dumps(known))
+    assert beneath.see([row], file) == (["toylib 2.0: recorded as seen"] if changed else [])
+    again = beneath.compared(LIBRARY, tmp_path / "new", "2.0", beneath.known(file))
+    assert not again.asks
+    assert beneath.compared(LIBRARY, tmp_path / "new", "3.0", beneath.known(file)).asks is bool(changed)
 
 
 def test_every_library_below_is_recorded_with_all_of_its_functions() -> None:

@@ -155,7 +155,8 @@ def main(words: list[str]) -> int:
             print("\n".join(row.text() for row in ahead))
             rows += ahead
         if asked.write:
-            print("\n".join(write(rows, folders)) or "every release is recorded already")
+            told = [*write(rows, folders), *beneath.see(below)]
+            print("\n".join(told) or "every release is recorded already")
     return int(any(row.asks for row in (*rows, *below)))
 
 
