@@ -40,6 +40,8 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
     """Processes that train. `native`: the recipe's converted settings."""
     if context.world_size is not None:
         return _said(context.world_size, "argument", "the world size that was asked for")
+    if source.record is not None:
+        return _of_record(source)
     if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
         return _said(size, "object", "the config object's world_size")
     if (size := launched_world_size(source.launcher)) is not None:
@@ -59,6 +61,18 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
         return WorldSize(None, None, f"accelerate_config = {named} does not say num_processes")
     return _beside(source.path)
+
+
+def _of_record(source: Source) -> WorldSize:
+    """What a run's record says of its devices; what lies beside it now need not be what the run was started with."""
+    if source.record is not None and (told := source.record.world_size) is not None:
+        return _said(told.value, "file", told.place)
+    from batchbridge_trl.held import world_of
+
+    if (size := world_of(source.values)) is not None:
+        formula = "generation_batch_size / (per_device_train_batch_size x steps_per_generation), as the run held them"
+        return _said(size, "derived", formula)
+    return WorldSize(None, None, "the record of the run does not say them")
 
 
 def _beside(recipe: Path | None) -> WorldSize:

@@ -78,6 +78,10 @@ class FramedAdapter(Adapter):
         if version is None or foreign or empty:
             return self.unread(version or self.asked_version(context)[0], found, context)
         reading = self.read_settings(source, context, version, found)
+        if source.record is not None:
+            from batchbridge.reading.recorded import as_of_record
+
+            reading = as_of_record(source.record, reading, self.codes, self.name)
         rows, _ = added(self.framework, version)  # who failed, `check` says
         if not rows or reading.spec is None or reading.behaviour is None:
             return reading
@@ -124,7 +128,9 @@ class FramedAdapter(Adapter):
 
     def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read; None where none is, with a finding."""
-        asked, why = self.asked_version(context)
+        said = context.framework_version
+        # What is installed here is not what a run of another day was trained with.
+        asked, why = self.asked_version(context) if source.record is None or said else (None, "")
         version = asked and self._readable(asked)
         codes, newest = (self.codes.no_version, self.codes.unknown_version), self.newest_version
         if not version or asked is None or not self.knows(version):
