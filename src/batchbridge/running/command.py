@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
-from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
+from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, TRAINER, Launch
 from batchbridge.running.signals import handed_on
 
 NATIVE = "it ran natively, or not at all"
@@ -50,6 +53,25 @@ def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unrea
     return code or unreached
 
 
+def dry_run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None) -> tuple[list[str], int]:
+    """(the receipts of what the command's trainers were judged as, its exit code). The command is ended once there is
+    one, if it does not end by itself; trackers write nothing that stays (`NO_TRACKER`).
+
+    Raises `OSError` where nothing starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchbridge-dry-", dir=_shared_folder(words)) as arrivals:
+        launch = replace(launch, arrivals=arrivals)
+        if stop is not None:
+            words = with_words(words, stop, launch, os.environ)
+        environment = {**launch.environment(os.environ), **NO_TRACKER, "TRACKIO_DIR": str(Path(arrivals, "trackio"))}
+        code = _started(words, environment, lambda: _reached(arrivals), launch.expect_within, ended_once_reached=True)
+        return [file.read_text(encoding="utf-8") for file in sorted(Path(arrivals).glob(f"{JUDGED}-*"))], code
+
+
+NO_TRACKER = {"WANDB_MODE": "disabled"}
+"""Variables by which trackers log nothing. Source: wandb 0.31.0, run."""
+
+
 def say(text: str) -> None:
     """One line on stderr."""
     print(f"batchbridge: {text}", file=sys.stderr, flush=True)
@@ -63,13 +85,19 @@ def _shared_folder(words: Sequence[str]) -> Path | None:
 
 def _reached(arrivals: str) -> bool:
     """Whether a trainer was wrapped, or a job that was sent to a cluster looks after it."""
-    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB))
+    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB, JUDGED))
 
 
 def _started(
-    words: Sequence[str], environment: Mapping[str, str], reached: Callable[[], bool], expect_within: float
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    reached: Callable[[], bool],
+    expect_within: float,
+    *,
+    ended_once_reached: bool = False,
 ) -> int:
-    """The command's exit code, as a shell has it."""
+    """The command's exit code, as a shell has it. ended_once_reached: it runs in a session of its own, and all of it is
+    ended soon after a trainer was reached."""
 
     def remind() -> None:
         if not reached():
@@ -81,13 +109,37 @@ def _started(
     timer = threading.Timer(expect_within, remind)
     timer.daemon = True
     with handed_on() as signals:
-        process = subprocess.Popen(list(words), env=dict(environment))
+        process = subprocess.Popen(list(words), env=dict(environment), start_new_session=ended_once_reached)
         signals.started(process)
         if expect_within:
             timer.start()
         try:
-            code = process.wait()
+            code = _ended_once(reached, process) if ended_once_reached else process.wait()
         finally:
             timer.cancel()
     sys.stdout.flush()
     return code if code >= 0 else 128 - code
+
+
+_GRACE = 10.0
+"""Seconds that a command may take to end by itself, and again after it was asked to."""
+
+
+def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a command that leads a session of its own; of all of it nothing is left behind."""
+
+    def wait(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end and not until():
+            time.sleep(0.1)
+
+    try:
+        wait(float("inf"), reached)
+        wait(_GRACE)
+        return process.wait() if process.poll() is not None else 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            wait(_GRACE)
+        process.wait()
