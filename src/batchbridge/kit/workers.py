@@ -206,7 +206,7 @@ class Recorder:
         """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
         if self._orders.ledger is not None:
             Writer.place(self._orders.ledger, self._header(step))
-            try_to_write(self._orders.ledger)
+            try_to_write(self._orders.ledger, leave_folder=True)
 
     def close(self) -> None:
         """Closes the ledger."""

@@ -223,9 +223,10 @@ class Writer:
                 left = left[self._file.write(left) :]
 
 
-def try_to_write(folder: Path | str) -> None:
-    """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again: a run
-    without a trainer leaves none behind."""
+def try_to_write(folder: Path | str, *, leave_folder: bool = False) -> None:
+    """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again, for a
+    run without a trainer leaves none behind; `leave_folder` lets them stand, for the ranks of a run try at once, and
+    none may take away what another one writes to."""
     import tempfile  # which no reader needs
 
     with _written(folder):
@@ -233,7 +234,7 @@ def try_to_write(folder: Path | str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
-        for path in made:
+        for path in () if leave_folder else made:
             path.rmdir()
 
 
