@@ -162,9 +162,7 @@ def _held_against(diagnosis: Diagnosis, readings: Sequence[Reading], given: Numb
     known = {ask.name: number for ask in diagnosis.text.asks if (number := _answer(ask, reading)) is not None}
     again = _diagnosis(diagnosis.text, diagnosis.said, diagnosis.line, diagnosis.numbers, {**known, **given})
     differs = tuple(_differing(diagnosis, reading))
-    return dataclasses.replace(
-        again, codes=diagnosis.codes, reading=reading, findings=tuple(findings), differs=differs
-    )
+    return dataclasses.replace(again, codes=diagnosis.codes, reading=reading, findings=tuple(findings), differs=differs)
 
 
 def _differing(diagnosis: Diagnosis, reading: Reading) -> Iterator[str]:

@@ -33,6 +33,8 @@ OVERRIDES = [
     "trainer.nnodes=2",
     "trainer.total_epochs=3",
 ]
+
+
 def of_trl() -> None:
     """A run of TRL's `GRPOTrainer` of two steps: W&B's folder, a checkpoint, and its log."""
     there = Path(tempfile.mkdtemp(prefix="bb-past-"))

@@ -241,9 +241,7 @@ def offline(file: Path, settings: dict[str, Any]) -> Path:
     def part(field: int, content: bytes) -> bytes:
         return number(field << 3 | 2) + number(len(content)) + content
 
-    items = [
-        part(1, part(1, key.encode()) + part(16, json.dumps(value).encode())) for key, value in settings.items()
-    ]
+    items = [part(1, part(1, key.encode()) + part(16, json.dumps(value).encode())) for key, value in settings.items()]
     message = part(5, b"".join(items))
     data, kind = b":W&B\xe1\xbe\x00", 2
     while message:

@@ -128,11 +128,13 @@ def command(
     if padding == "free" and asked and not any(adapter.packs for adapter in asked):
         raise click.UsageError(no_packing(own.framework))
     if dry:
-        asked_for = {"--spec": spec_file, "--like": like, "--sync": sync, "--ledger": ledger, "--allow": allow}
-        asked_for |= {"--tokens-per-device": tokens_per_device, "--report-to": report_to}
+        asked_for: dict[str, object] = {"--spec": spec_file, "--like": like, "--sync": sync, "--ledger": ledger}
+        asked_for |= {"--allow": allow, "--tokens-per-device": tokens_per_device, "--report-to": report_to}
         if useless := [option for option, value in asked_for.items() if value]:
             raise click.UsageError(f"--dry trains nothing, and {useless[0]} is about training: give one of the two")
-        return _dry(words, Launch(framework=own.framework, hooks=hooks, expect_within=expect_within, instead=_JUDGED), stop)
+        return _dry(
+            words, Launch(framework=own.framework, hooks=hooks, expect_within=expect_within, instead=_JUDGED), stop
+        )
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
@@ -192,7 +194,9 @@ def _dry(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
         raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}") from None
     if not receipts:
         of = "" if launch.framework == "unknown" else f" of {launch.framework}"
-        command.say(f"the command ended with exit code {code} without a trainer{of} that was about to train: not judged")
+        command.say(
+            f"the command ended with exit code {code} without a trainer{of} that was about to train: not judged"
+        )
         return UNDECIDED
     text, judged = told(receipts)
     click.echo(text)

@@ -65,7 +65,8 @@ class RunRecord:
     kind: what it is, for a person ("W&B's record of a run"). versions: distribution to its version and the place that
     says it. built: the full name of the class whose object it is of, where it says that. world_size: devices that
     trained the policy. dataset_size: prompts. steps: optimizer steps that the run planned. partial: it says some of the
-    settings alone, so that the others need not be at their defaults. has_lines: the file is a text. told: further facts, for a person.
+    settings alone, so that the others need not be at their defaults. has_lines: the file is a text. told: further
+    facts, for a person.
     """
 
     kind: str

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from batchbridge.contract.reading import RecordedNumber, RunRecord, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -99,7 +99,9 @@ def load_folder(folder: Path, chosen: int | None = None) -> Source:
             more = f" and {len(below) - MOST_NAMED} more" if below[MOST_NAMED:] else ""
             text = f"{len(below)} runs were left in this folder: {names}{more}"
             fix = Fix("name one of them, or its number: --command NUMBER")
-            raise RefusedFile(Finding("BB012", "error", "config", text, (Where(file=str(folder)),), (fix,), undecided=True))
+            raise RefusedFile(
+                Finding("BB012", "error", "config", text, (Where(file=str(folder)),), (fix,), undecided=True)
+            )
         return load_folder(below[(chosen or 1) - 1])
     if marker.name == HYDRA:
         return _of_hydra(marker)
@@ -252,7 +254,7 @@ def _of_state(path: Path) -> Source:
     if not _is_size(state.get("max_steps")):
         refuse("BB005", "this is no state of a trainer", str(path))
     said = "; ".join(_progress(state))
-    text = f"this is how far a run came, not what it was told ({said}); {ARGUMENTS}, which has the settings, is not beside it"
+    text = f"this is how far a run came ({said}), not what it was told: {ARGUMENTS}, which says that, is not beside it"
     raise RefusedFile(Finding("BB010", "error", "config", text, (Where(file=str(path)),), undecided=True))
 
 
@@ -276,7 +278,7 @@ def _progress(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"epoch {epoch:.4g}"
 
 
-def _is_size(value: object) -> bool:
+def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

@@ -1,7 +1,7 @@
 """Settings in what people paste: the log of a run, with what its framework printed of them.
 
-Three forms are known: a configuration that a driver printed as a Python literal or as JSON (verl, EasyR1), the words of
-Hydra's "Error executing job with overrides", and the block "***** Running training *****" of transformers. A literal is
+Three forms are known: a configuration that a driver printed as a Python literal, as JSON or as argparse's namespace
+(verl, EasyR1, OpenRLHF), the words of Hydra's "Error executing job with overrides", and the block "***** Running training *****" of transformers. A literal is
 parsed, never evaluated.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from batchbridge.contract.reading import RecordedNumber, RunRecord, Source
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.arguments import argument_keys, parse_arguments
+from batchbridge.reading.wandb_runs import namespace_in
 from batchbridge.reading.yaml_json import MAX_DEPTH, MAX_NODES
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -36,6 +37,8 @@ KINDS = {
 _LARGEST_LITERAL = 1 << 20
 _LONGEST = 20_000
 """Most lines of a printed configuration."""
+_NAMESPACE = re.compile(r"\s*[Nn]amespace\(\w+=")
+"""What argparse's options look like when a program prints them, as OpenRLHF does."""
 _OPENING = re.compile(r"""\{\s*(?:['"][A-Za-z_]|$)""")
 
 
@@ -85,6 +88,9 @@ def read_pasted(text: str, path: Path | None) -> Source | None:
 def _printed(lines: _Lines, path: Path | None) -> Iterator[Source]:
     beyond = -1
     for start, text in enumerate(lines.texts):
+        if _NAMESPACE.match(text) and isinstance(values := namespace_in(text[:_LARGEST_LITERAL].strip()), dict):
+            yield Source(values=values, lines=dict.fromkeys(values, start + 1), path=path, record=_record("printed"))
+            continue
         if start <= beyond or (opening := _OPENING.search(text)) is None or len(text[: opening.start()].split()) > 4:
             continue
         places, literal = _balanced(lines, start, opening.start())
@@ -93,8 +99,11 @@ def _printed(lines: _Lines, path: Path | None) -> Iterator[Source]:
         beyond = places[-1]
         values, numbers = read
         if any(isinstance(value, Mapping) for value in values.values()):
-            record = RunRecord(kind=KINDS["printed"])
-            yield Source(values=values, lines=numbers, path=path, record=record)
+            yield Source(values=values, lines=numbers, path=path, record=_record("printed"))
+
+
+def _record(kind: str) -> RunRecord:
+    return RunRecord(kind=KINDS[kind])
 
 
 def _balanced(lines: _Lines, start: int, column: int) -> tuple[list[int], str | None]:
@@ -185,8 +194,8 @@ def _overrides(lines: _Lines, path: Path | None) -> Iterator[Source]:
         if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
             argv = tuple(words)
             numbers = {key: start + 1 for key, _, _ in argument_keys(argv)}
-            record = RunRecord(kind=KINDS["overrides"])
-            yield Source(values=parse_arguments(argv), lines=numbers, path=path, argv=argv, record=record)
+            found = parse_arguments(argv)
+            yield Source(values=found, lines=numbers, path=path, argv=argv, record=_record("overrides"))
 
 
 _OF_BLOCK = {

@@ -90,7 +90,12 @@ def read(
         said, notes = recorded(loaded.record, adapter, said)
         findings += notes
     reading = read_source(loaded, adapter, said)
-    if loaded.record is None and reading.framework_version is None and loaded.path is not None and (adapter.distribution or adapter.checkout):
+    if (
+        loaded.record is None
+        and reading.framework_version is None
+        and loaded.path is not None
+        and (adapter.distribution or adapter.checkout)
+    ):
         reading = _pinned(loaded, adapter, said, loaded.path) or reading
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 

@@ -20,7 +20,7 @@ MAX_RUNS = 1000
 _LARGEST_CONFIG = 1 << 20
 _HEADER = b"SQLite format 3\0"
 _STEPS = 10_000_000
-"""Instructions of SQLite's machine after which a query is given up: a hostile file may have a view in a table's place."""
+"""Instructions of SQLite's machine after which a query is given up: a hostile file may have a table of any form."""
 
 
 def read_runs(path: Path, file: str) -> list[tuple[str, dict[str, Any]]]:

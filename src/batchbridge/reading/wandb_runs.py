@@ -74,7 +74,9 @@ def record_of(values: Mapping[str, Any], beside: Path | None, kind: str = KIND) 
     facts = {
         "wandb": said.get("cli_version"),
         "Python": said.get("python_version"),
-        "transformers": said.get("huggingface_version") or (told or {}).get("6") or _text(values, "transformers_version"),
+        "transformers": said.get("huggingface_version")
+        or (told or {}).get("6")
+        or _text(values, "transformers_version"),
     }
     world = _number(values, "world_size")
     return RunRecord(
@@ -85,15 +87,19 @@ def record_of(values: Mapping[str, Any], beside: Path | None, kind: str = KIND) 
     )
 
 
-def _text(values: Mapping[str, Any], key: str) -> str | None:
+def _said(values: Mapping[str, Any], key: str) -> Any:
+    """A value, without its wrap."""
     value = values.get(key)
-    value = value["value"] if _is_wrapped(value) else value
+    return value["value"] if isinstance(value, Mapping) and _is_wrapped(value) else value
+
+
+def _text(values: Mapping[str, Any], key: str) -> str | None:
+    value = _said(values, key)
     return value if isinstance(value, str) else None
 
 
 def _number(values: Mapping[str, Any], key: str) -> int | None:
-    value = values.get(key)
-    value = value["value"] if _is_wrapped(value) else value
+    value = _said(values, key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
