@@ -16,7 +16,7 @@ from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
-from batchbridge_trl.held import as_given, world_of
+from batchbridge_trl.held import without_derived
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
@@ -33,7 +33,7 @@ from batchbridge_trl.user_settings import (
 )
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
-from batchbridge_trl.world import world_size
+from batchbridge_trl.world import world_of, world_size
 
 
 class TrlAdapter(PackagedAdapter):
@@ -101,7 +101,7 @@ class TrlAdapter(PackagedAdapter):
             bad = {one.name for one in command.refused}
         if source.record is not None:
             known = source.record.world_size
-            given = as_given(given, known.value if known else world_of(given))
+            given = without_derived(given, known.value if known else world_of(given))
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
@@ -269,7 +269,7 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
         value = getattr(value, "value", value) if row.kind.name in ("choice", "any") else value
         given[key] = value
     world = getattr(config, "world_size", None)
-    given = as_given(given, world if isinstance(world, int) else None)
+    given = without_derived(given, world if isinstance(world, int) else None)
     return given, {key: Where(key, printable(value)) for key, value in given.items() if value != rows[key].default}
 
 

@@ -64,15 +64,30 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
 
 
 def _of_record(source: Source) -> WorldSize:
-    """What a run's record says of its devices; what lies beside it now need not be what the run was started with."""
+    """The devices that a run's record says; what lies beside it now need not be what the run was started with."""
     if source.record is not None and (told := source.record.world_size) is not None:
         return _said(told.value, "file", told.place)
-    from batchbridge_trl.held import world_of
-
     if (size := world_of(source.values)) is not None:
         formula = "generation_batch_size / (per_device_train_batch_size x steps_per_generation), as the run held them"
         return _said(size, "derived", formula)
     return WorldSize(None, None, "the record of the run does not say them")
+
+
+def world_of(held: Mapping[str, Any]) -> int | None:
+    """The devices on which a configuration that holds these settings was constructed; None: they do not say it.
+    Source: trl 0.16.0 to 1.16.0 GRPOConfig.__post_init__, which fills in generation_batch_size from them."""
+    batch, micro, steps = (held.get(key) for key in _SIZES)
+    if not are_sizes(batch, micro, steps) or batch % (micro * steps):  # type: ignore[operator]  # they are sizes
+        return None
+    return int(batch // (micro * steps))  # type: ignore[operator]  # as above
+
+
+_SIZES = ("generation_batch_size", "per_device_train_batch_size", "steps_per_generation")
+
+
+def are_sizes(*values: object) -> bool:
+    """Whether all of them are whole numbers of at least 1."""
+    return all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
 
 
 def _beside(recipe: Path | None) -> WorldSize:

@@ -48,8 +48,8 @@ def test_a_folder_of_wandb_says_settings_devices_and_version_itself() -> None:
 
 
 def test_keys_of_the_model_are_no_errors_and_are_named() -> None:
-    (left_out,) = (one for one in check(WANDB).findings if one.code == "BB026" and "no settings" in one.message)
-    assert "32 keys of the record are no settings of trl 1.16.0" in left_out.message
+    (left_out,) = (one for one in check(WANDB).findings if one.code == "BB026" and "not settings" in one.message)
+    assert "32 keys of the record are not settings of trl 1.16.0" in left_out.message
     assert left_out.severity == "note"
     assert "vocab_size" not in check(WANDB).reading.given
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 
-def judged(trainer: Any) -> str:
+def judged_trainer(trainer: Any) -> str:
     """JSON of the text and the exit code that `batchbridge explain` and `check` would end with, of a trainer."""
     from batchbridge import explain
     from batchbridge.cli.main import EXIT_CODES, UNDECIDED
@@ -25,9 +25,9 @@ def judged(trainer: Any) -> str:
     return json.dumps({"text": found.text(), "code": EXIT_CODES[found.verdict]})
 
 
-def told(receipts: list[str]) -> tuple[str, int]:
-    """What is printed, and the exit code, of the receipts of all processes: ranks of one run say the same, and of
-    different trainers each is printed and the worst code counts."""
+def told_by_receipts(receipts: list[str]) -> tuple[str, int]:
+    """The text that is printed, and the exit code, of the receipts of all processes: ranks of one run say the same; of
+    different trainers each is printed, and the worst code counts."""
     from batchbridge.cli.main import INVALID
 
     found = [json.loads(receipt) for receipt in receipts]

@@ -178,13 +178,13 @@ def command(
     return _run(words, launch, stop, own)
 
 
-_JUDGED = "batchbridge.cli._dry:judged"
+_JUDGED = "batchbridge.cli._dry:judged_trainer"
 """The place of what judges a trainer in its own process."""
 
 
 def _dry(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
     """The exit code of a run that trains nothing; prints what its trainer was judged as."""
-    from batchbridge.cli._dry import told
+    from batchbridge.cli._dry import told_by_receipts
     from batchbridge.running import command
 
     command.say("dry: the command runs until it would train; nothing is trained")
@@ -198,9 +198,9 @@ def _dry(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
             f"the command ended with exit code {code} without a trainer{of} that was about to train: not judged"
         )
         return UNDECIDED
-    text, judged = told(receipts)
+    text, code = told_by_receipts(receipts)
     click.echo(text)
-    return judged
+    return code
 
 
 def _go_on(words: tuple[str, ...]) -> int:

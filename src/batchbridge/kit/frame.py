@@ -119,7 +119,7 @@ class FramedAdapter(Adapter):
         return context.framework_version or installed(self.distribution), ""
 
     def _asked(self, source: Source, context: Context) -> tuple[str | None, str]:
-        """As `asked_version`; but what is installed here is not what a run of another day was trained with."""
+        """The answer of `asked_version`; but what is installed here need not be what a past run was trained with."""
         of_another_day = source.record is not None and context.framework_version is None
         return (None, "") if of_another_day else self.asked_version(context)
 

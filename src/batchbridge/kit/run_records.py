@@ -45,9 +45,9 @@ def as_of_record(record: RunRecord, reading: _AnyReading, codes: Codes, name: st
 def _left_out(strangers: Sequence[str], name: str) -> Finding:
     first = ", ".join(strangers[:_MOST_NAMED])
     if not strangers[1:]:
-        return _note(f"a key of the record is no setting of {name}, and is left out: {first}")
+        return _note(f"a key of the record is not a setting of {name}, and is left out: {first}")
     more = f" and {len(strangers) - _MOST_NAMED} more" if strangers[_MOST_NAMED:] else ""
-    return _note(f"{len(strangers)} keys of the record are no settings of {name}, and are left out: {first}{more}")
+    return _note(f"{len(strangers)} keys of the record are not settings of {name}, and are left out: {first}{more}")
 
 
 def _without_line(place: Where) -> Where:

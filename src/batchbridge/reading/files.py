@@ -59,6 +59,8 @@ def load_source(
         loaded = replace(source, env=dict(env)) if env else source
     elif isinstance(source, str) and re.match(r"https?://", source):
         loaded = Source(problems=(_link(source),))
+    elif source == "":
+        loaded = Source(problems=(problem("BB001", "the name of the file is empty", ""),))
     elif isinstance(source, (str, os.PathLike)):
         loaded = _load_file(Path(source), env, framework, command)
     elif isinstance(source, Mapping):
@@ -89,10 +91,11 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     file = str(path)
     try:
         suffix = path.suffix.lower()
-        if suffix in _OF_RUNS or path.name in _OF_RUNS or path.parent.name == ".hydra" or path.is_dir():
+        folder = _is_folder(path)
+        if folder or suffix in _OF_RUNS or path.name in _OF_RUNS or path.parent.name == ".hydra":
             from batchbridge.reading import past_runs
 
-            recorded = past_runs.load_folder(path, command) if path.is_dir() else past_runs.load_file(path, command)
+            recorded = past_runs.load_folder(path, command) if folder else past_runs.load_file(path, command)
             if recorded is not None:
                 return replace(recorded, env=dict(env or {}))
         if suffix in PYTHON:
@@ -136,6 +139,13 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     from batchbridge.reading.past_runs import as_recorded
 
     return as_recorded(read)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or a NUL character; reading it says so
+        return False
 
 
 def _piped(most: int) -> bytes:

@@ -1,8 +1,8 @@
 """Settings in what people paste: the log of a run, with what its framework printed of them.
 
 Three forms are known: a configuration that a driver printed as a Python literal, as JSON or as argparse's namespace
-(verl, EasyR1, OpenRLHF), the words of Hydra's "Error executing job with overrides", and the block "***** Running training *****" of transformers. A literal is
-parsed, never evaluated.
+(verl, EasyR1, OpenRLHF), the words of Hydra's "Error executing job with overrides", and the block "***** Running
+training *****" of transformers. A literal is parsed, never evaluated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGEST_LITERAL = 1 << 20
 _LONGEST = 20_000
 """Most lines of a printed configuration."""
 _NAMESPACE = re.compile(r"\s*[Nn]amespace\(\w+=")
-"""What argparse's options look like when a program prints them, as OpenRLHF does."""
+"""The look of argparse's options where a program prints them, as OpenRLHF does."""
 _OPENING = re.compile(r"""\{\s*(?:['"][A-Za-z_]|$)""")
 
 
@@ -205,7 +205,8 @@ _OF_BLOCK = {
     "Gradient Accumulation steps": "gradient_accumulation_steps",
     "Total optimization steps": "steps",
 }
-"""What transformers prints to what it is. Source: transformers 4.48.3 to 5.24.0 Trainer, the start of training."""
+"""Names that transformers prints, with what each is. Source: transformers 4.48.3 to 5.24.0 Trainer, the start of
+training."""
 
 
 def _training(lines: _Lines, path: Path | None) -> Iterator[Source]:

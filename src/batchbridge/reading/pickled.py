@@ -142,7 +142,7 @@ class _Machine:
             raise ValueError(f"its opcode {name} does more than plain data")
 
     def marked(self) -> list[Any]:
-        """What was put since the last mark, taken off with the mark."""
+        """The values put since the last mark, taken off with the mark."""
         place = len(self.stack) - 1 - self.stack[::-1].index(_MARK)
         items = self.stack[place + 1 :]
         del self.stack[place:]

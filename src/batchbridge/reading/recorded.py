@@ -1,4 +1,4 @@
-"""What the record of a run says beside its settings: the version and the devices that it was trained with."""
+"""Facts that the record of a run says beside its settings: the version and the prompts that it was trained with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def recorded(record: RunRecord, adapter: Adapter, said: Context) -> tuple[Context, list[Finding]]:
-    """What is said of a run, with what its record says where nobody says it otherwise; and notes on that."""
+    """The context of a run, with what its record says where nobody says it otherwise; and notes on that."""
     told = f"; it says {', '.join(record.told)}" if record.told else ""
     notes = [_note("BB026", f"this is {record.kind}: nothing parses it again{told}")]
     name = adapter.distribution or adapter.framework

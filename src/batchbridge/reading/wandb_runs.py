@@ -66,7 +66,7 @@ def unwrapped(values: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict
 
 
 def record_of(values: Mapping[str, Any], beside: Path | None, kind: str = KIND) -> RunRecord:
-    """What a record says beside its settings. beside: the folder with `requirements.txt` and `wandb-metadata.json`."""
+    """Facts that a record says beside its settings. beside: the folder of W&B's `requirements.txt`."""
     own = values.get(OWN)
     own = own.get("value", own) if isinstance(own, Mapping) else {}
     said = own if isinstance(own, Mapping) else {}
@@ -169,7 +169,7 @@ def read_offline(path: Path, file: str) -> dict[str, Any]:
     except OSError as error:
         refuse("BB001", f"the file cannot be read: {error.strerror or error}", file)
     except (ValueError, IndexError, RecursionError) as error:
-        refuse("BB004", f"this is no file of an offline run of W&B: {error}"[:200], file)
+        refuse("BB004", f"this is not the file of an offline run of W&B: {error}"[:200], file)
     return found
 
 
@@ -194,7 +194,7 @@ def _messages(path: Path, file: str) -> Iterator[bytes]:
     with path.open("rb") as stream:
         header = stream.read(7)
         if not header.startswith(_MAGIC):
-            refuse("BB004", "this is no file of an offline run of W&B", file)
+            refuse("BB004", "this is not the file of an offline run of W&B", file)
         held = bytearray()
         first = True
         while block := stream.read(_BLOCK - 7 if first else _BLOCK):
