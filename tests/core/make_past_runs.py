@@ -127,7 +127,7 @@ def of_verl() -> None:
 
 def _short(path: str) -> str:
     """A path of this machine, as nobody's."""
-    home = (str(FOLDER), sys.prefix, "/tmp/", str(Path.cwd()))
+    home = (str(FOLDER), sys.prefix, tempfile.gettempdir(), str(Path.cwd()))
     return f"/there/{Path(path).name}" if path.startswith(home) else path
 
 
