@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.running.telling import keep_last_words
+
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
 else:  # the import system asks for methods, and that module brings temporary files and archives into every process
@@ -47,9 +49,9 @@ class Launch:
     `package.module:function`. spec: what the run should mean (`Spec.to_dict`); None: what its own configuration means.
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
     ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
-    launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never. instead: a function
-    (`package.module:name`) that a trainer is given to in place of `wrap`, whose text is the receipt; the process then
-    ends. Empty: trainers are wrapped.
+    launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never. verbose: every patch
+    of a trainer is said. instead: a function (`package.module:name`) that a trainer is given to in place of `wrap`,
+    whose text is the receipt; the process then ends. Empty: trainers are wrapped.
     """
 
     framework: str
@@ -65,6 +67,7 @@ class Launch:
     padding: str = "padded"
     arrivals: str | None = None
     expect_within: float = 0
+    verbose: bool = False
     instead: str = ""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -101,6 +104,8 @@ def start() -> None:
     launch = current_launch()
     if launch is not None and not has_started(launch.run):
         call_after_import({**_OWN_HOOKS, **launch.hooks}, launch.run)
+        if launch.arrivals is not None:
+            keep_last_words(launch.arrivals)
 
 
 def has_started(run: str) -> bool:
