@@ -64,7 +64,7 @@ def test_the_ledger_and_the_next_command_are_said_at_the_end(run: Run, tmp_path:
     assert ran.returncode == 0, ran.stderr
     folder = tmp_path / "kept"
     assert f"batchbridge: ledger: {folder}" in ours(ran)
-    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger certificate {folder}`"
+    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger verify {folder}`"
     assert ours(ran)[-1] == end
 
 

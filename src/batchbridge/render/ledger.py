@@ -1,4 +1,4 @@
-"""The summary of a ledger for people: `batchbridge ledger show --summary`, and what the page says beside its charts."""
+"""A ledger for people: its summary (`batchbridge ledger show --summary`), and what `ledger verify` recomputed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from batchbridge.render.text import clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
     from batchbridge.ledger.summary import LedgerSummary
+    from batchbridge.ledger.verifying import LedgerVerification
 
 _RANKS = 64
 """The number of ranks that are listed."""
@@ -34,6 +35,34 @@ def summary(found: LedgerSummary) -> str:
         if (more := len(found.ranks) - _RANKS) > 0:
             lines.append(f"and {number(more)} ranks more")
     return clean("\n".join(lines))
+
+
+def verification(found: LedgerVerification) -> str:
+    """What was recomputed and how closely it agrees, then what was not recomputed, then what departs."""
+    last = found.headers[-1]
+    run_of = f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}"
+    steps = f"optimizer steps {number(found.first)} to {number(found.stop - 1)}"
+    rows, wrong = [], []
+    left: dict[str, list[str]] = {}
+    for check in found.checks:
+        closeness = "-" if not check.held else "exact" if check.largest is None else f"{check.largest:.1e}"
+        recomputed = f"{number(check.held + check.departed)} {check.unit}"
+        rows.append((check.name, recomputed, number(check.departed), closeness, check.of))
+        for why, count in check.skipped.items():
+            left.setdefault(why, []).append(f"{check.name} of {number(count)} {check.unit}")
+        wrong += [f"step {number(step)}: {check.name}: {what}" for step, what in check.departures]
+        more = check.departed - len(check.departures)
+        wrong += [f"and {number(more)} departures more of {check.name}"] if more else []
+    table = plain_table(("what", "recomputed", "departed", "difference", "from"), rows)
+    ends = [f"incomplete: {found.incomplete}"] if found.incomplete else []
+    if found.unseen:
+        ends.append(f"{number(found.unseen)} optimizer steps show no weight: all their advantages are zero")
+    verdict = f"{number(found.departed)} departures" if found.departed else "nothing departs"
+    if not found.departed and not found.decided:
+        verdict += ", and not every step's membership and weights were recomputed"
+    unknown = [f"not recomputed: {', '.join(names)}: {why}" for why, names in left.items()]
+    lines = [f"{found.folder}: {run_of}; {steps}: {verdict}", "", *table.splitlines(), "", *unknown, *ends, *wrong]
+    return clean("\n".join(map(one_line, lines)).rstrip())
 
 
 def ranks(found: LedgerSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

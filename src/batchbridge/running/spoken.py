@@ -51,4 +51,4 @@ def after(launch: Launch) -> str | None:
         return f"the ledger cannot be read: {error}"
     held = "held against the plan" if launch.mode != "observe" else "observed"
     of_ranks = f", of {ranks} ranks" if ranks > 1 else ""
-    return f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger certificate {folder}`"
+    return f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger verify {folder}`"
