@@ -48,6 +48,25 @@ def _pwd(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     return DONE
 
 
+def _part_of_path(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    """`basename PATH [SUFFIX]` and `dirname PATH` (coreutils 9.4), which ask no disk."""
+    texts = [word.text for word in words]
+    plain_words = all(text and not text.startswith("-") and not shell.unknowns.of(text) for text in texts[1:])
+    if shell.captured is None or not plain_words or not 2 <= len(texts) <= (3 if texts[0] == "basename" else 2):
+        shell.record(words, line)
+        return ASSUMED
+    path = texts[1].rstrip("/")
+    folder, slash, name = path.rpartition("/")
+    if texts[0] == "basename":
+        name = name or "/"
+        suffix = texts[2] if texts[2:] and name != texts[2] else ""
+        printed = name.removesuffix(suffix)
+    else:
+        printed = folder.rstrip("/") or ("/" if slash or not path else ".")
+    shell.captured.append(f"{printed}\n")
+    return DONE
+
+
 def _cat(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     if shell.captured is not None and document is not None and len(words) == 1:
         shell.captured.append(document)
@@ -142,6 +161,7 @@ BUILTINS: Mapping[str, Builtin] = {
     **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
     **dict.fromkeys(("test", "["), _test),
     **dict.fromkeys(("source", "."), _source),
+    **dict.fromkeys(("basename", "dirname"), _part_of_path),
     "cat": _cat,
     "echo": _echo,
     "let": _let,

@@ -84,7 +84,8 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             from batchbridge.reading import python
 
             text = read_text(path, file, python.MAX_BYTES)
-            return python.load_python(text, path, env=env, framework=framework, chosen=command)
+            given, words = _behind(env)
+            return python.load_python(text, path, env=given, framework=framework, chosen=command, words=words)
         text = read_text(path, file) if file != STANDARD_INPUT else decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
         first = text.partition("\n")[0]
         script = suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first)
@@ -108,6 +109,13 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     return Source(
         values=values, lines=document.lines, path=path, problems=tuple(document.problems), env=dict(env or {})
     )
+
+
+def _behind(env: Mapping[str, str] | None) -> tuple[dict[str, str], list[str] | None]:
+    """Environment variables, and the words behind a program, its arguments by number; None: they are not known."""
+    given = {name: value for name, value in (env or {}).items() if not name.isdigit()}
+    words = [value for name, value in sorted((env or {}).items(), key=lambda item: item[0].zfill(9)) if name.isdigit()]
+    return given, words or None
 
 
 def _runs(text: str) -> bool:
