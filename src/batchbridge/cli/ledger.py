@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -41,14 +42,20 @@ def command() -> None:
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
+@click.option("--follow", is_flag=True, help="Stay, and show a run while it trains, until its last step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one optimizer step a line.")
 @html_option
-def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file: str | None) -> int:
+def show(folder: str, first: int | None, summary: bool, follow: bool, as_json: bool, html_file: str | None) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged.
 
     With --summary or --html the run as a whole: totals, what was skipped, resumed or not as planned, and the figures
-    of the steps.
+    of the steps. With --follow a run that is going on: steps, tokens, drift and the slowest rank, drawn again with each
+    optimizer step; where the output is no terminal, a line a step.
     """
+    if follow and (summary or as_json or html_file is not None or first is not None):
+        raise click.UsageError("--follow shows a run that is going on: give it alone")
+    if follow:
+        return _follow(folder)
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
         raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
@@ -64,6 +71,45 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     if ledger.incomplete:
         say(f"incomplete: {ledger.incomplete}")
     return FINE
+
+
+_POLL_S = 0.5
+
+
+def _follow(folder: str) -> int:
+    """Shows the run until its last step; `FINE` then. Ctrl-C ends it as every command."""
+    import shutil
+    import time
+
+    from batchbridge.ledger import remote
+    from batchbridge.ledger.following import FollowedLedger, Progress, remaining_seconds
+    from batchbridge.render import following
+    from batchbridge.render.text import clean
+
+    if remote.is_url(folder):
+        raise click.UsageError(f"--follow {folder}: a ledger is followed in a folder of this machine")
+    ledger, progress, drawn = FollowedLedger(Path(folder)), Progress(), 0
+    watched = sys.stdout.isatty()
+    began, first, left_s = time.monotonic(), None, None
+    while True:
+        for step in ledger.news():
+            drift = ledger.drift(step)
+            progress.add(step, drift)
+            if not watched:
+                say("  ".join([_line(step), *following.step_words(step, drift)]))
+        done = 0 if progress.last is None else progress.last["step"] + 1
+        if first is None and progress.last is not None:
+            began, first = time.monotonic(), done  # what was there before we looked has no pace
+        elif first is not None and done > first:
+            left_s = remaining_seconds(ledger.total, done, first, time.monotonic() - began)
+        if watched:
+            lines = following.screen(ledger, progress, left_s, shutil.get_terminal_size().columns)
+            up = f"\x1b[{drawn}A" if drawn else ""
+            click.echo(up + "".join(f"\x1b[2K{clean(line)}\n" for line in lines), nl=False)
+            drawn = len(lines)
+        if ledger.total is not None and done >= ledger.total:
+            return FINE
+        time.sleep(_POLL_S)
 
 
 def _steps(folder: str, only: int | None) -> tuple[Ledger, Iterator[dict[str, Any]]]:

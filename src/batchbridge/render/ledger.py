@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.render.text import clean, number, one_line, plain_table
 
@@ -82,8 +82,13 @@ def run(found: LedgerSummary) -> str:
     """`trl 1.16.0, enforce, world size 8`."""
     if not found.starts:
         return "no header"
-    last = found.starts[-1]
-    return one_line(f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}")
+    return run_of(found.starts[-1])
+
+
+def run_of(header: Mapping[str, Any]) -> str:
+    """The same of one start's header."""
+    said = f"{header['framework']} {header['framework_version']}, {header['mode']}, world size {header['world_size']}"
+    return one_line(said)
 
 
 def facts(found: LedgerSummary) -> Iterator[tuple[str, str]]:
