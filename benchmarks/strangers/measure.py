@@ -121,9 +121,13 @@ def asked(folder: Path, words: list[str]) -> Said:
     """What `check` says in a repository's root: JSON for the numbers, text for what a person reads first."""
     command = [sys.executable, "-m", "batchbridge", "check"]  # options first: words may stand behind --
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    answer = subprocess.run([*command, "--json", *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    answer = subprocess.run(
+        [*command, "--json", *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False).stdout
+    text = subprocess.run(
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    ).stdout
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     try:
         results = json.loads(answer.stdout)["results"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 
@@ -36,7 +37,12 @@ def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> O
 
 
 def _cd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    shell.variables["PWD"] = shell.unknowns.mark(Unknown("$PWD", line))
+    folder, there = shell.value("PWD", line), [word.text for word in words[1:] if word.text != "--"]
+    decided = len(there) == 1 and there[0] and not there[0].startswith(("-", "~")) and not shell.unknowns.of(there[0])
+    if words[0].text == "cd" and decided and isinstance(folder, str) and not shell.unknowns.of(folder):
+        shell.variables["PWD"] = posixpath.normpath(posixpath.join(folder, there[0]))
+    else:
+        shell.variables["PWD"] = shell.unknowns.mark(Unknown("$PWD", line))
     return ASSUMED
 
 

@@ -112,7 +112,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 
 
 def _behind(env: Mapping[str, str] | None) -> tuple[dict[str, str], list[str] | None]:
-    """Environment variables, and the words behind a program, its arguments by number; None: they are not known."""
+    """The environment variables, and the words behind a program: its arguments by number; None: they are not known."""
     given = {name: value for name, value in (env or {}).items() if not name.isdigit()}
     words = [value for name, value in sorted((env or {}).items(), key=lambda item: item[0].zfill(9)) if name.isdigit()]
     return given, words or None

@@ -52,14 +52,15 @@ def load_script(
     if "\r\n" in text:
         text = text.replace("\r\n", "\n")
         problems.append(_windows_lines(file))
-    script = read_script(text, given)
+    own = None if file == "-" else file
+    script = read_script(text, given, own)
     found = _candidates(script, path, framework)
     if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
-        script = read_script(text, given)
+        script = read_script(text, given, own)
         found = _candidates(script, path, framework)
         for name, one in choices.items():
-            others = (read_script(text, {**given, name: other}) for other in one.one_of[:-1])
+            others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
     problems += _remarks(script, file, text)
