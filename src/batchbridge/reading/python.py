@@ -55,7 +55,7 @@ def load_python(
     env: environment variables. framework: whose configuration is meant; None: anybody's. chosen: which of several,
     counted from 1. words: the command line behind the program; None: not known.
 
-    A program that takes its settings from its command line alone is read as the command that `words` make of it.
+    Of a program that takes its settings from its command line alone, the source has the command's words and no more.
     """
     file = str(path)
     try:
@@ -67,9 +67,7 @@ def load_python(
     found = runs_of(program, path, framework)
     problems = [_unread_cells(program, file)] if program.unread else []
     if not found and words and any(call.parsed for call in program.calls):
-        from batchbridge.reading.scripts import load_arguments  # its parser takes a recipe, or options
-
-        return replace(load_arguments(["python", file, *words]), env=dict(env or {}))
+        return Source(path=path, argv=("python", file, *words))
     if not found:
         return Source(path=path, problems=(*problems, _nothing(program, file, framework)), env=dict(env or {}))
     if chosen is not None and chosen > len(found):

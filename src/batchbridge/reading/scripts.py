@@ -12,7 +12,7 @@ from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, programs
+from batchbridge.reading.launchers import LaunchedProgram, Stop, programs
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -116,7 +116,10 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
     asked = (framework,) if framework is not None and named else None
     all_of_them, seen = [], set()
     for command in script.commands:
+        replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
         for program in programs(command.words):
+            if program.stop is None and replaced is not None:
+                program = replace(program, stop=_replaced(replaced))
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
                 continue
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
@@ -147,6 +150,16 @@ def _followed(
     words = [(word.text, _names(word.unknown)) for word in program.words]
     found = python.started(words, path, framework, program.launcher)
     return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
+
+
+_BY_HOOK = ("ray", "job", "submit")
+"""A command that is reached by a variable that names a function of ours, and not by PYTHONPATH."""
+
+
+def _replaced(path: Argument) -> Stop:
+    """The stop of a script that gives Python another path than it had."""
+    reason = f"line {path.line} sets PYTHONPATH, and leaves out what it was"
+    return Stop("a script with this line", reason, f"PYTHONPATH={path.text}:$PYTHONPATH")
 
 
 def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:
