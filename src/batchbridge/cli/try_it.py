@@ -52,8 +52,14 @@ def command(framework: str, folder: Path | None) -> int:
         raise click.UsageError(f"{framework}: cannot be tried on a CPU{known}")
     trial = trials[framework]
     if missing := [name for name in trial.needs if importlib.util.find_spec(name) is None]:
-        say(f"{framework} cannot be tried: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
-        for line in ("", *(f"  {command}" for command in trial.install), "", *_folded(_TORCH)):
+        what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        for line in (
+            *_folded(f"{framework} cannot be tried: {what}"),
+            "",
+            *(f"  {command}" for command in trial.install),
+            "",
+            *_folded(_TORCH),
+        ):
             say(line)
         return UNDECIDED
     place = (folder or Path(f"try-{framework}")).absolute()
