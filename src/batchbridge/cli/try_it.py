@@ -12,7 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,7 @@ def _run(trial: Trial, folder: Path, beside: Path, mode: str) -> int:
     beside.mkdir()
     launcher = (sys.executable, "-m", "batchbridge", "run", "--mode", mode, "--ledger", str(folder / "ledger"))
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):  # libraries show bars
+        with _everything_into(log.fileno()):  # libraries show bars, and what their compilers say
             prepared = trial.prepare(folder, beside)
         log.flush()
         return subprocess.run(
@@ -114,6 +114,24 @@ def _run(trial: Trial, folder: Path, beside: Path, mode: str) -> int:
             stderr=subprocess.STDOUT,
             check=False,
         ).returncode
+
+
+@contextlib.contextmanager
+def _everything_into(file: int) -> Iterator[None]:
+    """A block whose output goes into a file, that of the processes that it starts, too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        for number in (1, 2):
+            os.dup2(file, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, native in zip((1, 2), kept, strict=True):
+            os.dup2(native, number)
+            os.close(native)
 
 
 def _column(folder: Path, prompts: int) -> dict[str, str]:
