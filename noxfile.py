@@ -329,10 +329,11 @@ def install_oldest_trl(session: nox.Session, *more: str) -> None:
     install_deepspeed(session, "trl_oldest")
 
 
-@nox.session
+@nox.session(python=max(interpreters(), key=lambda version: int(version.partition(".")[2])))
 def upstream(session: nox.Session) -> None:
-    """The newest TRL, transformers, Accelerate, verl, OpenRLHF and DeepSpeed against what is recorded of their code and
-    settings; in minutes, by name only: `nox -s upstream -- --write` records what is new. See docs/versions.md."""
+    """The newest TRL, transformers, Accelerate, verl, OpenRLHF, DeepSpeed and what lies below them against what is
+    recorded of their code and settings, on the newest Python that is here; in minutes, by name only. `-- --write`
+    records what is new, `-- --checkout verl=FOLDER` looks at a main branch, too. See docs/versions.md."""
     install(session, "core", "pip", "setuptools", "wheel", ".")
     # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
     words = ("python", "tests/upstream/upstream.py", *session.posargs)
