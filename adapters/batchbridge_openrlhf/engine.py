@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow
-from batchbridge_openrlhf.answers import ANSWERED, is_as_answered
-from batchbridge_openrlhf.images import hold_all_or_none, shown
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, read_off
+from batchbridge_openrlhf.answers import ANSWERED
+from batchbridge_openrlhf.images import hold_all_or_none
+from batchbridge_openrlhf.membership import by_row, one_rollout, replayed
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.rings import RankRings, hold_cutting, hold_gathering
 from batchbridge_openrlhf.turns import (
@@ -63,7 +65,7 @@ def install(trainer: Any, orders: Orders, kind: type[OpenRlhfEngineLayer] | None
     kind = kind or OpenRlhfEngineLayer
     engine, buffer, loss, _ = kind.parts(trainer)
     orders = orders.here(proven.require(CODE, orders.allow, trainer, engine, buffer, loss))
-    patches = Patches()
+    patches = Patches(Observation(orders.mode))
     layer = None
     try:
         layer = kind(trainer, orders, patches)
@@ -107,6 +109,8 @@ class OpenRlhfEngineLayer:
             gather=self._rings.rows_and_objections,
         )
         self._plan = self._recorder.plan
+        self._observation = patches.observation
+        self._observation.when_over = self._recorder.end_observing
         self._turns: deque[PlannedStep] = deque()
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
@@ -115,9 +119,6 @@ class OpenRlhfEngineLayer:
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
         self._ticks = True
-        self._native_train, self._native_training_step = trainer.ppo_train, trainer.training_step
-        self._native_engine_step, self._native_update = self._engine.step, self._engine.optimizer.step
-        self._native_collate = self._buffer.collate_fn
         self._patch()
         self._watch = self._watching()
 
@@ -164,11 +165,16 @@ class OpenRlhfEngineLayer:
                 self._native_tick = self._schedule.step
                 patches.set(self._schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
         held, why = "held against the plan", "ledger"
-        patches.set(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
-        patches.set(trainer, "ppo_train", self._train, what=held, why=why)
-        patches.set(trainer, "training_step", self._training_step, what=held, why=why)
-        patches.set(self._engine, "step", self._engine_step, what="written down", why=why)
-        patches.set(self._engine.optimizer, "step", self._update, what=held, why="the last moment before an update")
+        read = patches.read
+        self._upstream_collate = buffer.collate_fn
+        guarded, self._native_collate = patches.observation.guarded(self._stripped, self._collate)
+        patches.set(buffer, "collate_fn", guarded, what="rows are told apart", why=why)
+        self._native_train = read(trainer, "ppo_train", self._train, what=held, why=why)
+        self._native_training_step = read(trainer, "training_step", self._training_step, what=held, why=why)
+        told = {"what": "written down", "why": why}
+        self._native_engine_step = read(self._engine, "step", self._engine_step, exchanges=True, **told)
+        told = {"what": held, "why": "the last moment before an update"}
+        self._native_update = read(self._engine.optimizer, "step", self._update, exchanges=True, **told)
 
     @property
     def _enforces(self) -> bool:
@@ -209,9 +215,9 @@ class OpenRlhfEngineLayer:
         """A stand-in for `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
         buffer, plan = self._buffer, self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
-        held = self._rings.shares([self._held(item, index) for index, item in enumerate(buffer.items)])
-        rollout = self._one_rollout(held)
-        where = self._expect(rollout, held)
+        held = self._rings.shares([replayed(item, index) for index, item in enumerate(buffer.items)])
+        rollout = one_rollout(held, int(self._engine.global_steps))
+        where = by_row(plan, rollout, held)
         self._sees |= {row.sees for share in held for row in share}
         hold_all_or_none(self._sees, ranks=self._rings.world, zero=int(self._engine.zero_optimization_stage()))
         filler = self._filler(held)
@@ -252,60 +258,6 @@ class OpenRlhfEngineLayer:
             "dynamic_optimizer_step": [int(turn == micro_batches - 1) for turn in range(micro_batches)],
         }
 
-    def _held(self, item: Any, index: int) -> ReplayedCompletion:
-        if IDENTITY not in item.info:
-            reason = "an experience without BatchBridge's identity reached the replay buffer; see `identify`"
-            raise CannotAttach({"unplanned_batch": reason})
-        rollout, prompt, position, sample, prompt_tokens = (int(value) for value in item.info[IDENTITY])
-        tokens = int(item.action_mask.sum())
-        whole = is_as_answered(item)
-        named = rollout, prompt, position, sample
-        return ReplayedCompletion(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
-
-    def _one_rollout(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
-        rollouts = {row.rollout for share in held for row in share}
-        if not rollouts:
-            said = "a model is to train, and no rank holds a completion for it"
-            raise BatchDrift(int(self._engine.global_steps), "membership", said)
-        if len(rollouts) != 1:
-            raise CannotAttach({"rollout": f"the replay buffers hold rollouts {sorted(rollouts)}; one at a time"})
-        return rollouts.pop()
-
-    def _expect(
-        self, rollout: int, held: Sequence[Sequence[ReplayedCompletion]]
-    ) -> dict[tuple[int, int], tuple[int, ReplayedCompletion]]:
-        """Row -> (rank, what it holds). Raises `BatchDrift` unless exactly the plan's completions are there."""
-        plan = self._plan
-        assert plan is not None, "wrap refuses to enforce without a plan"
-        planned = plan.rollout(rollout)
-        prompts: Sequence[int] = planned.prompts
-        named = "prompt"
-        if isinstance(plan, CandidatePlan):  # places are filled lowest number first
-            named = "candidate"
-            prompts = sorted({row.prompt for share in held for row in share})
-            if len(prompts) != len(planned.prompts):
-                said = f"rollout {rollout} came with {len(prompts)} groups for {len(planned.prompts)} places"
-                raise BatchDrift(planned.generated_at_step, "membership", said)
-        want = Counter(
-            (position, prompt, sample)
-            for position, prompt in enumerate(prompts)
-            for sample in range(planned.completions_per_prompt)
-        )
-        have = Counter((row.position, row.prompt, row.sample) for share in held for row in share)
-        if want != have:
-            missing, extra = sorted((want - have).elements()), sorted((have - want).elements())
-            raise BatchDrift(
-                planned.generated_at_step,
-                "membership",
-                f"rollout {rollout} came without (position, {named}, sample) {missing[:3] or 'none'} "
-                f"and with {extra[:3] or 'none'} that it does not have",
-            )
-        if others := sorted((row.prompt, row.sample) for share in held for row in share if not row.answered):
-            said = "with other tokens or images, or another loss mask, than the engine's answers have"
-            where = f"({named}, sample) {others[:3]}"
-            raise BatchDrift(planned.generated_at_step, "membership", f"rollout {rollout} came {said}: {where}")
-        return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
-
     def _filler(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
         """The place of a row that weighs nothing: the shortest completion with an empty mask, at the buffer's end.
         Collective where a rank holds nothing."""
@@ -344,9 +296,15 @@ class OpenRlhfEngineLayer:
         items = batch[0] if self._buffer.dynamic_batch else batch
         given = self._watch.inputs_of(items)
         experience = self._native_collate(batch)
+        experience.batchbridge = ExperienceCompanions(items, given)
+        return experience
+
+    def _stripped(self, batch: Any) -> Any:
+        """The native batch without our columns, whether or not they are read: upstream takes all of `info` for
+        numbers."""
+        experience = self._upstream_collate(batch)
         for name in (IDENTITY, ANSWERED):
             experience.info.pop(name, None)
-        experience.batchbridge = ExperienceCompanions(items, given)
         return experience
 
     def _training_step(self, experience: Any, *given: Any) -> Any:
@@ -356,6 +314,10 @@ class OpenRlhfEngineLayer:
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
         beside: ExperienceCompanions = experience.batchbridge
         identities = [tuple(int(value) for value in item.info.get(IDENTITY, NOBODY)) for item in beside.items]
+        if self._observation.observes and NOBODY in identities:  # natively nothing is filled up
+            raise CannotAttach(
+                {"unplanned_batch": "a micro-batch has rows without the identity that generation gave them"}
+            )
         self._parts.append(
             [
                 None if identity == NOBODY else self._row(item, identity)
@@ -406,7 +368,7 @@ class OpenRlhfEngineLayer:
 
     def _engine_step(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_engine_step(*arguments, **options)
-        if self._looked_at is not None:
+        if self._looked_at is not None and self._goes_on():
             norm = self._engine.get_global_grad_norm()
             self._write(
                 self._looked_at, None if norm is None else float(norm), skipped=not self._engine.was_step_applied()
@@ -415,6 +377,8 @@ class OpenRlhfEngineLayer:
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         """The optimizer's own step: all is there that the update will use, and nothing is applied yet."""
+        if not self._goes_on():
+            return self._native_update(*arguments, **options)
         if self._enforces and not self._turns:
             step = int(self._engine.global_steps)
             raise BatchDrift(step, "clock", "the optimizer is to update once more than the rollout's plan has steps")
@@ -427,23 +391,14 @@ class OpenRlhfEngineLayer:
         self._looked_at = AppliedStep(step, turn, float(self._schedule.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
 
+    def _goes_on(self) -> bool:
+        """Whether every process still reads what is trained. Collective where the run is observed alone."""
+        return self._observation.agree(lambda mine: [one for part in self._rings.gather(mine) for one in part])
+
     def _measure(self, turn: PlannedStep | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        from batchbridge import LostGradient
-        from batchbridge_openrlhf.watching import OtherInputs
-
-        objections = []
-        try:
-            for part, seen in zip(self._parts, self._watch.take(self._normaliser(turn)), strict=True):
-                for row, measured in zip(part, seen, strict=True):
-                    if row is not None:
-                        row.measured(measured)
-                    elif measured.departure > measured.tolerance:
-                        objections.append("a filler row, which has nothing to train, got a gradient")
-        except (LostGradient, OtherInputs) as error:
-            objections.append(str(error))
-        except ValueError:
-            objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
+        normaliser = self._normaliser(turn)
+        objections: list[str] = self._observation.read(self._taken, normaliser, default=[])
         factor = self._watch.factor()
         if factor is not None:
             expected = 1 / self._rings.averaged
@@ -454,6 +409,19 @@ class OpenRlhfEngineLayer:
                     if row is not None and row.weight is not None:
                         row.weight *= share
         return objections + self._rings.differences(self._rows)
+
+    def _taken(self, normaliser: Normaliser) -> list[str]:
+        from batchbridge import LostGradient
+        from batchbridge_openrlhf.watching import OtherInputs
+
+        objections: list[str] = []
+        try:
+            objections += read_off(self._parts, self._watch.take(normaliser))
+        except (LostGradient, OtherInputs) as error:
+            objections.append(str(error))
+        except ValueError:
+            objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
+        return objections
 
     def _normaliser(self, turn: PlannedStep | None) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""

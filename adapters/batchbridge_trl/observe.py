@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from batchbridge.kit import Request
+from batchbridge.kit import Request, fingerprint
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
@@ -27,15 +28,18 @@ _ROW = "batchbridge_row"
 class _RecordedBatches:
     """A batch sampler that remembers what it handed out, in order, and is otherwise the one it wraps."""
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
+    def __init__(self, native: Any, observation: Observation) -> None:
+        self._native, self._observation = native, observation
         self.handed_out: deque[list[int]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.handed_out.clear()
         for batch in self._native:
-            self.handed_out.append([int(index) for index in batch])
+            self._observation.read(self._keep, batch)
             yield batch
+
+    def _keep(self, batch: Any) -> None:
+        self.handed_out.append([int(index) for index in batch])
 
     def __len__(self) -> int:
         return len(self._native)
@@ -49,6 +53,7 @@ class TrlObserver:
 
     def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
         self._trainer, self._log, self._watch = trainer, log, watch
+        self._observation = patches.observation
         self._batches: _RecordedBatches | None = None
         """The batches of the training run that goes on."""
         self._prompts: list[int] = []
@@ -56,15 +61,17 @@ class TrlObserver:
         self._micro_step = 0
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
+        self._generated: dict[str, torch.Tensor] = {}
+        """`PAIRED` columns of the rollout, as it was generated."""
         self._tap = RewardTap(trainer, patches)
-        recorded = functools.partial(patches.set, trainer, what="recorded", why="ledger")
+        recorded = functools.partial(patches.read, trainer, what="recorded", why="ledger")
         self._native_loader = recorded("get_train_dataloader", self._loader)
         self._native_step = recorded("training_step", self._training_step)
         self._native_generate = recorded("_generate_and_score_completions", self._generate)
         self._native_loss = recorded("compute_loss", self._loss)
         check = request.mode == "verify"
         steps = None if request.plan is None else request.plan.total_optimizer_steps
-        self._callback = StepCallback(log, watch, check=check, planned_steps=steps)
+        self._callback = StepCallback(log, watch, check=check, planned_steps=steps, observation=self._observation)
         trainer.add_callback(self._callback)
         why = "ledger" + (", verification" if check else "")
         added = "StepCallback added"
@@ -79,7 +86,7 @@ class TrlObserver:
         loader = self._native_loader()
         inner = _inner(loader)
         # torch forbids reassigning the batch sampler, but its iterator reads this entry.
-        vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler)
+        vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler, self._observation)
         return loader
 
     def _begin(self, batches: _RecordedBatches) -> None:
@@ -120,6 +127,7 @@ class TrlObserver:
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
         self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
         self._generated_at_step = trainer.state.global_step
+        self._generated = {name: columns[name].clone() for name in PAIRED}
         return {**output, _ROW: torch.arange(rows, device=output["completion_ids"].device)}
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,6 +135,19 @@ class TrlObserver:
         if not trainer.model.training or _ROW not in inputs or not self._row_prompts:
             return self._native_loss(model, inputs, *args, **kwargs)
         tokens = rows_module.loss_mask(inputs).sum(1).tolist()
+        numbers = inputs[_ROW].tolist()
+        facts = [self._facts[number] for number in numbers]
+        for row in (exchanged := exchanged_rows(self._generated, inputs, numbers)):
+            facts[row] = {**facts[row], **facts_of_loss(inputs, row)}
+        if exchanged:
+            named = [
+                f"{sample} of prompt {prompt}"
+                for prompt, sample in (self._row_prompts[numbers[row]] for row in exchanged)
+            ]
+            self._log.exchanged.append(
+                "the loss takes another completion or advantage than was generated for sample "
+                + ", sample ".join(named)
+            )
         pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
         self._log.parts.append(
             [
@@ -139,13 +160,40 @@ class TrlObserver:
                     index=number,
                     pass_index=pass_index,
                     generated_at_step=self._generated_at_step,
-                    facts=self._facts[number],
+                    facts=told,
                 )
-                for number, count in zip(inputs[_ROW].tolist(), tokens, strict=True)
+                for number, count, told in zip(numbers, tokens, facts, strict=True)
             ]
         )
         with self._watch.expecting(rows_of(trainer, inputs)):
             return self._native_loss(model, inputs, *args, **kwargs)
+
+
+PAIRED = ("completion_ids", "advantages")
+"""Columns whose pairs decide what is trained. Samples of a group are alike: whichever of them comes first, the same is
+trained, as long as each keeps its own advantage."""
+
+
+def exchanged_rows(
+    generated: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], numbers: Sequence[int]
+) -> list[int]:
+    """The rows of a micro-batch that are not those of the rollout which bear their `numbers`."""
+    differ = torch.zeros(len(numbers), dtype=torch.bool, device=inputs["advantages"].device)
+    for name in PAIRED:
+        now, then = inputs[name], generated[name].to(differ.device)[numbers]
+        if now.dim() > 1:  # padding may be cut or added
+            width = min(now.shape[1], then.shape[1])
+            now, then = now[:, :width], then[:, :width]
+        apart = (now != then) & ~(now.isnan() & then.isnan())
+        differ |= apart.reshape(len(numbers), -1).any(1)
+    found: list[int] = differ.nonzero().flatten().tolist()
+    return found
+
+
+def facts_of_loss(inputs: Mapping[str, torch.Tensor], row: int) -> dict[str, Any]:
+    """The ledger's facts of a row that is not what was generated: the completion and advantage that the loss took."""
+    ids = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
+    return {"completion_fingerprint": fingerprint(ids), "advantage": inputs["advantages"][row].tolist()}
 
 
 def _inner(loader: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +55,13 @@ def compared(change: Any, *, given: Orders | None = None, objections: Sequence[s
     made = recorder(given or orders())
     assert made.plan is not None
     made.compare(STEP, change(rows_of(made.plan)), objections)
+
+
+def test_ranks_that_try_the_ledger_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    where = dataclasses.replace(orders(), ledger=tmp_path / "run" / "ledger")
+    with ThreadPoolExecutor(8) as ranks:
+        begun = [ranks.submit(recorder(where).begin, 0) for _ in range(200)]
+    assert [each.exception() for each in begun if each.exception() is not None] == []
 
 
 def test_a_planned_step_is_let_through() -> None:

@@ -59,7 +59,7 @@ TIMES = {
     "compute_seconds": "seconds that this rank took for the step's forward and backward passes, without what it waited "
     "for other ranks; missing: unknown",
 }
-"""Times that a step record may have at its line's end. Time is not part of what was trained: `diff` and certificates
+"""Times that a step record may have at its line's end. Time is not part of what was trained: `diff` and `verify`
 leave it out."""
 
 KEY = ("rollout", "pass", "prompt", "sample")
@@ -69,6 +69,9 @@ FLOATS = ("reward", "advantage", "weights")
 _KINDS = {int, str, type(None)}
 _FLOAT_KINDS = {float, *_KINDS}
 STEP_PREFIX = b'{"record":"step","step":'
+ENDED = "observing_ended"
+"""The kind of the record that ends a start whose observing turned itself off: `step` is the first that nobody observed,
+`why` what could not be read."""
 
 
 # ---- records
@@ -206,6 +209,10 @@ class Writer:
         self._write(record.to_line())
         self._next_step += 1
 
+    def end(self, why: str) -> None:
+        """Writes that nothing is observed from the next step on, and why; no step follows in this start."""
+        self._write(_json({"record": ENDED, "step": self._next_step, "why": why}) + b"\n")
+
     def close(self) -> None:
         """Closes the file; closing twice is fine."""
         self._file.close()
@@ -223,9 +230,10 @@ class Writer:
                 left = left[self._file.write(left) :]
 
 
-def try_to_write(folder: Path | str) -> None:
-    """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again: a run
-    without a trainer leaves none behind."""
+def try_to_write(folder: Path | str, *, leave_folder: bool = False) -> None:
+    """The check (`LedgerError`) that a ledger can be written to `folder`. Folders that are made for it go again, for a
+    run without a trainer leaves none behind; `leave_folder` lets them stand, for the ranks of a run try at once, and
+    none may take away what another one writes to."""
     import tempfile  # which no reader needs
 
     with _written(folder):
@@ -233,7 +241,7 @@ def try_to_write(folder: Path | str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
-        for path in made:
+        for path in () if leave_folder else made:
             path.rmdir()
 
 

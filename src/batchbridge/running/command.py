@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
-from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
+from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, TRAINER, Launch
 from batchbridge.running.signals import handed_on
+from batchbridge.running.telling import last_words, log, tell
 
 NATIVE = "it ran natively, or not at all"
 PAGE = "docs/launch.md, On a Ray cluster, on Slurm, in a container"
@@ -29,30 +33,56 @@ def with_words(words: Sequence[str], stop: Stop, launch: Launch, own: Mapping[st
     return [*words[: stop.place], "env", *given, *words[stop.place :]]
 
 
-def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unreached: int) -> int:
+def run(
+    words: Sequence[str],
+    launch: Launch,
+    *,
+    stop: Stop | None = None,
+    explained: Callable[[str], Iterable[str]] = lambda died: (),
+    unreached: int,
+) -> int:
     """The exit code of the command `words`, started with the launch; `unreached`, and a line, where it ended well
     without a trainer that was wrapped.
 
-    stop: the launcher in `words` that drops variables. Raises `OSError` where nothing starts.
+    stop: the launcher in `words` that drops variables. explained: the lines about a text that processes died of.
+    Raises `OSError` where nothing starts.
     """
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-", dir=_shared_folder(words)) as arrivals:
         launch = replace(launch, arrivals=arrivals)
         if stop is not None:
             words = with_words(words, stop, launch, os.environ)
-            say(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it")
-        code = _started(words, launch.environment(os.environ), lambda: _reached(arrivals), launch.expect_within)
+            tell(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it", launch.ledger)
+        code = _started(words, launch, lambda: _reached(arrivals))
+        if code and (died := last_words(arrivals)):
+            if launch.ledger is not None:
+                log(died, launch.ledger)
+            for line in explained(died):
+                tell(line, launch.ledger)
         if _reached(arrivals):
-            if (last := spoken.after(launch)) is not None:
-                say(last)
+            for line in spoken.after(launch, code):
+                tell(line, launch.ledger)
             return code
     of = "" if launch.framework == "unknown" else f" of {launch.framework}"
-    say(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
+    tell(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
     return code or unreached
 
 
-def say(text: str) -> None:
-    """One line on stderr."""
-    print(f"batchbridge: {text}", file=sys.stderr, flush=True)
+def dry_run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None) -> tuple[list[str], int]:
+    """(the receipts of what the command's trainers were judged as, its exit code). The command is ended once there is
+    one, if it does not end by itself; trackers write nothing that stays (`NO_TRACKER`).
+
+    Raises `OSError` where nothing starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchbridge-dry-", dir=_shared_folder(words)) as arrivals:
+        launch = replace(launch, arrivals=arrivals)
+        if stop is not None:
+            words = with_words(words, stop, launch, os.environ)
+        code = _started(words, launch, lambda: _reached(arrivals))
+        return [file.read_text(encoding="utf-8") for file in sorted(Path(arrivals).glob(f"{JUDGED}-*"))], code
+
+
+NO_TRACKER = {"WANDB_MODE": "disabled"}
+"""Variables by which trackers log nothing. Source: wandb 0.31.0, run."""
 
 
 def _shared_folder(words: Sequence[str]) -> Path | None:
@@ -63,17 +93,20 @@ def _shared_folder(words: Sequence[str]) -> Path | None:
 
 def _reached(arrivals: str) -> bool:
     """Whether a trainer was wrapped, or a job that was sent to a cluster looks after it."""
-    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB))
+    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB, JUDGED))
 
 
-def _started(
-    words: Sequence[str], environment: Mapping[str, str], reached: Callable[[], bool], expect_within: float
-) -> int:
-    """The command's exit code, as a shell has it."""
+def _started(words: Sequence[str], launch: Launch, reached: Callable[[], bool]) -> int:
+    """The command's exit code, as a shell has it. Where trainers are only judged, it has a session of its own, all of
+    which is ended soon after one was reached."""
+    expect_within, dry = launch.expect_within, bool(launch.instead)
+    environment = launch.environment(os.environ)
+    if dry:
+        environment |= {**NO_TRACKER, "TRACKIO_DIR": str(Path(launch.arrivals or ".", "trackio"))}
 
     def remind() -> None:
         if not reached():
-            say(
+            tell(
                 f"no trainer has been reached after {expect_within:g} s (--expect-within): if training has begun, it "
                 f"runs natively ({PAGE})"
             )
@@ -81,13 +114,37 @@ def _started(
     timer = threading.Timer(expect_within, remind)
     timer.daemon = True
     with handed_on() as signals:
-        process = subprocess.Popen(list(words), env=dict(environment))
+        process = subprocess.Popen(list(words), env=environment, start_new_session=dry)
         signals.started(process)
         if expect_within:
             timer.start()
         try:
-            code = process.wait()
+            code = _ended_once(reached, process) if dry else process.wait()
         finally:
             timer.cancel()
     sys.stdout.flush()
     return code if code >= 0 else 128 - code
+
+
+_GRACE = 10.0
+"""Seconds that a command may take to end by itself, and again after it was asked to."""
+
+
+def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a command that leads a session of its own; of all of it nothing is left behind."""
+
+    def wait(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end and not until():
+            time.sleep(0.1)
+
+    try:
+        wait(float("inf"), reached)
+        wait(_GRACE)
+        return process.wait() if process.poll() is not None else 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            wait(_GRACE)
+        process.wait()

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
+from batchbridge.running.launch import JUDGED, TRAINER, Launch, arrived, current_launch, named
+from batchbridge.running.telling import tell
 
 
 def follow(trainer: Any) -> Any:
-    """Wraps a trainer as the launch asks, reports it on stderr, and returns it. Without a launch it is left alone.
+    """Wraps a trainer as the launch asks, reports it on stderr and beside the ledger, and returns it; without a launch
+    it is left alone.
 
     What an adapter's hook calls in the process of the trainer. Raises `CannotAttach` with every reason.
     """
     launch = current_launch()
     if launch is None:
         return trainer
+    if launch.instead:
+        _end(launch, named(launch.instead)(trainer))
     from batchbridge.running.wrap import wrap
 
     asked = {name: getattr(launch, name) for name in ("tokens_per_device", "allow", "report_to", "padding")}
     wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
-    print(f"batchbridge: {report}", file=sys.stderr, flush=True)
+    if os.environ.get("RANK", "0") == "0":  # torchrun's: every rank would say the same
+        if launch.ledger is not None:
+            with contextlib.suppress(OSError):  # the ledger's own start says so
+                Path(launch.ledger).mkdir(parents=True, exist_ok=True)
+        said = report if launch.verbose else trainer.batchbridge.report(changes=False)
+        tell(said, launch.ledger, logged=report)
     arrived(f"{TRAINER}-{os.getpid()}", report)
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
@@ -32,6 +44,25 @@ def follow(trainer: Any) -> Any:
 
         announce(launch.run)  # the trainer may be on another machine than the command
     return trainer
+
+
+_SECONDS = 60
+"""The time that an actor waits for its command to be ended."""
+
+
+def _end(launch: Launch, text: str) -> NoReturn:
+    """The end of a process that trains nothing: it leaves the receipt. An actor of Ray's waits for the command to be
+    ended, which would else print the actor's death; if it is not, the actor ends with an error."""
+    arrived(f"{JUDGED}-{os.getpid()}", text)
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        raise SystemExit(0)
+    from batchbridge.running.launch_ray import announce, in_actor
+
+    announce(launch.run, JUDGED, text)
+    if in_actor():
+        time.sleep(_SECONDS)
+    raise SystemExit(0)
 
 
 def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda trainer: True) -> None:
@@ -48,7 +79,9 @@ def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda tr
     def followed(self: Any, *arguments: Any, **options: Any) -> Any:
         if not isinstance(self, cls) or not only(self):
             return native(self, *arguments, **options)
-        if "batchbridge" in vars(self):  # wrapped by this, or by the script itself
+        launch = current_launch()
+        if "batchbridge" in vars(self) and not (launch is not None and launch.instead):
+            # wrapped by this, or by the script itself
             arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())
             return native(self, *arguments, **options)
         follow(self)
