@@ -13,6 +13,7 @@ from batchbridge.kit.composed_yaml import NotComposed, composed
 from batchbridge.kit.declared_settings import OPEN, classes_parsed, declared_fields, declared_options
 from batchbridge.kit.function_forms import forms_in
 from batchbridge.kit.own_copy import CopyFacts
+from batchbridge.kit.versions import release_after
 from batchbridge_easyr1.copies import FACTS as EASYR1
 from batchbridge_open_instruct.copies import FACTS as OPEN_INSTRUCT
 from batchbridge_openrlhf.copies import FACTS as OPENRLHF
@@ -210,6 +211,16 @@ def test_open_instructs_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -
     assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
     assert reading.native["num_unique_prompts_rollout"] == 24
     assert "BB-OI-003 own_bonuses" in _errors(_read(tmp_path, f"{run} --own_bonuses 1"))
+
+
+@pytest.mark.parametrize("version", ["0.16.0.dev0", "0.17.0rc1", "0.18.0.dev0", "0.24.0.dev0", "1.0.0rc1"])
+def test_a_version_before_a_release_is_read_as_that_release(version: str) -> None:
+    recipe = {"per_device_train_batch_size": 8, "num_generations": 8}
+    before = batchbridge.read(recipe, framework="trl", version=version, world_size=8)
+    release = batchbridge.read(recipe, framework="trl", version=release_after(version), world_size=8)
+    assert release.spec is not None
+    assert (before.verdict, before.spec) == (release.verdict, release.spec)
+    assert any(one.code == "BB-TRL-002" and one.severity == "warning" for one in before.findings)
 
 
 def test_the_form_of_a_function_leaves_out_words_and_layout_alone(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from batchbridge.frozen import dataclass
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.rule_table import added, defects
 from batchbridge.kit.values import FieldValue
-from batchbridge.kit.versions import includes, installed, newer_version, readable, unknown_version
+from batchbridge.kit.versions import (
+    includes,
+    installed,
+    newer_version,
+    read_as_release,
+    readable,
+    release_after,
+    unknown_version,
+)
 from batchbridge.kit.writing import Problems, objections
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.spec import Spec
@@ -145,6 +153,10 @@ class FramedAdapter(Adapter):
         if version != asked:
             differs = self.difference(asked)
             found.append(newer_version(self.name, asked, newest=newest, code=codes[1], difference=differs))
+        known = release_after(version)
+        if known in self.releases and version not in self.releases:
+            found.append(read_as_release(self.name, version, known, codes[1]))
+            return known
         return version
 
     @property

@@ -109,6 +109,20 @@ def is_release(version: str) -> bool:
     return release is not None and release[1] == 0
 
 
+def release_after(version: str) -> str:
+    """The release that a development, alpha, beta or candidate version comes before: 0.16.0 of 0.16.0.dev0 and 0.16.0rc1;
+    empty for any other version."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)*)[.-]?(?:dev|a|b|rc)[0-9]*(?:\+.*)?", version)
+    return "" if found is None else found[1]
+
+
+def read_as_release(project: str, version: str, release: str, code: str) -> Finding:
+    """The warning that a version before a release is read as that release."""
+    text = f"{project} {version} is a version before {release}, and is read as that: its code may be another"
+    fix = Fix("name the release before or after it with --framework-version")
+    return Finding(code, "warning", "config", text, (Where("framework version", version),), (fix,))
+
+
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
     return None if distribution is None else found_installed(distribution)
