@@ -39,7 +39,7 @@ class OwnCopy:
         return f"{framework} {self.label}".rstrip() + ", your copy"
 
     def findings(self, framework: str, given: Mapping[str, Where]) -> Iterator[Finding]:
-        """What this copy is taken for, and what of its code is not known."""
+        """The note of what this copy is taken for, and what of its code is not known."""
         own = [key for key in given if key in self.own]
         batches = "no release's batches" if self.differing else f"{self.release}'s batches"
         text = f"{self.title(framework)} in {self.place}: {batches}; its own settings and defaults are taken"
@@ -59,7 +59,7 @@ class OwnCopy:
             yield Finding("BB039", "error", "config", text, (Where(None, None, self.place),), (fix,), undecided=True)
 
     def opened(self, finding: Finding) -> Finding:
-        """A finding of the release's rules, which is no error yet where the copy's code is not the release's."""
+        """A finding of the release's rules, which is not an error yet where the copy's code is not the release's."""
         if not self.differing or finding.severity != "error" or finding.undecided:
             return finding
         return replace(finding, message=f"as {self.release} would: {finding.message}", undecided=True)

@@ -71,7 +71,7 @@ class _Walk:
             package = header if header is not None else group.replace("/", ".")
             package = "" if package == _GLOBAL else package
         if not isinstance(listed, list):
-            raise NotComposed(f"{name}.yaml: defaults is no list")
+            raise NotComposed(f"{name}.yaml: defaults is not a list")
         self._search(body)
         for entry in listed:
             if isinstance(entry, dict) and len(entry) == 1 and (key := str(next(iter(entry)))).startswith("override "):
@@ -167,7 +167,7 @@ def _loaded(file: Path, changed_ns: int) -> tuple[str | None, dict[str, Any]]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise NotComposed(f"{file.name} is not read: {type(error).__name__}") from None
     if not isinstance(body, dict | None):
-        raise NotComposed(f"{file.name} is no mapping")
+        raise NotComposed(f"{file.name} is not a mapping")
     _count(body, file.name)
     header = _PACKAGE.search(text)
     return (header[1] if header else None), {str(key): value for key, value in (body or {}).items()}

@@ -178,7 +178,7 @@ def _unlike(folder: Path, facts: CopyFacts) -> dict[str, list[str]]:
 
 
 def differing_numbers(facts: CopyFacts, differing: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """What a number is called -> the functions, without their files, of those that differ and decide it."""
+    """The functions, without their files, that differ and decide a number, by what that is called."""
     found = {
         number: tuple(name for file, names in by_file.items() for name in names if f"{file}: {name}" in differing)
         for number, by_file in facts.numbers.items()

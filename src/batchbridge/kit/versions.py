@@ -110,8 +110,8 @@ def is_release(version: str) -> bool:
 
 
 def release_after(version: str) -> str:
-    """The release that a development, alpha, beta or candidate version comes before: 0.16.0 of 0.16.0.dev0 and 0.16.0rc1;
-    empty for any other version."""
+    """The release that a development, alpha, beta or candidate version comes before: 0.16.0 of 0.16.0.dev0 and of
+    0.16.0rc1; empty for any other version."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)*)[.-]?(?:dev|a|b|rc)[0-9]*(?:\+.*)?", version)
     return "" if found is None else found[1]
 
