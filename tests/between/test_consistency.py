@@ -80,7 +80,7 @@ def wandb_of(values: Mapping[str, Any], place: Path) -> Path:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_same_settings_as_a_mapping_and_as_a_past_run_are_one_run(framework: str) -> None:
-    @many(120, len(FRAMEWORKS))
+    @many(60, len(FRAMEWORKS))
     @given(case=cases(framework))
     def law(case: Case) -> None:
         with folder() as place:
@@ -95,7 +95,7 @@ def test_the_same_settings_as_a_mapping_and_as_a_past_run_are_one_run(framework:
 
 @pytest.mark.parametrize("framework", OF_HYDRA)
 def test_the_same_settings_as_words_and_as_what_hydra_keeps_are_one_run(framework: str) -> None:
-    @many(40, 1)
+    @many(20, 1)
     @given(case=cases(framework))
     def law(case: Case) -> None:
         written = adapters()[framework].write(case.spec, case.version)
@@ -118,7 +118,7 @@ def test_the_same_settings_as_words_and_as_what_hydra_keeps_are_one_run(framewor
 
 
 def test_a_python_program_and_the_mapping_of_its_call_are_one_run() -> None:
-    @many(40, 1)
+    @many(20, 1)
     @given(case=cases("trl"))
     def law(case: Case) -> None:
         text = ", ".join(f"{key}={value!r}" for key, value in case.values.items() if key != "num_processes")
@@ -133,7 +133,7 @@ def test_a_python_program_and_the_mapping_of_its_call_are_one_run() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_scale_calls_the_same_run_is_equivalent_to_diff(framework: str) -> None:
-    @many(120, len(FRAMEWORKS))
+    @many(60, len(FRAMEWORKS))
     @given(case=cases(framework), world_size=st.sampled_from([1, 2, 4, 8]))
     def law(case: Case, world_size: int) -> None:
         found = scale_with(adapters()[framework], case.reading, world_size)
