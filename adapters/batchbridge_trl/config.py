@@ -122,11 +122,15 @@ class TrlAdapter(PackagedAdapter):
             finding = self._unknown_key(places[key], near, version, given)
             return _perhaps_the_scripts(finding, script) if script else finding
 
+        def unchecked(key: str) -> bool:  # Python's constructor takes what a parser would refuse
+            return built is not None and key not in _DECIDING and (given[key] is None or isinstance(given[key], bool))
+
         def wrong(key: str, error: WrongValue) -> Finding:
-            return _wrong_value(places.get(key) or Where(key), given[key], error)
+            finding = _wrong_value(places.get(key) or Where(key), given[key], error)
+            return dataclasses.replace(finding, severity="warning") if unchecked(key) else finding
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
-        native, bad = taken.native, taken.wrong | bad
+        native, bad = taken.native, {key for key in taken.wrong if not unchecked(key)} | bad
         found += [*refused, *taken.findings]
         world = world_size(source, context, native)
         native[WORLD] = world.size
@@ -153,7 +157,7 @@ class TrlAdapter(PackagedAdapter):
         start = None if source.native is not None else start_of(source, native, program)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        if bad or (told := meaning(native, sizes, version)) is None:
+        if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():

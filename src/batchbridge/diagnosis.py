@@ -460,6 +460,30 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=_unsloth,
     ),
     ErrorText(
+        name="no-optimizer-step",
+        framework="megatron",
+        versions="slime, and others on Megatron",
+        pattern=r"assert self\.lr_decay_steps > 0",
+        rule="the run has at least one optimizer step: rollouts x prompts x completions of each / completions of an "
+        "optimizer step (slime: num_rollout x rollout_batch_size x n_samples_per_prompt // global_batch_size)",
+        meaning="the division gives 0 steps, so the learning rate's schedule has no length",
+        phase="construction",
+        source="megatron.core optimizer_param_scheduler.py; THUDM/slime arguments.py",
+        neighbours=lambda n: (Fix("more rollouts, or fewer completions in an optimizer step (global_batch_size)"),),
+    ),
+    ErrorText(
+        name="deepspeed-active-modules",
+        framework="deepspeed",
+        versions="ZeRO stage 3",
+        pattern=r"assert not param\.ds_active_sub_modules|ds_active_sub_modules",
+        rule="not a batch rule: a parameter is used while ZeRO gathers it for another module",
+        meaning="the model runs twice before its backward pass is over, or generates while it trains (sync_ref_model, "
+        "gradient checkpointing with reentrant calls, a shared head)",
+        phase="optimizer_step",
+        source="deepspeed runtime/zero/partition_parameters.py",
+        neighbours=lambda n: (Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),),
+    ),
+    ErrorText(
         name="skyrl-mini-batch",
         framework="skyrl",
         versions="not known (no adapter reads SkyRL)",

@@ -57,7 +57,7 @@ def test_what_the_page_shows_is_what_run_says(tmp_path: Path, monkeypatch: pytes
     assert command == "batchbridge run --ledger runs/a -- python train.py"
     ran = started(tmp_path, sys.executable, SCRIPT, str(tmp_path), "--my_flag", "3", options=("--ledger", "runs/a"))
     lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
-    said = "\n".join(lines).replace(str(tmp_path), "/home/me")
+    said = "\n".join(lines).replace(str(tmp_path), "/mine")
     steps = len(list(read_steps(tmp_path / "runs" / "a")))
     assert make_outputs.fits(shown.replace("4 optimizer steps", f"{steps} optimizer steps"), said), said
     kept = (tmp_path / "runs" / "a" / LOG).read_text(encoding="utf-8")
