@@ -55,8 +55,8 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     group, completions = rollout.completions_per_prompt, step.completions_per_step
     path = "optimizer_step.completions_per_step"
     groups, whole = f"easyr1 counts whole groups of {group}", group > 0 and (completions or 0) % group == 0
-    near = nearest_numbers(completions or 0, multiple_of=group)
-    if problems.given(completions, path) and problems.fits(whole, path, groups, near):
+    whole_groups = nearest_numbers(completions or 0, multiple_of=group)
+    if problems.given(completions, path) and problems.fits(whole, path, groups, whole_groups):
         values[names.BATCH] = (completions or 0) // group
     filters, has = ("replace_zero_variance", "none"), "easyr1 has none and replace_zero_variance"
     problems.fits(rollout.group_filter in filters, "rollout.group_filter", has, filters)
@@ -75,11 +75,10 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     baseline, scale = spec.advantage.baseline, spec.advantage.scale
     known = {name: row for name, row in ESTIMATORS.items() if name != "gae"}  # which cannot run: BB-EZR1-024
     alone = rollout.completions_per_prompt == 1  # no group to compare with
-    estimators = [
-        name for name, row in known.items() if row[:2] == (baseline, scale) and not (alone and baseline != "none")
-    ]
-    of_one = " of a prompt's only completion" if alone else ""
-    none_such = f"advantage.baseline = {baseline} with scale = {scale}{of_one}: easyr1 has none such"
+    estimators = [name for name, row in known.items() if row[:2] == (baseline, scale)]
+    none_such = f"advantage.baseline = {baseline} with scale = {scale}: easyr1 has none such"
+    if estimators and alone and baseline != "none":
+        none_such = f"advantage.baseline = {baseline}: easyr1's {estimators.pop()} compares the completions of a prompt"
     near = sorted(known.values(), key=lambda row: (alone and row[0] != "none", row[1] != scale, row[0] != baseline))
     ways = ({"advantage.baseline": row[0], "advantage.scale": row[1]} for row in near)
     if problems.need(bool(estimators), none_such, "advantage.baseline", nearest=ways):

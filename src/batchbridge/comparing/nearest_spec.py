@@ -28,6 +28,7 @@ from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.writing import UNKNOWN
+from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 
 MAX_WRITES = 24
@@ -140,9 +141,13 @@ def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bo
 def _ways(
     problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None
 ) -> Iterator[Mapping[str, Any]]:
+    units = [*in_other_units(current, problem.fields, defaults, dataset_size)]
+    steps = derive(current, dataset_size)["total_optimizer_steps"]
+    if len(current.horizon.lengths) > 1 and steps is not None:  # which one ends the run, no refusal knows
+        yield from units
     yield from cold_starts(current, problem.fields)
     yield from preferred(problem.nearest, current, defaults)
-    yield from in_other_units(current, problem.fields, defaults, dataset_size)
+    yield from units
 
 
 def _defaults(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Spec | None:

@@ -89,7 +89,7 @@ def preferred(ways: Iterable[Mapping[str, Any]], current: Spec, defaults: Spec |
 
     def rank(way: Mapping[str, Any]) -> tuple[int, int]:
         least = max((_EFFECT.get(path, 0) for path in way), default=0)
-        if len(way) != 1:
+        if len(way) != 1 or least:  # sizes come in the order of their nearness
             return least, 0
         ((path, value),) = way.items()
         nearer = (*_NEARER.get((path, value_of(current, path)), ()), *_WORDS.get(path, ()))

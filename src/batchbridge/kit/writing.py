@@ -184,7 +184,8 @@ def _refusal(
         fields = fields or _from(set(keys), defaults())
     sized = [path for path in fields if path.startswith(("optimizer_step.completions", "rollout.prompts"))]
     here = spec if back.spec is None else dataclasses.replace(spec, topology=back.spec.topology)
-    even = even_sizes(here, whole_rollouts="rollout.prompts_per_rollout" in sized) if sized else ()
+    whole_rollouts = any(path.startswith("rollout.") for path in fields)
+    even = even_sizes(here, whole_rollouts=whole_rollouts) if sized else ()
     return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message, (*even, *ways))
 
 
