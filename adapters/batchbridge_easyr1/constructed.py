@@ -14,8 +14,8 @@ _LEFT_OUT = ("trust_remote_code", "config")
 
 
 def question(reading: Reading) -> NativeCheck:
-    """The user's settings for `build`."""
-    said = {key: reading.native[key] for key in reading.given if key in reading.native}
+    """The user's settings for `build`, those that were not understood as they are written: EasyR1 has a word for them."""
+    said = {key: reading.native.get(key, place.value) for key, place in reading.given.items()}
     kept = {
         key: value
         for key, value in said.items()

@@ -19,7 +19,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.meaning.critic import Critic
-from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.reading.read import read
 
 Counted = Callable[[Adapter], list[Spec]]
@@ -207,4 +207,12 @@ def test_a_term_that_the_source_has_not_comes_as_a_whole() -> None:
     problems = nearest_spec.write(adapter, plain_spec(**path, **{"loss.kl": None}), "0.11.2")
     assert not isinstance(problems, Written)
     ways = [way for problem in problems for way in problem.nearest if any(name.startswith("loss.kl") for name in way)]
+    assert ways
     assert all("loss.kl" in way for way in ways)
+
+
+def test_a_term_that_the_target_has_not_goes_as_a_whole() -> None:
+    adapter, entropy = adapters()["openrlhf"], LossTerm(aggregation="token_mean")
+    spec = plain_spec(**{"loss.entropy": entropy, "objective.entropy_coefficient": 0.0})
+    found = nearest_spec.project(adapter, spec, "0.8.0", None)
+    assert found.written is not None, found.refused

@@ -128,7 +128,7 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         keys = set() if origin is None else {*origin.keys}
         with_it = (other for other, its in back.provenance.items() if keys & {*its.keys} and other in read)
         for group, whole in (("loss.kl", _kl), ("loss.entropy", _entropy), ("critic.", _critic)):
-            if path.startswith(group) and whole(spec) is None:  # it comes as a whole, or not at all
+            if path.startswith(group) and None in (whole(spec), whole(back.spec)):  # it comes or goes as a whole
                 return {group: whole(back.spec)}
         return {path: read.get(path)} | {other: read[other] for other in with_it if read[other] != wanted.get(other)}
 
