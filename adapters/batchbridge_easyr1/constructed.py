@@ -14,7 +14,7 @@ _LEFT_OUT = ("trust_remote_code", "config")
 
 
 def question(reading: Reading) -> NativeCheck:
-    """The user's settings for `build`, those that were not understood as they are written: EasyR1 has a word for them."""
+    """The user's settings for `build`; those that were not understood, as they are written."""
     said = {key: reading.native.get(key, place.value) for key, place in reading.given.items()}
     kept = {
         key: value

@@ -132,8 +132,8 @@ class Learner(ABC):
         return False
 
     def after_forward(self) -> None:
-        """Called when the log-probabilities of a micro-batch are made and `backward` has not run yet. Nothing to do
-        where `backward` itself is patched."""
+        """The moment between a micro-batch's log-probabilities and its `backward`. Nothing to do where that itself
+        is patched."""
         return
 
     @abstractmethod
@@ -364,7 +364,7 @@ class OlmoLearner(Learner):
         return self._norm
 
     def after_forward(self) -> None:
-        """What is to happen before `backward`: grpo.py calls that at once, inside a function that cannot be patched."""
+        """The last moment before `backward`, which grpo.py calls at once, inside a function that cannot be patched."""
         self._before_backward()
 
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:

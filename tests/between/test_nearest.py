@@ -200,17 +200,6 @@ def test_a_refusal_with_fields_alone_takes_the_frameworks_defaults_for_them(coun
     assert len(asked) == 2
 
 
-def test_a_term_that_the_source_has_not_comes_as_a_whole() -> None:
-    """OpenRLHF 0.8 always has a KL term in the loss once there is one: its parts are never set one by one."""
-    adapter = adapters()["openrlhf"]
-    path = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k2"}
-    problems = nearest_spec.write(adapter, plain_spec(**path, **{"loss.kl": None}), "0.11.2")
-    assert not isinstance(problems, Written)
-    ways = [way for problem in problems for way in problem.nearest if any(name.startswith("loss.kl") for name in way)]
-    assert ways
-    assert all("loss.kl" in way for way in ways)
-
-
 def test_a_term_that_the_target_has_not_goes_as_a_whole() -> None:
     adapter, entropy = adapters()["openrlhf"], LossTerm(aggregation="token_mean")
     spec = plain_spec(**{"loss.entropy": entropy, "objective.entropy_coefficient": 0.0})

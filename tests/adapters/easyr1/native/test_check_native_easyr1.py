@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchbridge_easyr1.installed import installed_version
 
 from batchbridge import Finding, read
 from batchbridge.contract import plugins
 from batchbridge.native_check import native_findings
+from batchbridge_easyr1.installed import installed_version
 
 MOCK = """
 from batchbridge_on_cpu.easyr1.cpu import start
