@@ -53,6 +53,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     reports = "batchbridge_openrlhf.reporting:report"
     resumes = "the same command and --ckpt.load_enable, with a --ckpt.save_steps above 0 since its start"
     texts = "batchbridge_openrlhf.texts:TEXTS"
+    tries = "batchbridge_openrlhf.trying:TRIAL"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     no_file = "OpenRLHF has no configuration file of its own; its command line says everything"

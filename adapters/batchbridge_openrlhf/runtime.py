@@ -233,7 +233,7 @@ RUNTIME = Runtime(
     always=OBSERVED,
     started=started,
     assumes=assumed,
-    training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
+    training=lambda trainer: is_inside(trainer, "fit", "ppo_train", of=("openrlhf",)),
     # Training processes are wrapped together; the driver is one.
     gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],
     patch=_patch,

@@ -54,6 +54,7 @@ class TrlAdapter(PackagedAdapter):
     resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
     texts = "batchbridge_trl.texts:TEXTS"
+    tries = "batchbridge_trl.trying:TRIAL"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
