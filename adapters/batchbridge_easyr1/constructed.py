@@ -15,7 +15,8 @@ _LEFT_OUT = ("trust_remote_code", "config")
 
 def question(reading: Reading) -> NativeCheck:
     """The user's settings for `build`; those that were not understood, as they are written."""
-    said = {key: reading.native.get(key, place.value) for key, place in reading.given.items()}
+    native = reading.native
+    said = {key: place.value if native.get(key) is None else native[key] for key, place in reading.given.items()}
     kept = {
         key: value
         for key, value in said.items()
