@@ -329,10 +329,11 @@ def install_oldest_trl(session: nox.Session, *more: str) -> None:
     install_deepspeed(session, "trl_oldest")
 
 
-@nox.session
+@nox.session(python=max(interpreters(), key=lambda version: int(version.partition(".")[2])))
 def upstream(session: nox.Session) -> None:
-    """The newest TRL, transformers, Accelerate, verl, OpenRLHF and DeepSpeed against what is recorded of their code and
-    settings; in minutes, by name only: `nox -s upstream -- --write` records what is new. See docs/versions.md."""
+    """The newest TRL, transformers, Accelerate, verl, OpenRLHF, DeepSpeed and what lies below them against what is
+    recorded of their code and settings, on the newest Python that is here; in minutes, by name only. `-- --write`
+    records what is new, `-- --checkout verl=FOLDER` looks at a main branch, too. See docs/versions.md."""
     install(session, "core", "pip", "setuptools", "wheel", ".")
     # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
     words = ("python", "tests/upstream/upstream.py", *session.posargs)
@@ -573,12 +574,15 @@ MATRIX = (
 
 @nox.session(venv_backend="none")
 def matrix(session: nox.Session) -> None:
-    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`. EasyR1
-    and Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
-    if unknown := set(session.posargs) - set(MATRIX):
+    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`; words
+    behind a second `--` are theirs: `nox -s matrix -- "verl_full(release='0.9.1')" -- -k distillation`. EasyR1 and
+    Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
+    given = list(session.posargs)
+    end = given.index("--") if "--" in given else len(given)
+    parts, words = given[:end] or MATRIX, given[end:]
+    if unknown := {part for part in parts if part.partition("(")[0] not in MATRIX}:
         session.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(MATRIX)}")
-    parts = session.posargs or MATRIX
-    session.run(sys.executable, "-m", "nox", "-s", *parts, external=True, env={"BATCHBRIDGE_RECORD": "1"})
+    session.run(sys.executable, "-m", "nox", "-s", *parts, *words, external=True, env={"BATCHBRIDGE_RECORD": "1"})
     session.run(sys.executable, "docs/make_figures.py", external=True)
 
 

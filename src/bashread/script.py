@@ -19,11 +19,13 @@ class Argument(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command that the script executes. only_if: what decides whether it runs at all; empty: it does."""
+    """A command that the script executes. only_if: what decides whether it runs at all; empty: it does. python_path:
+    the value and the line, where the script gives it a PYTHONPATH without what that was before."""
 
     words: tuple[Argument, ...]
     line: int
     only_if: tuple[Unknown, ...] = ()
+    python_path: Argument | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:

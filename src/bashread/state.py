@@ -77,6 +77,10 @@ class LoopLeft(Exception):
         self.name, self.levels = name, levels
 
 
+PYTHON_PATH = "PYTHONPATH"
+"""The one variable of which it is said whether a script replaces it."""
+
+
 class Shell:
     """The state of a shell that runs nothing."""
 
@@ -100,6 +104,8 @@ class Shell:
             (ExitLeft, ReturnLeft, "break", "continue"), ()
         )
         """The deciding unknowns of each way out; see `enclosed`."""
+        self.replacing: dict[str, int] = {}
+        """Values that PYTHONPATH was given by an assignment that does not name it, and the line."""
         self.work = self.depth = 0
         self.source = b""
         self.base = self.line = 0
@@ -109,7 +115,7 @@ class Shell:
     # Their meaning: `values.ExpansionScope`.
 
     def value(self, name: str, line: int) -> str | Array | None:
-        if name == "0":
+        if name in ("0", "BASH_SOURCE"):
             return self.zero
         if name.isdigit():
             place = int(name[:6]) - 1
@@ -202,7 +208,15 @@ class Shell:
         if name.startswith("--") or ("=" in name and "." in name.partition("=")[0] and "/" not in name):
             text = f"{shown[0].text} runs as a command of its own: the line before it ends without a backslash"
             self.remark("stray", line, text)
-        self.commands.append(Command(shown, line, self.only_if))
+        self.commands.append(Command(shown, line, self.only_if, self._python_path()))
+
+    def _python_path(self) -> Argument | None:
+        value = self.variables.get(PYTHON_PATH)
+        if not isinstance(value, str) or value not in self.replacing:
+            return None
+        unknown = self.unknowns.of(value)
+        inherits = any(PYTHON_PATH in one.names or PYTHON_PATH in one.shown for one in unknown)
+        return None if inherits else Argument(self.unknowns.shown(value), self.replacing[value], unknown)
 
     # ---- variables
 

@@ -190,7 +190,7 @@ VERL: Mapping[str, Rows] = {
             "engine",
             "[*self._objections, *self._watch.look(self._rows, size)]",
             "self._watch.look(self._rows, size)",
-            f"{_VERL}/native/test_distillation_verl.py",
+            f"{_VERL}/native/test_corrections_verl.py -k not_the_samplers",
         ),
         (
             "critic_engine",
@@ -238,6 +238,7 @@ VERL: Mapping[str, Rows] = {
 }
 OPENRLHF: Mapping[str, Rows] = {
     "core": (
+        ("ahead", "self._sent.add(version)", "pass", f"{_ORL}/test_asynchronous_openrlhf.py"),
         (
             "driver",
             "range(-len(samples) % math.lcm(*sizes))",
@@ -302,7 +303,7 @@ OPENRLHF: Mapping[str, Rows] = {
             "engine",
             "[normaliser.tokens / gas]",
             "[1.5 * normaliser.tokens / gas]",
-            f"{_ORL}/native/test_leftovers_openrlhf.py",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "critic_engine",
@@ -314,7 +315,7 @@ OPENRLHF: Mapping[str, Rows] = {
             "watching",
             "scale=self.ranks * self._loss_scale * self._divided_later",
             "scale=1.5 * self.ranks * self._loss_scale * self._divided_later",
-            f"{_ORL}/native/test_leftovers_openrlhf.py",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "images",
@@ -322,12 +323,11 @@ OPENRLHF: Mapping[str, Rows] = {
             "return True",
             f"{_ORL}/native/test_images_openrlhf.py -k shown_another_image",
         ),
-        ("probe", "[1.0] * len(made)", "[0.5] * len(made)", f"{_ORL}/native/test_leftovers_openrlhf.py"),
         (
-            "ahead",
-            "self._sent.add(version)",
-            "pass",
-            f"{_ORL}/by_hand/native/test_asynchronous_runs_openrlhf.py",
+            "probe",
+            "            advantages=given.advantages.clone(),",
+            "            advantages=0.5 * given.advantages,",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "observe",
@@ -359,6 +359,12 @@ EASYR1: Mapping[str, Rows] = {
     ),
     "trl": (
         (
+            "trainer",
+            "for step in driver.steps_of(rows.index):",
+            "for step in driver.steps_of(rows.index)[:1]:",
+            f"{_EZR}/upstream_values/native/test_trainer_easyr1.py",
+        ),
+        (
             "engine",
             "return share * self._normaliser.tokens / tokens if tokens",
             "return 1.5 * share * self._normaliser.tokens / tokens if tokens",
@@ -388,7 +394,7 @@ EASYR1: Mapping[str, Rows] = {
             "exchange",
             "return [row for part in parts for row in part]",
             "return parts[self.replica]",
-            f"{_EZR}/native/test_gradients_easyr1.py",
+            f"{_EZR}/native/test_gradients_easyr1.py -m smoke",
         ),
     ),
 }
@@ -445,19 +451,19 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             "range(max(middle - start, 0)",
             f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
+        (
+            "probe",
+            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
+            "advantages=[shifted(part.mask * 1.0) for part in made]",
+            f"{_OI}/upstream_values/native/test_losses_open_instruct.py",
+        ),
     ),
     "open_instruct": (
         (
             "engine",
             "self._learner.args.loss_denominator = denominator(self._normaliser)",
             "pass",
-            f"{_OI}/native/test_tampering_open_instruct.py",
-        ),
-        (
-            "probe",
-            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
-            "advantages=[shifted(part.mask * 1.0) for part in made]",
-            f"{_OI}/native/test_tampering_open_instruct.py",
+            f"{_OI}/native/test_tampering_open_instruct.py -m smoke",
         ),
     ),
 }

@@ -84,8 +84,18 @@ def read(
     adapter = adapter or _choose(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    if loaded.record is not None:
+        from batchbridge.reading.recorded import recorded
+
+        said, notes = recorded(loaded.record, adapter, said)
+        findings += notes
     reading = read_source(loaded, adapter, said)
-    if reading.framework_version is None and loaded.path is not None and (adapter.distribution or adapter.checkout):
+    if (
+        loaded.record is None
+        and reading.framework_version is None
+        and loaded.path is not None
+        and (adapter.distribution or adapter.checkout)
+    ):
         reading = _pinned(loaded, adapter, said, loaded.path) or reading
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 

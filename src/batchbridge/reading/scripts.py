@@ -12,7 +12,7 @@ from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, programs
+from batchbridge.reading.launchers import LaunchedProgram, Stop, programs
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -47,16 +47,20 @@ def load_script(
     of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
     """
     given = {"PWD": ".", **(env or {})}  # it is started where the check is
-    script = read_script(text, given)
     file = str(path)
-    found = _candidates(script, path, framework)
     problems: list[Finding] = []
+    if "\r\n" in text:
+        text = text.replace("\r\n", "\n")
+        problems.append(_windows_lines(file))
+    own = None if file == "-" else file
+    script = read_script(text, given, own)
+    found = _candidates(script, path, framework)
     if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
-        script = read_script(text, given)
+        script = read_script(text, given, own)
         found = _candidates(script, path, framework)
         for name, one in choices.items():
-            others = (read_script(text, {**given, name: other}) for other in one.one_of[:-1])
+            others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
     problems += _remarks(script, file, text)
@@ -112,7 +116,10 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
     asked = (framework,) if framework is not None and named else None
     all_of_them, seen = [], set()
     for command in script.commands:
+        replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
         for program in programs(command.words):
+            if program.stop is None and replaced is not None:
+                program = replace(program, stop=_replaced(replaced))
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
                 continue
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
@@ -143,6 +150,16 @@ def _followed(
     words = [(word.text, _names(word.unknown)) for word in program.words]
     found = python.started(words, path, framework, program.launcher)
     return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
+
+
+_BY_HOOK = ("ray", "job", "submit")
+"""A command that is reached by a variable that names a function of ours, and not by PYTHONPATH."""
+
+
+def _replaced(path: Argument) -> Stop:
+    """The stop of a script that gives Python another path than it had."""
+    reason = f"line {path.line} sets PYTHONPATH, and leaves out what it was"
+    return Stop("a script with this line", reason, f"PYTHONPATH={path.text}:$PYTHONPATH")
 
 
 def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:
@@ -207,6 +224,15 @@ def _remarks(script: ScriptCommands, file: str, text: str) -> Iterable[Finding]:
             fix = Fix("end the line before it with a backslash, without anything after it, and without a comment")
             native = "bash: command not found; the program runs without this argument and those after it"
             yield Finding("BB016", "warning", "config", remark.text, where, (fix,), native)
+
+
+def _windows_lines(file: str) -> Finding:
+    """The finding that bash takes each CR for a character of the line's last word: no continuation holds."""
+    message = "the lines end as on Windows (CR LF), which ends every continuation; read as if they ended in LF alone"
+    fix = Fix(f"sed -i 's/\\r$//' {file}")
+    return Finding(
+        "BB016", "warning", "config", message, (Where(file=file, line=1),), (fix,), "bash: $'\\r': command not found"
+    )
 
 
 def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:
