@@ -394,7 +394,7 @@ EASYR1: Mapping[str, Rows] = {
             "exchange",
             "return [row for part in parts for row in part]",
             "return parts[self.replica]",
-            f"{_EZR}/native/test_gradients_easyr1.py -m smoke",
+            f"{_EZR}/native/test_gradients_easyr1.py",
         ),
     ),
 }
@@ -463,7 +463,7 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             "engine",
             "self._learner.args.loss_denominator = denominator(self._normaliser)",
             "pass",
-            f"{_OI}/native/test_tampering_open_instruct.py -m smoke",
+            f"{_OI}/native/test_gradients_open_instruct.py",
         ),
     ),
 }
