@@ -212,7 +212,7 @@ VERL: Mapping[str, Rows] = {
         ),
         (
             "other_engines",
-            "return seen or (replica, True) not in everyone",
+            "return seen or replica not in replicas_with_loss",
             "return True",
             f"{_VERL}/native/test_other_engine_verl.py -k pipelines_stages",
         ),
