@@ -187,7 +187,7 @@ class _Rates:
     """The rates of the run under both roundings of a warm-up that is given as a share: the closer one is the run's."""
 
     def __init__(self, start: _Start) -> None:
-        """Raises `ValueError`, with the reason, where the schedule is not known."""
+        """The rates of one start. Raises `ValueError`, with the reason, where the schedule is not known."""
         assert start.spec is not None, "the caller looks at this"
         carried, ticks = start.spec.carried, start.ticks()
         self._peak = carried.learning_rate or 1.0
