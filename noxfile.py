@@ -374,7 +374,8 @@ def properties(session: nox.Session) -> None:
     cases = session.posargs[places[-1] + 1] if places else "20000"
     install(session, "core", *TEST, ".[hydra]")
     environment = {**ENVIRONMENT, "BATCHBRIDGE_CASES": cases}
-    session.run("python", "-m", "pytest", "tests/between/test_properties.py", env=environment)
+    laws = ("tests/between/test_properties.py", "tests/between/test_consistency.py")
+    session.run("python", "-m", "pytest", *laws, env=environment)
 
 
 @nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
