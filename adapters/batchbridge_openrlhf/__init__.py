@@ -56,6 +56,16 @@ GROUPS = {
     """,
 }
 """Groups of options with the options, or groups, in them. Source: openrlhf 0.10.2 to 0.11.2 cli/train_ppo_ray.py."""
+_ANYBODYS = frozenset(
+    """
+    num_nodes num_gpus_per_node offload normalize_enable micro_batch_size batch_size seed num_episodes max_epochs optim
+    adam muon lr_scheduler lr_warmup_ratio min_lr_ratio max_norm model_name_or_path entropy_coef tensor_parallel_size
+    enforce_eager gpu_memory_utilization steps dataset split temperature save_steps path output_dir max_num
+    logging_steps wandb tensorboard_dir lora attn_implementation param_dtype max_len max_samples top_p max_new_tokens
+    dataloader_num_workers remote_url load_enable gradient_checkpointing_enable value_clip
+    """.split()
+)
+"""Names of options that the groups of anybody's configuration may have."""
 TELLS = DetectionFacts(
     programs={TRAINER: 1.0, OTHER_PROGRAM: 0.9},
     unknown_program=0.0,
@@ -64,11 +74,11 @@ TELLS = DetectionFacts(
             *("rollout_batch_size", "micro_rollout_batch_size", "micro_train_batch_size", "n_samples_per_prompt"),
             *("num_episodes", "init_kl_coef", "advantage_estimator", "zero_stage", "colocate_all_models"),
             *("generate_max_len", "use_dynamic_batch", "remote_rm_url", "vllm_num_engines"),
-            *(f"{group}.{name}" for group, names in GROUPS.items() for name in names.split()),
+            *(f"{group}.{name}" for group, names in GROUPS.items() for name in names.split() if name not in _ANYBODYS),
         ),
-        0.45,
+        0.4,  # two of them are needed
     ),
-    shared={"actor_num_gpus_per_node": 0.25}
+    shared={"actor_num_gpus_per_node": 0.15}
     | dict.fromkeys(
         (
             *("pretrain", "reward_pretrain", "critic_pretrain", "prompt_data", "prompt_max_len", "input_key"),
@@ -76,7 +86,7 @@ TELLS = DetectionFacts(
             *("freezing_actor_steps", "packing_samples", "ring_attn_size", "save_path", "ckpt_path"),
             *("dynamic_filtering", "vllm_generate_batch_size"),
         ),
-        0.05,
+        0.01,
     ),
 )
 """The facts by which a configuration is known to be one of OpenRLHF's."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from batchbridge.comparing.differences import compare
 from batchbridge.contract import plugins
+from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding, Verdict
 from batchbridge.reading.read import read
@@ -39,11 +40,14 @@ class ReleaseSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseVerdicts:
-    """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
-    valid, else of the newest in which no error is found, else of the newest."""
+    """A configuration under all known releases. spans: oldest first. reading: of a release that declares the most of
+    its keys, of these one in which it is valid, else one in which no error is found, of these the newest. nowhere: keys
+    that no release declares. deciding: keys that decide the sizes of batches in some release."""
 
     spans: tuple[ReleaseSpan, ...]
     reading: Reading
+    nowhere: tuple[str, ...] = ()
+    deciding: frozenset[str] = frozenset()
 
     @property
     def verdict(self) -> Verdict:
@@ -75,9 +79,12 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
     asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
-    readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
-    if not readings:
+    if adapter is None or not asked:
         return None
+    lacking = [undeclared(adapter, reading) for _, reading in asked]
+    nowhere = tuple(key for key in lacking[-1] if all(key in keys for keys in lacking))
+    asked = [(version, _perhaps_of_a_copy(adapter, reading, nowhere)) for version, reading in asked]
+    readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     spans: list[ReleaseSpan] = []
     before: Reading | None = None
     for version, reading in readings:
@@ -92,8 +99,45 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
                 ReleaseSpan(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors)
             )
         before = reading if reading.spec is not None else before
-    best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
-    return ReleaseVerdicts(spans=tuple(spans), reading=asked[best][1])
+    ranks = [(_declared(adapter, asked[place][1]), _RANKS[one.verdict]) for place, (_, one) in enumerate(readings)]
+    best = max(range(len(readings)), key=lambda place: (*ranks[place], place))
+    keys = frozenset(key for _, reading in asked for key in _deciding(reading))
+    return ReleaseVerdicts(spans=tuple(spans), reading=asked[best][1], nowhere=nowhere, deciding=keys)
+
+
+def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
+    """The keys of a configuration that the release of its reading does not declare, refused or dropped."""
+    found = (one for one in reading.findings if one.code in adapter.undeclared)
+    return tuple(dict.fromkeys(str(place.key) for one in found for place in one.where if place.key is not None))
+
+
+def _declared(adapter: Adapter, reading: Reading) -> int:
+    """How many more keys a release declares than it lacks."""
+    lacking = sum(max(1, len(one.where)) for one in reading.findings if one.code in adapter.undeclared)
+    return sum(key in reading.native for key in reading.given) - lacking
+
+
+_SIZES = ("rollout.", "optimizer_step.", "topology.", "micro_batch.")
+
+
+def _deciding(reading: Reading) -> Iterator[str]:
+    """The native keys that the sizes of its batches come from."""
+    for path, origin in reading.provenance.items():
+        if path.startswith(_SIZES):
+            yield from origin.keys
+
+
+def _perhaps_of_a_copy(adapter: Adapter, reading: Reading, nowhere: Sequence[str]) -> Reading:
+    """A reading in which a key that no release declares is no certain error: whoever names no version may have a copy
+    that declares it."""
+    own, found = set(nowhere), []
+    for one in reading.findings:
+        keys = {str(place.key) for place in one.where if place.key is not None}
+        if one.code in adapter.undeclared and one.severity == "error" and keys and keys <= own:
+            message = f"{one.message}, nor has any other release; a copy of your own may"
+            one = replace(one, message=message, undecided=True)
+        found.append(one)
+    return replace(reading, findings=tuple(found))
 
 
 _RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}

@@ -135,7 +135,7 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         TypeError: `source` has a type that `read` does not take.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
-    reading = read(source, dataset_size=dataset_size)
+    reading = read(source, dataset_size=dataset_size).supposed
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
         raise ValueError(f"there is no adapter for framework {reading.framework!r}")

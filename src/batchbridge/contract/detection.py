@@ -11,6 +11,8 @@ from typing import NamedTuple
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
 
+_ONLY_SHARED = 0.3
+"""The most that keys come to that others have as well."""
 _SETTING = re.compile(r"--|[~+]*[A-Za-z_][\w.]*=")
 """A word of a command that is a setting and no program."""
 
@@ -75,6 +77,8 @@ class DetectionFacts:
         own, shared = keys & self.own.keys(), keys & self.shared.keys()
         if shared and not own and keys & self.of_other_programs:
             return 0.5
+        if not own:
+            return min(_ONLY_SHARED, sum(self.shared[key] for key in shared))
         return min(self.most, sum(self.own[key] for key in own) + sum(self.shared[key] for key in shared))
 
     def constructs(self, names: Iterable[str]) -> bool:

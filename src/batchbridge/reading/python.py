@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from batchbridge.contract.reading import Construction, Source
+from batchbridge.contract.reading import BuiltTrainer, Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
@@ -92,36 +92,56 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
     built = [call for call in built if id(call) in trained] or built
     found: list[Source] = []
     for call in built:
-        source = _source(call, program, path)
+        source = replace(_source(call, program, path), trainers=_trainers(program, call))
         if all(source.values != other.values or source.lines != other.lines for other in found):
             found.append(source)
     return found
 
 
+def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTrainer, ...]:
+    """The trainers that a program builds; of those that are handed the object of a call, these alone."""
+    calls = [call for call in program.calls if call.name.rpartition(".")[2].endswith("Trainer") or "Trainer_" in call.name]
+    mine = [call for call in calls if handed is not None and any(one is handed for one in _handed(call))]
+    return tuple(
+        BuiltTrainer(call.name, Where(file=call.place.label, line=call.place.line), call.bases, call.methods)
+        for call in mine or calls
+    )
+
+
+class StartedProgram(NamedTuple):
+    """The Python program of a command: the configurations that it builds itself, and its trainers (None: it is not
+    here, or no Python)."""
+
+    sources: list[Source]
+    trainers: tuple[BuiltTrainer, ...] | None
+
+
 def started(
     words: Sequence[tuple[str, tuple[str, ...]]], path: Path | None, framework: str | None, launcher: Mapping[str, str]
-) -> list[Source]:
-    """The configurations that the Python program of a command builds, where it lies here and builds one itself.
+) -> StartedProgram:
+    """The Python program of a command, where it lies here.
 
     words: the command's words, each with the names that it depends on where it is not known whole. path: the launch
     script; None: the command was given as words.
     """
+    nothing = StartedProgram([], None)
     place = next((place for place, (word, _) in enumerate(words[:4]) if word.endswith(".py")), None)
     if place is None and ("-m", ()) in words[:3]:
         place = list(words).index(("-m", ())) + 1
     if place is None or place >= len(words) or words[place][1]:
-        return []
+        return nothing
     named = words[place][0]
     file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
     text = None if file is None else _text(file)
     if file is None or text is None:
-        return []
+        return nothing
     behind = [OPEN + ", ".join(names) if names else word for word, names in words[place + 1 :]]
     try:
         program = _read(text, file, None, behind)
     except NotPython:
-        return []
-    return [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
+        return nothing
+    sources = [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
+    return StartedProgram(sources, _trainers(program))
 
 
 def python_text(path: Path) -> str:

@@ -6,13 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bashread import Argument, Command, ScriptCommands, Unknown, read_script
-from batchbridge.contract.reading import Source, Unreached
+from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
 from batchbridge.reading.launchers import LaunchedProgram, programs
+
+if TYPE_CHECKING:
+    from batchbridge.reading.python import StartedProgram
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -85,17 +88,21 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
+    trainers: dict[tuple[str, ...], tuple[BuiltTrainer, ...] | None] = {}
     for program in found:
-        if followed := _followed(program, None, None, in_words=True):
-            return followed[0]
+        followed = _followed(program, None, None, in_words=True)
+        if followed.sources:
+            return followed.sources[0]
+        trainers[program.argv] = followed.trainers
     if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
-        return plain
+        return replace(plain, trainers=trainers[plain.argv])
     inner = [
         Source(
             values=parse_arguments(program.argv),
             argv=program.argv,
             launcher=dict(program.launcher),
             unreached=_unreached(program, in_words=True),
+            trainers=trainers[program.argv],
         )
         for program in found
         if len(program.argv) > 1
@@ -118,11 +125,13 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
-            if followed := _followed(program, path, framework):
-                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed]
+            followed = _followed(program, path, framework)
+            if followed.sources:
+                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed.sources]
                 continue
             # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
             source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
+            source = replace(source, trainers=followed.trainers)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -134,15 +143,18 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
 
 def _followed(
     program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
-) -> list[Source]:
-    """The configurations that a command's own Python program builds. in_words: the command was given as words."""
-    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
-        return []
+) -> StartedProgram:
+    """A command's own Python program, with the configurations that it builds. in_words: the command was given as words.
+    """
     from batchbridge.reading import python
+
+    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
+        return python.StartedProgram([], None)
 
     words = [(word.text, _names(word.unknown)) for word in program.words]
     found = python.started(words, path, framework, program.launcher)
-    return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
+    sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
+    return found._replace(sources=sources)
 
 
 def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:

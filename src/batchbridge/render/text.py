@@ -48,10 +48,14 @@ def check(
     verbose: bool = False,
     judged: ReleaseVerdicts | None = None,
     devices: tuple[int, ...] = (),
+    nowhere: tuple[str, ...] = (),
+    refused: tuple[str, ...] = (),
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
     followed = _followed(reading, enforcement, verbose)
-    below = (*_pinned(reading, verbose), *_batches(reading), *_devices(devices), *followed)
+    batches = _no_batches(reading, refused) if refused else _batches(reading)
+    marks = (*_condition(reading), *_nowhere(reading, nowhere))
+    below = (*_pinned(reading, verbose), *batches, *marks, *_devices(devices), *followed)
     findings = shown.lines(name, reading, verbose=verbose)
     section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
     return _printable([*_releases(name, judged), section])
@@ -66,12 +70,16 @@ def explain(
     verbose: bool = False,
     judged: ReleaseVerdicts | None = None,
     devices: tuple[int, ...] = (),
+    nowhere: tuple[str, ...] = (),
+    refused: tuple[str, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    below = (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
+    followed = _followed(reading, enforcement, verbose)
+    marks = (*(_no_batches(reading, refused) if refused else ()), *_condition(reading), *_nowhere(reading, nowhere))
+    below = (*_pinned(reading, verbose), *marks, *_devices(devices), *followed)
     head = _section(summary(name, reading, verbose=verbose), below)
     sections = ["\n".join([*_releases(name, judged), head])]
-    if reading.spec is not None:
+    if reading.spec is not None and not refused:
         sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
@@ -110,6 +118,27 @@ def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
     for finding in reading.findings:
         if finding.code == PINNED and not verbose:
             yield one_line(finding.message.partition(": ")[2])
+
+
+def _condition(reading: Reading) -> Iterator[str]:
+    """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
+    if reading.condition is not None:
+        said = reading.condition
+        yield one_line(f"numbers of {said.whose}'s, and right if {said.supposed}: {said.why}")
+
+
+def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
+    """Why no sizes are shown: what would be shown are defaults in the place of keys that were given."""
+    keys = ", ".join(refused[:4]) + (f" and {len(refused) - 4} more" if refused[4:] else "")
+    verb = "decides" if len(refused) == 1 else "decide"
+    yield one_line(f"no sizes are shown: {keys}, which {verb} them, {who(reading)} does not have")
+
+
+def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
+    """The keys that no release declares, whatever the version does with them."""
+    if keys:
+        said = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if keys[6:] else "")
+        yield one_line(f"no release of {reading.framework} has {said}")
 
 
 def _batches(reading: Reading) -> Iterator[str]:
