@@ -24,9 +24,10 @@ from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow
-from batchbridge_openrlhf.answers import ANSWERED, is_as_answered
-from batchbridge_openrlhf.images import hold_all_or_none, shown
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, read_off
+from batchbridge_openrlhf.answers import ANSWERED
+from batchbridge_openrlhf.images import hold_all_or_none
+from batchbridge_openrlhf.membership import by_row, one_rollout, replayed
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.rings import RankRings, hold_cutting, hold_gathering
 from batchbridge_openrlhf.turns import (
@@ -209,9 +210,9 @@ class OpenRlhfEngineLayer:
         """A stand-in for `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
         buffer, plan = self._buffer, self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
-        held = self._rings.shares([self._held(item, index) for index, item in enumerate(buffer.items)])
-        rollout = self._one_rollout(held)
-        where = self._expect(rollout, held)
+        held = self._rings.shares([replayed(item, index) for index, item in enumerate(buffer.items)])
+        rollout = one_rollout(held, int(self._engine.global_steps))
+        where = by_row(plan, rollout, held)
         self._sees |= {row.sees for share in held for row in share}
         hold_all_or_none(self._sees, ranks=self._rings.world, zero=int(self._engine.zero_optimization_stage()))
         filler = self._filler(held)
@@ -251,60 +252,6 @@ class OpenRlhfEngineLayer:
             "dynamic_global_batch_size": [max(normaliser.completions, 1) / gas] * micro_batches,
             "dynamic_optimizer_step": [int(turn == micro_batches - 1) for turn in range(micro_batches)],
         }
-
-    def _held(self, item: Any, index: int) -> ReplayedCompletion:
-        if IDENTITY not in item.info:
-            reason = "an experience without BatchBridge's identity reached the replay buffer; see `identify`"
-            raise CannotAttach({"unplanned_batch": reason})
-        rollout, prompt, position, sample, prompt_tokens = (int(value) for value in item.info[IDENTITY])
-        tokens = int(item.action_mask.sum())
-        whole = is_as_answered(item)
-        named = rollout, prompt, position, sample
-        return ReplayedCompletion(*named, prompt_tokens, len(item.sequences), tokens, index, whole, bool(shown(item)))
-
-    def _one_rollout(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
-        rollouts = {row.rollout for share in held for row in share}
-        if not rollouts:
-            said = "a model is to train, and no rank holds a completion for it"
-            raise BatchDrift(int(self._engine.global_steps), "membership", said)
-        if len(rollouts) != 1:
-            raise CannotAttach({"rollout": f"the replay buffers hold rollouts {sorted(rollouts)}; one at a time"})
-        return rollouts.pop()
-
-    def _expect(
-        self, rollout: int, held: Sequence[Sequence[ReplayedCompletion]]
-    ) -> dict[tuple[int, int], tuple[int, ReplayedCompletion]]:
-        """Row -> (rank, what it holds). Raises `BatchDrift` unless exactly the plan's completions are there."""
-        plan = self._plan
-        assert plan is not None, "wrap refuses to enforce without a plan"
-        planned = plan.rollout(rollout)
-        prompts: Sequence[int] = planned.prompts
-        named = "prompt"
-        if isinstance(plan, CandidatePlan):  # places are filled lowest number first
-            named = "candidate"
-            prompts = sorted({row.prompt for share in held for row in share})
-            if len(prompts) != len(planned.prompts):
-                said = f"rollout {rollout} came with {len(prompts)} groups for {len(planned.prompts)} places"
-                raise BatchDrift(planned.generated_at_step, "membership", said)
-        want = Counter(
-            (position, prompt, sample)
-            for position, prompt in enumerate(prompts)
-            for sample in range(planned.completions_per_prompt)
-        )
-        have = Counter((row.position, row.prompt, row.sample) for share in held for row in share)
-        if want != have:
-            missing, extra = sorted((want - have).elements()), sorted((have - want).elements())
-            raise BatchDrift(
-                planned.generated_at_step,
-                "membership",
-                f"rollout {rollout} came without (position, {named}, sample) {missing[:3] or 'none'} "
-                f"and with {extra[:3] or 'none'} that it does not have",
-            )
-        if others := sorted((row.prompt, row.sample) for share in held for row in share if not row.answered):
-            said = "with other tokens or images, or another loss mask, than the engine's answers have"
-            where = f"({named}, sample) {others[:3]}"
-            raise BatchDrift(planned.generated_at_step, "membership", f"rollout {rollout} came {said}: {where}")
-        return {row.row: (rank, row) for rank, share in enumerate(held) for row in share}
 
     def _filler(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
         """The place of a row that weighs nothing: the shortest completion with an empty mask, at the buffer's end.
@@ -432,14 +379,9 @@ class OpenRlhfEngineLayer:
         from batchbridge import LostGradient
         from batchbridge_openrlhf.watching import OtherInputs
 
-        objections = []
+        objections: list[str] = []
         try:
-            for part, seen in zip(self._parts, self._watch.take(self._normaliser(turn)), strict=True):
-                for row, measured in zip(part, seen, strict=True):
-                    if row is not None:
-                        row.measured(measured)
-                    elif measured.departure > measured.tolerance:
-                        objections.append("a filler row, which has nothing to train, got a gradient")
+            objections += read_off(self._parts, self._watch.take(self._normaliser(turn)))
         except (LostGradient, OtherInputs) as error:
             objections.append(str(error))
         except ValueError:

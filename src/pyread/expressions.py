@@ -1,20 +1,16 @@
-"""The value of a Python expression, as far as the text decides it. Nothing is executed: every operation that is known
-is done here on plain values, and everything else is unknown."""
+"""The value of a Python expression, as far as the text decides it. Nothing is executed: what `operations` knows is done
+on plain values, and everything else is unknown."""
 
 from __future__ import annotations
 
 import ast
-import math
-import operator
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from pyread import operations
 from pyread.values import (
-    LONGEST_TEXT,
-    MOST_ITEMS,
     Call,
     Class,
     Function,
@@ -25,99 +21,27 @@ from pyread.values import (
     Undecided,
     UnknownValue,
     bounded,
-    unknown_in,
+    named,
+    plain,
+    same,
+    text_of,
 )
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.BitOr: operator.or_,
-    ast.BitAnd: operator.and_,
-}
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
-}
-_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Not: operator.not_,
-}
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{kind.__name__: kind for kind in (int, float, str, bool, list, tuple, set, dict)},
-    "len": len,
-    "min": min,
-    "max": max,
-    "round": round,
-    "abs": abs,
-    "sum": sum,
-    "sorted": sorted,
-    "any": any,
-    "all": all,
-    "range": range,
-    "enumerate": enumerate,
-    "zip": zip,
-    "reversed": reversed,
-    "math.ceil": math.ceil,
-    "math.floor": math.floor,
-    "math.prod": math.prod,
-    "math.sqrt": math.sqrt,
-    "pathlib.Path": str,
-    "os.fspath": str,
-    "os.path.expanduser": str,
-    "os.path.abspath": str,
-    "print": lambda *_: None,
-}
-"""Functions that are known; they are called with plain values only."""
-_TEXT_METHODS = frozenset(
-    {
-        *("lower", "upper", "strip", "lstrip", "rstrip", "replace", "split", "rsplit", "startswith", "endswith"),
-        *("removeprefix", "removesuffix", "join", "title", "format"),
-    }
-)
-_MAPPING_METHODS = frozenset({"get", "keys", "values", "items", "copy", "pop", "setdefault"})
 MOST_EXPRESSIONS = 400_000
 """Expressions that are evaluated of one program, a bound for what loops multiply: a second of CPU."""
-OF_A_TRAINING_MACHINE: Mapping[str, bool] = {
-    "is_bf16_supported": True,
-    "is_bfloat16_supported": True,
-    "torch.cuda.is_available": True,
-}
-"""Questions to the machine, by full or last name, with the answer of one that trains; each is noted."""
-LONGEST_FORM = 8
-"""Characters of a format specification; a wide one is not a setting's."""
-_WIDE = re.compile(r":[^}]{9,}")
 _SET_BY_LAUNCHERS = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_NNODES"})
 """Environment variables that the launch sets, whatever the default behind them says."""
 _ERRORS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
-def named(*names: str) -> UnknownValue:
-    """An unknown value that depends on these names."""
-    return UnknownValue(names[0], names)
-
-
 class Expressions(ABC):
-    """The evaluation of expressions. `machine` runs functions and makes objects; `env` has environment variables."""
+    """The evaluation of expressions. `calls` reads functions and makes objects; `env` has environment variables."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.left = MOST_EXPRESSIONS
 
-    # ---- what the machine adds
+    # ---- what `calls` and `machine` add
 
     @abstractmethod
     def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
@@ -152,12 +76,7 @@ class Expressions(ABC):
 
     def plain(self, node: ast.expr, scope: Scope) -> Any:
         """The value of an expression that holds nothing unknown. Raises `Undecided`."""
-        return self._plain(self.of(node, scope))
-
-    def _plain(self, value: Any) -> Any:
-        if (unknown := unknown_in(value)) is not None:
-            raise Undecided(unknown)
-        return value
+        return plain(self.of(node, scope))
 
     def of(self, node: ast.expr, scope: Scope) -> Any:
         """The value of an expression; containers may hold unknown values. Raises `Undecided`."""
@@ -213,32 +132,12 @@ class Expressions(ABC):
         raise Undecided(named(text_of(node)))
 
     def _BinOp(self, node: ast.BinOp, scope: Scope) -> Any:
-        act = _BINARY.get(type(node.op))
-        left, right = self.of(node.left, scope), self.of(node.right, scope)
-        if act is operator.truediv and isinstance(left, str) and isinstance(right, str):
-            return str(PurePosixPath(left, right))
-        if act is operator.or_ and isinstance(left, dict) and isinstance(right, dict):
-            return {**left, **right}
-        if act is operator.add and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        left, right = self._plain(left), self._plain(right)
-        if act is operator.pow and not (isinstance(right, (int, float)) and abs(right) < 1_000):
-            act = None
-        if act is operator.mul and isinstance(left, (str, list, tuple)) and len(left) * right > MOST_ITEMS:
-            act = None
-        if act is operator.mod and isinstance(left, str):
-            act = None
-        if act is None:
-            raise Undecided(named(text_of(node)))
-        return act(left, right)
+        return operations.binary(node, self.of(node.left, scope), self.of(node.right, scope))
 
     def _UnaryOp(self, node: ast.UnaryOp, scope: Scope) -> Any:
-        act = _UNARY.get(type(node.op))
-        if act is None:
-            raise Undecided(named(text_of(node)))
-        if act is operator.not_:
+        if isinstance(node.op, ast.Not):
             return not self.truth(node.operand, scope)
-        return act(self.plain(node.operand, scope))
+        return operations.negated(node, self.plain(node.operand, scope))
 
     def truth(self, node: ast.expr, scope: Scope) -> bool:
         """Whether an expression is true. Raises `Undecided`."""
@@ -264,8 +163,7 @@ class Expressions(ABC):
             right = self.of(right_node, scope)
             if isinstance(op, (ast.Is, ast.IsNot)) and right is None and isinstance(left, Instance):
                 return isinstance(op, ast.IsNot)
-            inside = isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (dict, list, tuple, set))
-            if not _COMPARED[type(op)](self._plain(left), right if inside else self._plain(right)):
+            if not operations.compares(op, left, right):
                 return False
             left = right
         return True
@@ -288,7 +186,7 @@ class Expressions(ABC):
             elif isinstance(part, ast.FormattedValue):
                 value = self.plain(part.value, scope)
                 form = "" if part.format_spec is None else self.of(part.format_spec, scope)
-                if len(form) > LONGEST_FORM:
+                if len(form) > operations.LONGEST_FORM:
                     raise Undecided(named(text_of(node)))
                 text += format(repr(value) if part.conversion == ord("r") else value, form)
         return text
@@ -309,7 +207,7 @@ class Expressions(ABC):
         return tuple(self._items(node.elts, scope))
 
     def _Set(self, node: ast.Set, scope: Scope) -> set[Any]:
-        return set(self._plain(self._items(node.elts, scope)))
+        return set(plain(self._items(node.elts, scope)))
 
     def _Dict(self, node: ast.Dict, scope: Scope) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
@@ -358,7 +256,7 @@ class Expressions(ABC):
                     found.append(self.value(node.elt, inner))
         if isinstance(node, ast.DictComp):
             return dict(found)
-        return set(self._plain(found)) if isinstance(node, ast.SetComp) else found
+        return set(plain(found)) if isinstance(node, ast.SetComp) else found
 
     _ListComp = _SetComp = _GeneratorExp = _DictComp = _comprehended
 
@@ -400,7 +298,7 @@ class Expressions(ABC):
             call.name, call.bases, call.methods = called.name, called.bases, called.methods
             return self.make(called, call)
         if isinstance(called, Symbol):
-            if _is_class(called.name) and called.name not in FUNCTIONS:
+            if _is_class(called.name) and called.name not in operations.FUNCTIONS:
                 call.name = called.name
                 return self.make(called, call)
             return self.call_symbol(called.name, positional, keywords, node)
@@ -443,13 +341,9 @@ class Expressions(ABC):
     def _method(self, owner: Any, method: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         if isinstance(owner, Parser):
             return self.call_parser(owner, method, positional, keywords)
-        if isinstance(owner, str) and method in _TEXT_METHODS:
-            if len(owner) > MOST_ITEMS or (method == "format" and _WIDE.search(owner)):
-                raise Undecided(named(text_of(node)))
-            if method == "replace" and len(owner) * len(str(positional[-1])) > LONGEST_TEXT:
-                raise Undecided(named(text_of(node)))
-            return getattr(owner, method)(*self._plain(positional), **self._plain(keywords))
-        if isinstance(owner, dict) and method in ("update", *_MAPPING_METHODS):
+        if isinstance(owner, str) and method in operations.TEXT_METHODS:
+            return operations.called_on_text(node, owner, method, positional, keywords)
+        if isinstance(owner, dict) and method in ("update", *operations.MAPPING_METHODS):
             if self.conditions() and method in ("update", "pop", "setdefault"):
                 raise Undecided(self.conditions()[-1])
             if method == "update":
@@ -468,38 +362,6 @@ class Expressions(ABC):
         if not default or name in _SET_BY_LAUNCHERS:
             raise Undecided(UnknownValue(f"os.environ[{name!r}]", (name,)))
         return default[0]
-
-    def known_call(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """The value of a call of one of `FUNCTIONS`. Raises `Undecided`, and what the function raises."""
-        if name in ("list", "tuple", "dict", "len", "enumerate", "zip", "reversed"):  # which may hold unknown values
-            return _listed(FUNCTIONS[name](*positional, **keywords))
-        return _listed(FUNCTIONS[name](*self._plain(positional), **self._plain(keywords)))
-
-
-def _listed(value: Any) -> Any:
-    """`value`, or the list of what an iterator gives."""
-    if isinstance(value, range):
-        return list(bounded(value[:10_001])) if len(value) else []
-    return list(value) if isinstance(value, (enumerate, zip, reversed)) else value
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same for whoever reads them."""
-    if one is other:
-        return True
-    try:
-        return type(one) is type(other) and bool(one == other)
-    except RecursionError:
-        return False
-
-
-def text_of(node: ast.AST) -> str:
-    """An expression as it is written, cut to what fits in a line."""
-    try:
-        text = " ".join(ast.unparse(node).split())
-    except RecursionError:
-        return "a deep expression"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_class(name: str) -> bool:

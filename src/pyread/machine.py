@@ -11,77 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyread import arguments
-from pyread.expressions import FUNCTIONS, OF_A_TRAINING_MACHINE, Expressions, named, same, text_of
-from pyread.values import (
-    Call,
-    Class,
-    Function,
-    Instance,
-    Parser,
-    Place,
-    Scope,
-    Symbol,
-    Undecided,
-    UnknownValue,
-)
+from pyread.calls import Calls, Ended, LoadFile, LoopEnds, Returned, default_of
+from pyread.values import Class, Function, Instance, Place, Scope, Symbol, Undecided, UnknownValue, named, same, text_of
 
 MOST_STATEMENTS = 20_000
 """Statements that are read of one program: enough for any script, and a bound for what loops multiply."""
-DEEPEST = 24
-"""Functions that call each other."""
 MOST_TURNS = 64
 """Turns of a loop that are read one by one."""
-_ENDS = ("sys.exit", "exit", "quit", "os._exit")
 
-Module = tuple[ast.Module, Scope]
 FindModule = Callable[[str, str], "tuple[str, str] | None"]
 """(dotted name, file that imports it) to (text, file), or None where it is not a file of the program."""
-LoadFile = Callable[[str], Any]
-"""A path that the program opens, to the settings in that file; None where it has none."""
 
 
-class _Returned(Exception):
-    """A `return` on a path that is decided."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class _Ended(Exception):
-    """A `raise`, or the end of the program."""
-
-
-class _LoopEnds(Exception):
-    """A `break` or `continue`."""
-
-    def __init__(self, breaks: bool) -> None:
-        self.breaks = breaks
-
-
-class Machine(Expressions):
-    """A program while it is read: the calls of classes that were met, in order, the modules that were imported, and
-    what was `assumed` of the machine."""
+class Machine(Calls):
+    """A program while it is read: its statements, with the modules that were imported."""
 
     def __init__(
         self, env: Mapping[str, str], words: Sequence[str] | None, find_module: FindModule, load_file: LoadFile
     ) -> None:
-        super().__init__(env)
-        self.words, self.find_module, self.load_file = words, find_module, load_file
-        self.calls: list[Call] = []
+        super().__init__(env, words, load_file)
+        self.find_module = find_module
         self.imported: set[str] = set()
         self.functions: list[Function] = []
-        self.assumed: set[str] = set()
         self._modules: dict[str, Scope] = {}
-        self._conditions: list[UnknownValue] = []
-        self._depth = 0
         self._left = MOST_STATEMENTS
         self.exhausted = False
-        self._undecided_return: list[bool] = [False]
-
-    def conditions(self) -> tuple[UnknownValue, ...]:
-        """The open conditions, the outermost first."""
-        return tuple(self._conditions)
 
     @contextmanager
     def _only_if(self, unknown: UnknownValue) -> Iterator[None]:
@@ -97,7 +51,7 @@ class Machine(Expressions):
         """Reads a module from its first statement to its last."""
         try:
             self.run(tree.body, scope)
-        except (_Ended, _Returned, _LoopEnds, RecursionError):
+        except (Ended, Returned, LoopEnds, RecursionError):
             return
 
     def read_the_rest(self, main: Scope) -> None:
@@ -107,7 +61,7 @@ class Machine(Expressions):
             if not function.entered and function.scope.module is main and _makes_something(function.node):
                 try:
                     self.call_function(function, [], {})
-                except (_Ended, Undecided, RecursionError):
+                except (Ended, Undecided, RecursionError):
                     continue
 
     def module(self, name: str, file: str) -> Scope | None:
@@ -135,7 +89,7 @@ class Machine(Expressions):
             self._left -= 1
             if self._left < 0:
                 self.exhausted = True
-                raise _Ended
+                raise Ended
             act = getattr(self, f"_run_{type(statement).__name__}", None)
             if act is not None:
                 act(statement, scope)
@@ -145,16 +99,16 @@ class Machine(Expressions):
 
     def _run_Return(self, node: ast.Return, scope: Scope) -> None:
         value = None if node.value is None else self.value(node.value, scope)
-        raise _Returned(value)
+        raise Returned(value)
 
     def _run_Raise(self, node: ast.Raise, scope: Scope) -> None:
-        raise _Ended
+        raise Ended
 
     def _run_Break(self, node: ast.Break, scope: Scope) -> None:
-        raise _LoopEnds(True)
+        raise LoopEnds(True)
 
     def _run_Continue(self, node: ast.Continue, scope: Scope) -> None:
-        raise _LoopEnds(False)
+        raise LoopEnds(False)
 
     def _run_Assert(self, node: ast.Assert, scope: Scope) -> None:
         self.value(node.test, scope)
@@ -213,7 +167,7 @@ class Machine(Expressions):
         for part in node.body:
             for name in _names_of(part):
                 places[name] = scope.place(part)
-        own |= {name: _default(value) for name, value in inner.names.items()}
+        own |= {name: default_of(value) for name, value in inner.names.items()}
         scope.names[node.name] = Class(node.name, tuple(bases), own, tuple(fields), places, declares)
 
     def _run_Assign(self, node: ast.Assign, scope: Scope) -> None:
@@ -271,13 +225,13 @@ class Machine(Expressions):
         except Undecided as undecided:
             self._both(node.body, node.orelse, UnknownValue(text_of(node.test), undecided.unknown.names), scope)
         except Exception as error:
-            if isinstance(error, (_Ended, _Returned, _LoopEnds)):
+            if isinstance(error, (Ended, Returned, LoopEnds)):
                 raise
             self._both(node.body, node.orelse, named(text_of(node.test)), scope)
         else:
             try:
                 self.run(node.body if chosen else node.orelse, scope)
-            except _Ended:
+            except Ended:
                 return  # the program is one that trains: what decided this was not known well enough
 
     def _both(self, one: Sequence[ast.stmt], other: Sequence[ast.stmt], unknown: UnknownValue, scope: Scope) -> None:
@@ -291,19 +245,19 @@ class Machine(Expressions):
             with self._only_if(unknown):
                 try:
                     self.run(body, scope)
-                except (_Ended, _Returned, _LoopEnds) as raised:
+                except (Ended, Returned, LoopEnds) as raised:
                     end = raised
             ends.append((dict(scope.names), end))
         (first, first_end), (second, second_end) = ends
         scope.names.clear()
         if first_end is not None and second_end is not None:
             scope.names.update(first)
-            if isinstance(first_end, _Returned) and isinstance(second_end, _Returned):
-                raise _Returned(first_end.value if same(first_end.value, second_end.value) else unknown)
-            raise first_end if isinstance(first_end, _Returned) else second_end
+            if isinstance(first_end, Returned) and isinstance(second_end, Returned):
+                raise Returned(first_end.value if same(first_end.value, second_end.value) else unknown)
+            raise first_end if isinstance(first_end, Returned) else second_end
         if first_end is not None or second_end is not None:
             scope.names.update(second if first_end is not None else first)
-            if isinstance(first_end or second_end, _Returned):
+            if isinstance(first_end or second_end, Returned):
                 self._undecided_return[-1] = True
             return
         for name in {**first, **second}:
@@ -334,7 +288,7 @@ class Machine(Expressions):
                 self.bind(node.target, item, scope)
                 try:
                     self.run(node.body, scope)
-                except _LoopEnds as end:
+                except LoopEnds as end:
                     if end.breaks:
                         return
             self.run(node.orelse, scope)
@@ -377,7 +331,7 @@ class Machine(Expressions):
             with self._only_if(unknown):
                 try:
                     self.run(handler.body, scope)
-                except (_Ended, _Returned, _LoopEnds):
+                except (Ended, Returned, LoopEnds):
                     continue
             for name, value in scope.names.items():
                 if not same(value, before.get(name)) and not same(value, after.get(name)):
@@ -388,226 +342,6 @@ class Machine(Expressions):
 
     _run_TryStar = _run_Try
 
-    # ---- calls
-
-    def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """The value that a function returns; an unknown one where a branch that is open returns."""
-        function.entered = True
-        if self._depth >= DEEPEST:
-            raise Undecided(named(f"{function.node.name}(...)"))
-        inner = Scope(function.scope.file, parent=function.scope)
-        self._bind_parameters(function, positional, keywords, inner)
-        self._depth += 1
-        self._undecided_return.append(False)
-        unknown = named(f"{function.node.name}(...)")
-        try:
-            self.run(function.node.body, inner)
-            value: Any = None
-        except _Returned as returned:
-            value = returned.value
-        except (_LoopEnds, _Ended):
-            value = unknown
-        finally:
-            self._depth -= 1
-            open_return = self._undecided_return.pop()
-        return unknown if open_return else value
-
-    def _bind_parameters(
-        self, function: Function, positional: list[Any], keywords: dict[str, Any], inner: Scope
-    ) -> None:
-        takes = function.node.args
-        names = [part.arg for part in (*takes.posonlyargs, *takes.args)]
-        for part in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs):
-            inner.names[part.arg] = named(part.arg)
-        defaults = zip(reversed(names), reversed(takes.defaults), strict=False)
-        pairs = [*defaults, *zip((part.arg for part in takes.kwonlyargs), takes.kw_defaults, strict=True)]
-        for name, node in pairs:
-            if node is not None:
-                inner.names[name] = self.value(node, function.scope)
-        if names and not positional and _reads_the_command(function.node):
-            inner.names[names[0]] = self._of_annotation(function, inner.names[names[0]])
-        inner.names |= dict(zip(names, positional, strict=False))
-        inner.names |= {key: value for key, value in keywords.items() if key in inner.names}
-        if takes.vararg is not None:
-            inner.names[takes.vararg.arg] = list(positional[len(names) :])
-        if takes.kwarg is not None:
-            inner.names[takes.kwarg.arg] = {key: one for key, one in keywords.items() if key not in inner.names}
-
-    def _of_annotation(self, function: Function, otherwise: Any) -> Any:
-        """The object that a decorator makes of the command line, for a parameter of a class of the program."""
-        for decorator in function.node.decorator_list:
-            if isinstance(decorator, ast.Call) and text_of(decorator.func) == "hydra.main":
-                return self._hydra(decorator, function, otherwise)
-        first = (*function.node.args.posonlyargs, *function.node.args.args)[0]
-        made_of = None if first.annotation is None else self.value(first.annotation, function.scope)
-        return self._parsed(made_of, function.scope.place(function.node)) if isinstance(made_of, Class) else otherwise
-
-    def _hydra(self, decorator: ast.Call, function: Function, otherwise: Any) -> Any:
-        """The settings that `hydra.main` composes: its file, and below it those that the file's `defaults` name. Words
-        of the command line change them; with such, they are not known."""
-        said = {one.arg: self.value(one.value, function.scope) for one in decorator.keywords}
-        folder, name = said.get("config_path"), said.get("config_name")
-        if not isinstance(folder, str) or not isinstance(name, str) or self.words:
-            return otherwise
-        found = self.load_file(f"{folder}/{name.removesuffix('.yaml')}.yaml")
-        if not isinstance(found, dict):
-            return otherwise
-        composed: dict[str, Any] = {}
-        for entry in found.get("defaults", []):
-            if entry == "_self_":
-                continue
-            group, option = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (None, entry)
-            below = self.load_file(f"{folder}/{f'{group}/' if group else ''}{option}.yaml")
-            plain = isinstance(below, dict) and "defaults" not in below and (group is None or group.isidentifier())
-            if not plain:
-                return otherwise
-            _merge(composed, below if group is None else {group: below})
-        _merge(composed, {key: value for key, value in found.items() if key != "defaults"})
-        return composed
-
-    def make(self, made_of: Symbol | Class, call: Call) -> Any:
-        """An object; the call is kept."""
-        name = call.name.rpartition(".")[2]
-        if name == "ArgumentParser":
-            return Parser()
-        if name in arguments.OF_DATACLASSES:
-            return self._parser_of_dataclasses(name, call)
-        if isinstance(made_of, Class):
-            return self._instance(made_of, call)
-        if name in ("SimpleNamespace", "Namespace", "Box", "EasyDict", "ConfigDict", "AttrDict"):
-            first = call.positional[0] if call.positional and isinstance(call.positional[0], dict) else {}
-            return Instance(call, None, {**first, **call.arguments}, complete=not call.loose)
-        self.calls.append(call)
-        return Instance(call)
-
-    def _instance(self, made_of: Class, call: Call) -> Instance:
-        """An object of a class of the program. Fields that have defaults are arguments, too: a subclass of a
-        framework's configuration hands them on."""
-        made = Instance(call, made_of)
-        call.fields = frozenset(made_of.fields)
-        start = made_of.own.get("__init__")
-        if isinstance(start, Function):
-            self.calls.append(call)
-            self.call_function(start, [made, *call.positional], dict(call.arguments))
-            return made
-        given = dict(zip(made_of.fields, call.positional, strict=False)) | call.arguments
-        defaults = {name: made_of.own[name] for name in made_of.fields if name in made_of.own}
-        call.places = {name: made_of.places[name] for name in defaults if name in made_of.places} | call.places
-        call.arguments = {**defaults, **given}
-        made.attributes = {**call.arguments}
-        made.complete = made_of.declares and not call.loose and not made_of.bases
-        self.calls.append(call)
-        after = made_of.own.get("__post_init__")
-        if isinstance(after, Function):
-            self.call_function(after, [made], {})
-        return made
-
-    def _parser_of_dataclasses(self, name: str, call: Call) -> Any:
-        """HfArgumentParser, TrlParser, ...: what its dataclasses become when it has read the command line."""
-        classes = call.positional[0] if call.positional else call.arguments.get("dataclass_types", [])
-        classes = list(classes) if isinstance(classes, (list, tuple)) else [classes]
-        parser = Parser()
-        parser.defaults["\0classes"] = [(one, call.place) for one in classes if isinstance(one, (Symbol, Class))]
-        return parser
-
-    def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """The value of a parser's method; options are kept in the parser."""
-        if "\0classes" in parser.defaults:
-            if method.startswith("parse_"):
-                return tuple(self._parsed(one, place) for one, place in parser.defaults["\0classes"])
-            raise Undecided(named(f"the parser's {method}(...)"))
-        if method in ("add_argument_group", "add_mutually_exclusive_group"):
-            return parser
-        if method == "add_argument":
-            arguments.add(parser, positional, keywords)
-            return None
-        if method == "set_defaults":
-            parser.defaults |= keywords
-            return None
-        if method in ("parse_args", "parse_known_args"):
-            found = arguments.parsed(parser, self.words)
-            call = Call("argparse.Namespace", Place("", 0), arguments=found)
-            made = Instance(call, None, found, complete=True)
-            return made if method == "parse_args" else (made, [])
-        raise Undecided(named(f"the parser's {method}(...)"))
-
-    def _parsed(self, made_of: Symbol | Class, place: Place) -> Any:
-        bases = made_of.bases if isinstance(made_of, Class) else ()
-        call = Call(made_of.name, place, bases, only_if=self.conditions(), parsed=True)
-        made = self._instance(made_of, call) if isinstance(made_of, Class) else Instance(call)
-        if isinstance(made_of, Class):
-            given = arguments.fields_of(made_of.fields, made_of.own, self.words)
-            made.attributes |= given
-            call.arguments |= given
-        else:
-            self.calls.append(call)
-        return made
-
-    def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
-        """The value of a call of something that is known by its full name alone."""
-        if name in _ENDS:
-            raise _Ended
-        if name in FUNCTIONS:
-            return self.known_call(name, positional, keywords)
-        last = name.rpartition(".")[2]
-        if (answer := OF_A_TRAINING_MACHINE.get(name, OF_A_TRAINING_MACHINE.get(last))) is not None:
-            self.assumed.add(f"{name}()")
-            return answer
-        first = positional[0] if positional else None
-        if name in ("os.environ.get", "os.getenv") and isinstance(first, str):
-            default = positional[1] if len(positional) > 1 else keywords.get("default")
-            return self.variable(first, default)
-        if name in ("os.path.join", "os.path.dirname", "os.path.basename"):
-            return _path(last, self._plain(positional))
-        if name in ("open", "io.open") and isinstance(first, str):
-            return Instance(Call("open", Place("", 0)), None, {"path": first})
-        if name in arguments.LOADERS or last in ("open_yaml",):
-            return self._loaded(positional, node)
-        if name in ("vars", "dataclasses.asdict", "asdict") and isinstance(first, Instance):
-            return self.mapping(first, node)
-        if name in ("copy.deepcopy", "copy.copy", "deepcopy") and isinstance(first, (dict, list)):
-            return _copied(first)
-        if name == "getattr" and len(positional) > 1 and isinstance(positional[1], str):
-            try:
-                return self.attribute(first, positional[1], node)
-            except Undecided:
-                if len(positional) > 2 and isinstance(first, Instance) and first.complete:
-                    return positional[2]
-                raise
-        if name in arguments.CALLED_WITH_A_CLASS and isinstance(first, (Symbol, Class)):
-            return self._parsed(first, Place("", 0))
-        if name in ("fire.Fire", "tyro.cli", "typer.run") and isinstance(first, Function):
-            return self.call_function(first, [], {})
-        if name in ("dataclasses.field", "field"):
-            return _field(keywords)
-        if isinstance(first, Function) and last in ("run", "spawn", "launch", "main"):  # asyncio.run, mp.spawn
-            return self.call_function(first, [], {})
-        raise Undecided(named(text_of(node)))
-
-    def _loaded(self, positional: list[Any], node: ast.Call) -> Any:
-        first = positional[0] if positional else None
-        path = first.attributes.get("path") if isinstance(first, Instance) else first
-        if isinstance(path, str) and (found := self.load_file(path)) is not None:
-            return found
-        raise Undecided(named(path if isinstance(path, str) else text_of(node)))
-
-
-class _NoDefault:
-    """The default of a field that has none."""
-
-
-def _field(keywords: Mapping[str, Any]) -> Any:
-    if "default" in keywords:
-        return keywords["default"]
-    factory = keywords.get("default_factory")
-    if isinstance(factory, Symbol) and factory.name in ("list", "dict", "set"):
-        return FUNCTIONS[factory.name]()
-    return _NoDefault if factory is None else named("a default_factory")
-
-
-def _default(value: Any) -> Any:
-    return named("a value that has no default") if value is _NoDefault else value
-
 
 def _names_of(part: ast.stmt) -> list[str]:
     if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
@@ -615,36 +349,6 @@ def _names_of(part: ast.stmt) -> list[str]:
     if isinstance(part, ast.Assign):
         return [target.id for target in part.targets if isinstance(target, ast.Name)]
     return []
-
-
-def _path(function: str, parts: list[str]) -> str:
-    from pathlib import PurePosixPath
-
-    if function == "join":
-        return str(PurePosixPath(*parts))
-    found = PurePosixPath(parts[0])
-    return str(found.parent) if function == "dirname" else found.name
-
-
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict):
-            into[key] = dict(into[key]) if isinstance(into.get(key), dict) else {}
-            _merge(into[key], value)
-        else:
-            into[key] = value
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if isinstance(value, list) else value
-
-
-def _reads_the_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator gives a function what the command line says: `pyrallis.wrap`, `hydra.main`."""
-    names = (text_of(one).partition("(")[0] for one in node.decorator_list)
-    return any(name.endswith(".wrap") or name == "hydra.main" for name in names)
 
 
 def _makes_something(node: ast.AST) -> bool:

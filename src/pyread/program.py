@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pyread.machine import FindModule, LoadFile, Machine
+from pyread.calls import LoadFile
+from pyread.machine import FindModule, Machine
 from pyread.notebook import NotebookCode, code_of_notebook
 from pyread.values import Call, Place, Scope
 

@@ -202,6 +202,13 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
+def plain(value: Any) -> Any:
+    """`value`, which holds nothing unknown. Raises `Undecided`."""
+    if (unknown := unknown_in(value)) is not None:
+        raise Undecided(unknown)
+    return value
+
+
 def bounded(value: Any) -> Any:
     """`value`. Raises `Undecided` where it is too large to be a setting."""
     large = (
@@ -212,3 +219,27 @@ def bounded(value: Any) -> Any:
     if large:
         raise Undecided(UnknownValue("a very large value", ("a very large value",)))
     return value
+
+
+def named(*names: str) -> UnknownValue:
+    """An unknown value that depends on these names."""
+    return UnknownValue(names[0], names)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same for whoever reads them."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except RecursionError:
+        return False
+
+
+def text_of(node: ast.AST) -> str:
+    """An expression as it is written, cut to what fits in a line."""
+    try:
+        text = " ".join(ast.unparse(node).split())
+    except RecursionError:
+        return "a deep expression"
+    return text if len(text) <= 60 else f"{text[:57]}..."

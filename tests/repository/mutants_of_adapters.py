@@ -259,6 +259,7 @@ OPENRLHF: Mapping[str, Rows] = {
             f"{_ORL}/test_runtime_openrlhf.py -k next_seed",
         ),
         ("turns", "self.all_tokens - self.prompt_tokens", "self.all_tokens", f"{_ORL}/test_rings_openrlhf.py"),
+        ("membership", "if want != have:", "if False:", f"{_ORL}/test_membership_openrlhf.py"),
         (
             "rings",
             "return self.rank // self.size",

@@ -23,7 +23,7 @@ ACTING = {
 NAMES = (
     *("advantages", "ahead", "apart", "asynchronous", "attaching", "behaviour", "candidates*", "carriers"),
     *("checkpoints", "clock", "critic", "critic_engine", "distillation", "driver", "engine", "epochs", "exchange"),
-    *("feed", "images", "learners", "loss_terms", "metrics", "observe", "other_engines", "padding_free"),
+    *("feed", "images", "learners", "loss_terms", "membership", "metrics", "observe", "other_engines", "padding_free"),
     *("probe", "queued", "recording", "rings", "rows", "runtime", "sampling", "scoring", "sequences", "sharding"),
     *("shared_prompts", "shares", "sharing", "trainer*", "turns", "watching", "weights"),
 )
