@@ -119,7 +119,8 @@ class TrlAdapter(PackagedAdapter):
             finding = self._unknown_key(places[key], near, version, given)
             if script:
                 return _perhaps_the_scripts(finding, script)
-            return _of_a_recipe(finding, version, alone=alone) if key in of_recipe else finding
+            gone = any(one.key == key for one in tables.GONE)
+            return _of_a_recipe(finding, version, open_to_scripts=alone and not gone) if key in of_recipe else finding
 
         def wrong(key: str, error: WrongValue) -> Finding:
             return _wrong_value(places.get(key) or Where(key), given[key], error)
@@ -255,12 +256,13 @@ def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
     )
 
 
-def _of_a_recipe(unknown: Finding, version: str, *, alone: bool) -> Finding:
-    """A key of a recipe that TRL has not: TrlParser drops it before 0.19, and no recipe says which script reads it."""
+def _of_a_recipe(unknown: Finding, version: str, *, open_to_scripts: bool) -> Finding:
+    """A key of a recipe that TRL has not. TrlParser drops it before 0.19 (run with the wheels of 0.15.2 to 0.20.0).
+    open_to_scripts: whether the script that reads the recipe may declare it."""
     if holds("<0.19", version):
-        message = f"{unknown.message}: TrlParser drops it, and trains with the default of what may have been meant"
+        message = f"{unknown.message}: TrlParser drops it without a word"
         return dataclasses.replace(unknown, severity="warning", phase="never", message=message, native=None)
-    if not alone:
+    if not open_to_scripts:
         return unknown
     message = f"{unknown.message}; the script that reads the recipe may declare it"
     return dataclasses.replace(unknown, message=message, undecided=True)

@@ -16,6 +16,7 @@ from batchbridge.contract.reading import BuiltTrainer, Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
 from batchbridge.reading.yaml_json import RefusedFile
 from pyread import (
     OPEN,
@@ -65,7 +66,9 @@ def load_python(
     found = runs_of(program, path, framework)
     problems = [_unread_cells(program, file)] if program.unread else []
     if not found:
-        return Source(path=path, problems=(*problems, _nothing(program, file, framework)), env=dict(env or {}))
+        looks = trains_by_rewards(code_of_notebook(text).text if path.suffix == ".ipynb" else text)
+        nothing = _nothing(program, file, framework, looks=looks)
+        return Source(path=path, problems=(*problems, nothing), env=dict(env or {}))
     if chosen is not None and chosen > len(found):
         message = f"there is no configuration {chosen} in the program; it builds {len(found)}"
         missing = Finding("BB012", "error", "config", message, tuple(_where(one) for one in found))
@@ -305,19 +308,24 @@ def _unread_cells(program: Program, file: str) -> Finding:
     return Finding("BB014", "note", "config", message, (Where(file=file),))
 
 
-def _nothing(program: Program, file: str, framework: str | None) -> Finding:
-    """The finding that a program builds no configuration that is read, with what it builds instead."""
+def _nothing(program: Program, file: str, framework: str | None, *, looks: bool) -> Finding:
+    """The finding that a program builds no configuration that is read, with what it builds instead. looks: whether it
+    looks like training all the same."""
+    code = LOOKS_LIKE_TRAINING if looks else "BB010"
     trainers = dict.fromkeys(call.name.rpartition(".")[2] for call in program.calls if call.name.endswith("Trainer"))
     parsed = [call for call in program.calls if call.parsed and call.name.endswith("Config")]
     who = f"of {framework}" if framework else "of a known framework"
     message = f"the program builds no configuration {who}"
     fixes: tuple[Fix, ...] = ()
     if parsed:
+        code = "BB010"
         names = ", ".join(dict.fromkeys(call.name.rpartition(".")[2] for call in parsed))
         message = f"the program takes its settings ({names}) from its command line or a recipe"
         fixes = (Fix("check the command that starts it: batchbridge check -- python FILE ..., or the recipe itself"),)
     elif not program.whole:
         message = "the program is too large to be read to its end, and no configuration was met before"
     elif trainers:
-        message += f"; it trains with {', '.join(trainers)}"
-    return Finding("BB010", "error", "config", message, (Where(file=file),), fixes, undecided=True)
+        message = f"the program trains with {', '.join(trainers)}, which is not {who.removeprefix('of ')}'s"
+    elif looks:
+        message = "the program trains by rewards in a loop or with a trainer of its own"
+    return Finding(code, "error", "config", message, (Where(file=file),), fixes, undecided=True)

@@ -21,6 +21,7 @@ from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
 from batchbridge.reading.detect import DETECTED, certainties
 from batchbridge.reading.foreign_files import foreign_file
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
@@ -232,7 +233,9 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         return None
     if not source.argv and source.native is None and source.construction is None:
         if (foreign := foreign_file(source.values)) is not None:
-            findings.append(_undecided("BB020", f"no adapter reads this configuration; it is {foreign[0]}"))
+            what, trains = foreign
+            code = LOOKS_LIKE_TRAINING if trains else "BB020"
+            findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
             return None
     found = certainties(source, findings)
     scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}

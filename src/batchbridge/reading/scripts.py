@@ -13,6 +13,7 @@ from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
 from batchbridge.reading.launchers import LaunchedProgram, programs
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training
 
 if TYPE_CHECKING:
     from batchbridge.reading.python import StartedProgram
@@ -244,9 +245,13 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
     for remark in script.remarks:
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
+    code = "BB010"
+    if looks := next((one for one in script.commands if starts_training(one.argv)), None):
+        code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
+        message = f"{' '.join(looks.argv)[:80]} looks like training, and is no program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
-    return Finding("BB010", "error", "config", message, places, (*own, fix), undecided=True)
+    return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
 
 
 def _several(found: list[Candidate], file: str) -> Finding:

@@ -110,7 +110,8 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     if guess is not None:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
-    return "  ".join([*parts, reading.verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
+    verdict = "not read" if reading.framework == "unknown" and reading.verdict == "undecided" else reading.verdict
+    return "  ".join([*parts, verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
 
 
 def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
