@@ -56,15 +56,14 @@ GROUPS = {
     """,
 }
 """Groups of options with the options, or groups, in them. Source: openrlhf 0.10.2 to 0.11.2 cli/train_ppo_ray.py."""
-_ANYBODYS = frozenset(
-    """
+_NAMES = """
     num_nodes num_gpus_per_node offload normalize_enable micro_batch_size batch_size seed num_episodes max_epochs optim
     adam muon lr_scheduler lr_warmup_ratio min_lr_ratio max_norm model_name_or_path entropy_coef tensor_parallel_size
     enforce_eager gpu_memory_utilization steps dataset split temperature save_steps path output_dir max_num
     logging_steps wandb tensorboard_dir lora attn_implementation param_dtype max_len max_samples top_p max_new_tokens
     dataloader_num_workers remote_url load_enable gradient_checkpointing_enable value_clip
-    """.split()
-)
+"""
+_ANYBODYS = frozenset(_NAMES.split())
 """Names of options that the groups of anybody's configuration may have."""
 TELLS = DetectionFacts(
     programs={TRAINER: 1.0, OTHER_PROGRAM: 0.9},
@@ -88,6 +87,10 @@ TELLS = DetectionFacts(
         ),
         0.01,
     ),
+    machine={
+        **dict.fromkeys(("actor_num_nodes", "actor.num_nodes"), "--nodes"),
+        **dict.fromkeys(("actor_num_gpus_per_node", "actor.num_gpus_per_node"), "--gpus"),
+    },
 )
 """The facts by which a configuration is known to be one of OpenRLHF's."""
 

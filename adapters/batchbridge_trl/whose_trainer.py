@@ -46,7 +46,7 @@ def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) 
 def _is_stock(built: BuiltTrainer) -> bool:
     """Whether a trainer is TRL's, Unsloth's in its place, or a class that is derived from it and leaves everything
     alone that decides a batch."""
-    if is_trls(built.name) or built.name.startswith("unsloth") or built.name == "GRPOTrainer" and not built.bases:
+    if is_trls(built.name) or built.name.startswith("unsloth") or (built.name == "GRPOTrainer" and not built.bases):
         return True
     return any(map(is_trls, built.bases)) and not _replaced(built)
 
@@ -62,7 +62,9 @@ def _each_row_repeated(native: Mapping[str, Any]) -> str:
     if len(sizes) < 4:
         return said
     prompts = sizes[0] * sizes[1] * sizes[2]
-    return f"{said}, so that an optimizer step has {prompts:,} prompts x {sizes[3]:,} = {prompts * sizes[3]:,} completions"
+    return (
+        f"{said}, so that an optimizer step has {prompts:,} prompts x {sizes[3]:,} = {prompts * sizes[3]:,} completions"
+    )
 
 
 def _pruned(native: Mapping[str, Any]) -> str:

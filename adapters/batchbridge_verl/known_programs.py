@@ -26,7 +26,11 @@ def condition_of(source: Source, own_program: str | None, native: Mapping[str, A
     known = known_program(KNOWN, _names(source.trainers or ()), (own_program or "",), said)
     if known is None and (own_program is None or _is_verls(source.trainers)):
         return None
-    where = Where(own_program) if own_program else next(Where(key, said[key]) for key in said if known and key in known.keys)
+    where = (
+        Where(own_program)
+        if own_program
+        else next(Where(key, said[key]) for key in said if known and key in known.keys)
+    )
     why = f"{own_program} is not a program of verl's, and what it changes is not seen"
     return condition("verl", "trainer", own_program or "this copy of main_ppo", why, known, {**native, **said}, where)
 
@@ -54,7 +58,8 @@ def _ttrl(native: Mapping[str, Any]) -> str:
 
 
 def _agents(native: Mapping[str, Any]) -> str:
-    return f"each prompt gets {native.get(_AGENTS, _AGENTS)} x {native.get(GROUP, GROUP)} completions ({_AGENTS} x {GROUP})"
+    sizes = f"{native.get(_AGENTS, _AGENTS)} x {native.get(GROUP, GROUP)}"
+    return f"each prompt gets {sizes} completions ({_AGENTS} x {GROUP})"
 
 
 def _cppo(native: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.render.headline import HeadlineFacts
     from batchbridge.render.text import TableRenderer
 
 
@@ -33,6 +34,8 @@ class Check:
     """The judgements under every known release, where nobody named a version; `reading` is then of one of them."""
     devices: tuple[int, ...] = ()
     """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
+    example: Reading | None = None
+    """The reading on one of `devices`, for its sizes alone; None: the devices are known, or none are valid."""
     nowhere: tuple[str, ...] = ()
     """Keys that no known release declares."""
     refused: tuple[str, ...] = ()
@@ -82,13 +85,19 @@ class Check:
         said = {**self.counted.to_dict(), "enforcement": self.enforcement.to_dict()}
         return said if self.judged is None else {**said, "releases": [span.to_dict() for span in self.judged.spans]}
 
+    @property
+    def _beside(self) -> HeadlineFacts:
+        """What stands beside the verdict."""
+        from batchbridge.render.headline import HeadlineFacts
+
+        return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused)
+
     def text(self, *, verbose: bool = False) -> str:
         """The text for a person; verbose: as `batchbridge check -v` prints it."""
         from batchbridge.render import text
 
         told = (self.name, self.counted, self.enforcement)
-        beside = {"judged": self.judged, "devices": self.devices, "nowhere": self.nowhere, "refused": self.refused}
-        return text.check(*told, verbose=verbose, **beside)
+        return text.check(*told, verbose=verbose, beside=self._beside)
 
     def __str__(self) -> str:
         return self.text()
@@ -108,8 +117,7 @@ class Explanation(Check):
         from batchbridge.render import text
 
         told = (self.name, self.reading, table or text.plain_table, self.enforcement)
-        beside = {"judged": self.judged, "devices": self.devices, "nowhere": self.nowhere, "refused": self.refused}
-        return text.explain(*told, verbose=verbose, **beside)
+        return text.explain(*told, verbose=verbose, beside=self._beside)
 
 
 def explain(
@@ -196,6 +204,7 @@ def _fields(
     devices: tuple[int, ...] = ()
     nowhere: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    example: Reading | None = None
     if not isinstance(source, Reading):
         if reading.framework_version is None:
             from batchbridge.comparing.releases import judged
@@ -212,10 +221,11 @@ def _fields(
                 nowhere = tuple(key for key in lacking if key in all_of_them.nowhere)
                 refused = tuple(key for key in lacking if key in all_of_them.deciding)
         if reading.keeping(keep).verdict == "undecided" and reading.native and said["world_size"] is None:
-            from batchbridge.comparing.releases import valid_devices
+            from batchbridge.comparing.releases import example_of, valid_devices
 
             devices = valid_devices(source, reading, keep, **said)
+            example = example_of(source, reading, devices, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    beside = {"judged": found, "devices": devices, "nowhere": nowhere, "refused": refused}
+    beside = {"judged": found, "devices": devices, "example": example, "nowhere": nowhere, "refused": refused}
     return {"name": called, "reading": reading, **beside}

@@ -137,8 +137,8 @@ def test_a_recipe_of_open_r1_has_the_line_that_its_owner_asked_for(
     words = ("--framework", "open_r1", "--framework-version", "0.18.0", "--world-size", "8")
     assert main(("check", "./config_codeforces.yaml", *words, "--output-format", "concise")) == 0
     line = (
-        "config_codeforces.yaml:4: BB-TRL-003 warning: vllm_device is gone since trl 0.18.0: TrlParser drops it without a "
-        "word; fix: remove vllm_device"
+        "config_codeforces.yaml:4: BB-TRL-003 warning: vllm_device is gone since trl 0.18.0: TrlParser drops it "
+        "without a word; fix: remove vllm_device"
     )
     assert line in capsys.readouterr().out.splitlines()
 

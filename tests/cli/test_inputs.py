@@ -299,7 +299,9 @@ def test_a_script_of_ones_own_that_accelerate_starts_is_read_by_its_recipe(run: 
     code, out, _ = run("check", "--framework-version", "1.16.0", "--", *launch)
     assert code == 4
     assert out.startswith("command  trl 1.16.0  8 devices  UNDECIDED  ")
-    trainer = "from trl import GRPOConfig, GRPOTrainer, TrlParser\nargs = TrlParser(GRPOConfig).parse_args_and_config()\n"
+    trainer = (
+        "from trl import GRPOConfig, GRPOTrainer, TrlParser\nargs = TrlParser(GRPOConfig).parse_args_and_config()\n"
+    )
     Path("train_grpo.py").write_text(f"{trainer}GRPOTrainer(args=args[0]).train()\n", encoding="utf-8")
     code, out, _ = run("check", "--framework-version", "1.16.0", "--", *launch)
     assert code == 0

@@ -154,5 +154,7 @@ def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
     for one in lines:
         yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
     counts = Counter(one.word for one in lines)
-    said = ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", UNREAD, "skipped") if counts[word])
+    said = ", ".join(
+        f"{counts[word]} {word}" for word in ("ok", "error", "undecided", UNREAD, "skipped") if counts[word]
+    )
     yield f"{len(lines)} file{'s' if lines[1:] else ''}: {said}" if lines else "no file that may be a run"

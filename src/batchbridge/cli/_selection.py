@@ -118,8 +118,8 @@ class _Comments:
 
 
 def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str, *, unread: bool = False) -> int:
-    """The exit code of `check`: 0, 2 (an error; a warning where it is to fail), 4 (undecided where it is to fail, or not
-    read where that is)."""
+    """The exit code of `check`: 0; 2 of an error (a warning where it is to fail); 4 of what is undecided or not read,
+    where that is to fail."""
     if fail_on == "warning" and any(finding.severity == "warning" and not finding.undecided for finding in findings):
         return INVALID
     if verdict == "undecided" and FAIL_ON.index(fail_on) < FAIL_ON.index("unread" if unread else "undecided"):

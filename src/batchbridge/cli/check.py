@@ -171,8 +171,8 @@ def _judged(
     if native:
         found = _with_native(found)
     fails = fail_on or own.settings.get("fail_on", "error" if several else "undecided")
-    unread = any(one.code == LOOKS_LIKE_TRAINING for one in found.findings)
-    code = exit_code(found.verdict, found.findings, fails, unread=unread)
+    looks = any(one.code == LOOKS_LIKE_TRAINING for one in found.findings)
+    code = exit_code(found.verdict, found.findings, fails, unread=looks)
     return found, code, selection.dropped
 
 

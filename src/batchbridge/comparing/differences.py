@@ -38,15 +38,16 @@ def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: i
         TypeError: A side has a type that `read` does not take.
         ValueError: A size is below 1.
     """
-    one, other = (
-        side if isinstance(side, Reading) else read(side, world_size=world_size, dataset_size=dataset_size)
-        for side in (a, b)
-    )
-    return compare(one, other)
+    from batchbridge.comparing.releases import settled_alike  # which compares
+
+    sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
+    sides = [(side, side if isinstance(side, Reading) else read(side, **sizes), sizes) for side in (a, b)]
+    return compare(*settled_alike(sides))
 
 
 def compare(a: Reading, b: Reading) -> Comparison:
-    """The comparison of `diff`, of two readings."""
+    """The comparison of `diff`, of two readings; each as it is where its condition holds."""
+    a, b = a.supposed, b.supposed
     left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
     if a.spec is None or b.spec is None:
         return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))

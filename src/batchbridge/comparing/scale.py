@@ -20,6 +20,7 @@ from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import diff
 from batchbridge.comparing.nearest_moves import splits
 from batchbridge.comparing.nearest_spec import write
+from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source, Written
@@ -135,7 +136,7 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         TypeError: `source` has a type that `read` does not take.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
-    reading = read(source, dataset_size=dataset_size).supposed
+    reading = settled(source, read(source, dataset_size=dataset_size), dataset_size=dataset_size).supposed
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
         raise ValueError(f"there is no adapter for framework {reading.framework!r}")

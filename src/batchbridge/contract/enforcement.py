@@ -80,8 +80,8 @@ class _Enforces(Protocol):
 
 
 def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
-    """The enforcement of a reading by `adapter` (None: there is none for it); errors of the reading come first. What its
-    condition says, the adapter says of the trainer.
+    """The enforcement of a reading by `adapter` (None: there is none for it); errors of the reading come first. Of its
+    condition the adapter says itself what it means for a trainer.
 
     Never raises: where the adapter fails, its error is an obstacle.
     """

@@ -289,7 +289,7 @@ class Reading:
         from batchbridge.meaning.conditional import unconditional
 
         kept = tuple(unconditional(self.findings, self.condition.supposed))
-        return dataclasses.replace(self, findings=kept, condition=None)
+        return dataclasses.replace(self, findings=kept)
 
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""

@@ -41,7 +41,13 @@ def known_program(
 
 
 def condition(
-    framework: str, trainer: str, who: str, why: str, known: KnownProgram | None, native: Mapping[str, Any], where: Where
+    framework: str,
+    trainer: str,
+    who: str,
+    why: str,
+    known: KnownProgram | None,
+    native: Mapping[str, Any],
+    where: Where,
 ) -> Condition:
     """The condition that a run of `who` (a program, or a class) trains as the framework's own `trainer` does.
 

@@ -23,6 +23,8 @@ class ForeignFile(NamedTuple):
 
 _PREFERENCES = ("sigmoid", "hinge", "ipo", "kto_pair", "kto", "orpo", "simpo", "bco_pair", "robust", "apo_zero")
 _LLAMA_FACTORY = "LLaMA-Factory's ({stage})"
+_ACCELERATES = _ACCELERATES
+_ACCELERATES = "accelerate's, which says how a run is started: name the recipe or the launch script"
 FOREIGN = (
     ForeignFile(_LLAMA_FACTORY, ("stage", "finetuning_type"), {"stage": ("ppo",)}, trains=True),
     ForeignFile(_LLAMA_FACTORY, ("stage", "finetuning_type")),
@@ -36,8 +38,14 @@ FOREIGN = (
     ForeignFile("a sweep of W&B's", ("method", "parameters", "program")),
     ForeignFile("a sweep of W&B's", ("method", "parameters", "metric")),
     ForeignFile("DeepSpeed's", ("zero_optimization",)),
-    ForeignFile("accelerate's, which says how a run is started: name the recipe or the launch script", ("compute_environment", "distributed_type")),
-    ForeignFile("accelerate's, which says how a run is started: name the recipe or the launch script", ("distributed_type", "num_processes")),
+    ForeignFile(
+        _ACCELERATES,
+        ("compute_environment", "distributed_type"),
+    ),
+    ForeignFile(
+        _ACCELERATES,
+        ("distributed_type", "num_processes"),
+    ),
     ForeignFile("the alignment handbook's, or one like it: fine-tuning on given answers", ("dataset_mixer",)),
     ForeignFile("a preference tuning ({loss_type})", ("loss_type", "beta"), {"loss_type": _PREFERENCES}),
     ForeignFile("an evaluation", ("tasks", "model_args")),

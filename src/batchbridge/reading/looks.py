@@ -8,19 +8,25 @@ from collections.abc import Iterable
 LOOKS_LIKE_TRAINING = "BB027"
 """The finding about a file that looks like training by rewards and that no adapter reads."""
 _METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO"
-_BUILT = re.compile(rf"\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
+_BUILT = re.compile(rf"(?<!class )\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
 _NAMED = re.compile(r"grpo|ppo|rloo|policy_loss|advantage", re.IGNORECASE)
 _TRAINED = re.compile(r"\.backward\(\s*\)[\s\S]*\.step\(|value_and_grad\(")
 _WORD = re.compile(r"(?:^|[^a-z])(?:grpo|gspo|rloo|dapo|rlhf|rlvr|ppo)(?:[^a-z]|$)", re.IGNORECASE)
-_OPTIONS = ("num_generations", "n_samples_per_prompt", "rollout_batch_size", "group_size", "num_rollout", "reward_funcs")
+_OPTIONS = (
+    "num_generations",
+    "n_samples_per_prompt",
+    "rollout_batch_size",
+    "group_size",
+    "num_rollout",
+    "reward_funcs",
+)
 _OTHER = re.compile(r"eval|merge|plot|convert|serve|test|infer|score|analy|prepare|generate|benchmark|sft|dpo")
 _PROGRAMS = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|ray|uv|swift)$|\.py$")
 
 
 def trains_by_rewards(program: str) -> bool:
     """Whether the text of a program builds a trainer that learns from rewards, or has a loop of its own that does."""
-    built = (match for match in _BUILT.finditer(program) if "class " not in program[max(0, match.start() - 6) : match.start()])
-    if next(built, None) is not None:
+    if _BUILT.search(program):
         return True
     return len(_NAMED.findall(program)) > 2 and "advantage" in program.lower() and bool(_TRAINED.search(program))
 

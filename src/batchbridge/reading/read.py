@@ -231,12 +231,12 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         listed = ", ".join(installed) or "none"
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
-    if not source.argv and source.native is None and source.construction is None:
-        if (foreign := foreign_file(source.values)) is not None:
-            what, trains = foreign
-            code = LOOKS_LIKE_TRAINING if trains else "BB020"
-            findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
-            return None
+    recipe = not source.argv and source.native is None and source.construction is None
+    if recipe and (foreign := foreign_file(source.values)) is not None:
+        what, trains = foreign
+        code = LOOKS_LIKE_TRAINING if trains else "BB020"
+        findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
+        return None
     found = certainties(source, findings)
     scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
     ranked = sorted(scores, key=lambda name: (-scores[name], name))

@@ -36,14 +36,15 @@ EXIT_TABLE = (
         3,
         "not equivalent",
         ("not equivalent", "lossy", "not kept"),
-        "`diff`, `ledger diff` or `ledger verify` found a difference, `convert` loses something, `scale` cannot keep all",
+        "`diff`, `ledger diff` or `ledger verify` found a difference, `convert` loses something, `scale` cannot keep "
+        "all",
     ),
     ExitRow(
         4,
         "undecided",
         ("undecided",),
-        "undecided, or not read, for one path that was named; of a folder or of several files with `--fail-on unread` or "
-        "`--fail-on undecided`",
+        "undecided, or not read, for one path that was named; of a folder or of several files with "
+        "`--fail-on unread` or `--fail-on undecided`",
     ),
     ExitRow(64, "usage", (), "usage"),
 )

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.briefs import printable
 from batchbridge.render import findings as shown
+from batchbridge.render import headline
 from batchbridge.render.findings import PHASES as PHASES  # others have it from here
 from batchbridge.render.findings import count as count  # others have it from here
 from batchbridge.render.findings import number as number  # others have it from here
 from batchbridge.render.findings import one_line as one_line  # others have it from here
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
+from batchbridge.render.headline import HeadlineFacts
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.releases import ReleaseVerdicts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.spec import LossTerm, Spec
@@ -36,29 +37,20 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-PINNED = "BB024"
-"""The note about a version that nobody named and the repository pins."""
-
-
 def check(
     name: str,
     reading: Reading,
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: ReleaseVerdicts | None = None,
-    devices: tuple[int, ...] = (),
-    nowhere: tuple[str, ...] = (),
-    refused: tuple[str, ...] = (),
+    beside: HeadlineFacts = headline.NOTHING_BESIDE,
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
     followed = _followed(reading, enforcement, verbose)
-    batches = _no_batches(reading, refused) if refused else _batches(reading)
-    marks = (*_condition(reading), *_nowhere(reading, nowhere))
-    below = (*_pinned(reading, verbose), *batches, *marks, *_devices(devices), *followed)
+    below = (*headline.lines(reading, beside, sizes=True, verbose=verbose), *followed)
     findings = shown.lines(name, reading, verbose=verbose)
     section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
-    return _printable([*_releases(name, judged), section])
+    return _printable([*headline.releases(name, beside.judged), section])
 
 
 def explain(
@@ -68,18 +60,14 @@ def explain(
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: ReleaseVerdicts | None = None,
-    devices: tuple[int, ...] = (),
-    nowhere: tuple[str, ...] = (),
-    refused: tuple[str, ...] = (),
+    beside: HeadlineFacts = headline.NOTHING_BESIDE,
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
     followed = _followed(reading, enforcement, verbose)
-    marks = (*(_no_batches(reading, refused) if refused else ()), *_condition(reading), *_nowhere(reading, nowhere))
-    below = (*_pinned(reading, verbose), *marks, *_devices(devices), *followed)
+    below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed)
     head = _section(summary(name, reading, verbose=verbose), below)
-    sections = ["\n".join([*_releases(name, judged), head])]
-    if reading.spec is not None and not refused:
+    sections = ["\n".join([*headline.releases(name, beside.judged), head])]
+    if reading.spec is not None and not beside.refused:
         sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
@@ -112,89 +100,6 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
     verdict = "not read" if reading.framework == "unknown" and reading.verdict == "undecided" else reading.verdict
     return "  ".join([*parts, verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
-
-
-def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
-    """`setup.py:72 pins 0.18.0, which is taken`: what decides the rest is said, also where notes are counted."""
-    for finding in reading.findings:
-        if finding.code == PINNED and not verbose:
-            yield one_line(finding.message.partition(": ")[2])
-
-
-def _condition(reading: Reading) -> Iterator[str]:
-    """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
-    if reading.condition is not None:
-        said = reading.condition
-        yield one_line(f"numbers of {said.whose}'s, and right if {said.supposed}: {said.why}")
-
-
-def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
-    """Why no sizes are shown: what would be shown are defaults in the place of keys that were given."""
-    keys = ", ".join(refused[:4]) + (f" and {len(refused) - 4} more" if refused[4:] else "")
-    verb = "decides" if len(refused) == 1 else "decide"
-    yield one_line(f"no sizes are shown: {keys}, which {verb} them, {who(reading)} does not have")
-
-
-def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
-    """The keys that no release declares, whatever the version does with them."""
-    if keys:
-        said = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if keys[6:] else "")
-        yield one_line(f"no release of {reading.framework} has {said}")
-
-
-def _batches(reading: Reading) -> Iterator[str]:
-    """`1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions`."""
-    if reading.spec is None:
-        return
-    rollout, step = reading.spec.rollout, reading.spec.optimizer_step
-    group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
-    if rollout.prompts_per_rollout is None:
-        said = f"prompts are streamed, {count(group, 'completion')} each"
-    else:
-        total = count(reading.spec.completions_per_rollout, "completion")
-        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
-    sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
-    size = next((count(value, unit) for value, unit in sizes if value is not None), None)
-    of = "" if size is None else f" of {size}"
-    if steps is None:
-        yield f"{said}; optimizer steps{of}" if of else said
-    elif 0 < steps < 1:
-        yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
-    else:
-        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
-        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
-
-
-_STEP_UNITS = {
-    "completions_per_step": "completion",
-    "tokens_per_step": "token",
-    "micro_batches_per_step": "micro-batch",
-}
-
-
-def _releases(name: str, judged: ReleaseVerdicts | None) -> Iterator[str]:
-    """The judgement of every known release, where no version was named."""
-    if judged is None:
-        return
-    reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"
-    if len(judged.spans) == 1:
-        yield f"{place}: the same under every known one, {judged.spans[0].name}"
-    else:
-        yield f"{place}: judged under every known one"
-        yield from map(one_line, judged.lines())
-        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
-        how = hows.get(reading.verdict, "the newest")
-        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
-    yield ""
-
-
-def _devices(devices: tuple[int, ...]) -> Iterator[str]:
-    """The numbers of devices on which it would be valid, where that is open."""
-    if devices:
-        from batchbridge.comparing.releases import MOST_DEVICES
-
-        sizes = "every number" if len(devices) == MOST_DEVICES else one_line(devices)
-        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
 
 
 FOLLOWED = {
