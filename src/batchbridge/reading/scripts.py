@@ -148,7 +148,7 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
 def _followed(
     program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
 ) -> StartedProgram:
-    """A command's own Python program, and the configurations that it builds. in_words: the command was given in words."""
+    """A command's own Python program, and what it builds. in_words: the command was given in words."""
     from batchbridge.reading import python
 
     if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
