@@ -220,7 +220,7 @@ def _fields(
             if all_of_them is not None:
                 nowhere = tuple(key for key in lacking if key in all_of_them.nowhere)
                 refused = tuple(key for key in lacking if key in all_of_them.deciding)
-        if reading.keeping(keep).verdict == "undecided" and reading.native and said["world_size"] is None:
+        if reading.keeping(keep).supposed.verdict == "undecided" and reading.native and said["world_size"] is None:
             from batchbridge.comparing.releases import example_of, valid_devices
 
             devices = valid_devices(source, reading, keep, **said)

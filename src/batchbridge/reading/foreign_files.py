@@ -24,7 +24,6 @@ class ForeignFile(NamedTuple):
 _PREFERENCES = ("sigmoid", "hinge", "ipo", "kto_pair", "kto", "orpo", "simpo", "bco_pair", "robust", "apo_zero")
 _LLAMA_FACTORY = "LLaMA-Factory's ({stage})"
 _ACCELERATES = "accelerate's, which says how a run is started: name the recipe or the launch script"
-_ACCELERATES = "accelerate's, which says how a run is started: name the recipe or the launch script"
 FOREIGN = (
     ForeignFile(_LLAMA_FACTORY, ("stage", "finetuning_type"), {"stage": ("ppo",)}, trains=True),
     ForeignFile(_LLAMA_FACTORY, ("stage", "finetuning_type")),

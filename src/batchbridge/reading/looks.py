@@ -24,6 +24,9 @@ _OTHER = re.compile(r"eval|merge|plot|convert|serve|test|infer|score|analy|prepa
 _PROGRAMS = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|ray|uv|swift)$|\.py$")
 
 
+_STARTS = re.compile(rf"{_PROGRAMS.pattern}|^(?:nohup|srun|env|time|timeout|sudo|nice|conda|poetry|pdm|apptainer)$")
+
+
 def trains_by_rewards(program: str) -> bool:
     """Whether the text of a program builds a trainer that learns from rewards, or has a loop of its own that does."""
     if _BUILT.search(program):
@@ -34,7 +37,7 @@ def trains_by_rewards(program: str) -> bool:
 def starts_training(words: Iterable[str]) -> bool:
     """Whether the words of a command start a program that learns from rewards, by its name or by its options."""
     listed = list(words)
-    if not any(_PROGRAMS.search(word) for word in listed[:4]):
+    if not any(_PROGRAMS.search(word) for word in listed[:4]) or not _STARTS.search(listed[0]):
         return False
     programs = [word for word in listed[:4] if not word.startswith("-")]
     options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in listed if word.startswith("-")]

@@ -103,14 +103,16 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
 
 def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTrainer, ...]:
     """The trainers that a program builds; of those that are handed the object of a call, these alone."""
-    calls = [
-        call for call in program.calls if call.name.rpartition(".")[2].endswith("Trainer") or "Trainer_" in call.name
-    ]
+    calls = [call for call in program.calls if any(map(_is_trainer, (call.name, *call.bases)))]
     mine = [call for call in calls if handed is not None and any(one is handed for one in _handed(call))]
     return tuple(
         BuiltTrainer(call.name, Where(file=call.place.label, line=call.place.line), call.bases, call.methods)
         for call in mine or calls
     )
+
+
+def _is_trainer(name: str) -> bool:
+    return re.search(r"Trainer(_\w+)?$", name) is not None
 
 
 class StartedProgram(NamedTuple):
