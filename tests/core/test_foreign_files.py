@@ -23,8 +23,8 @@ TRL = "num_generations: 8\nper_device_train_batch_size: 8\n"
         ("base_model: m\nrl: grpo\ntrl: {num_generations: 8}\n", LOOKS_LIKE_TRAINING, "axolotl's (grpo)"),
         ("program: t.py\nmethod: grid\nparameters: {num_generations: {values: [8]}}\n", "BB020", "a sweep of W&B's"),
         (
-            "dataset_mixer: {a: 1}\nbeta: 0.1\ntokenizer_name_or_path: m\nlearning_rate: 1.0e-5\nmax_prompt_length: 512\n"
-            "per_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nnum_train_epochs: 1\n",
+            "dataset_mixer: {a: 1}\nbeta: 0.1\ntokenizer_name_or_path: m\nlearning_rate: 1.0e-5\n"
+            "max_prompt_length: 512\nper_device_train_batch_size: 8\nnum_train_epochs: 1\n",
             "BB020",
             "the alignment handbook's",
         ),
@@ -64,7 +64,8 @@ def test_a_recipe_is_no_foreign_file() -> None:
 
 
 def test_a_loop_of_ones_own_looks_like_training() -> None:
-    loop = "def grpo_loss(advantages):\n  return policy_loss(advantages)\nloss = grpo_loss(advantage)\nloss.backward()\noptimizer.step()\n"
+    loop = "def grpo_loss(advantages):\n  return policy_loss(advantages)\nloss = grpo_loss(advantage)\n"
+    loop += "loss.backward()\noptimizer.step()\n"
     assert trains_by_rewards(loop)
     assert trains_by_rewards("trainer = WordleGRPOTrainer(model)\n")
     assert not trains_by_rewards("class MyGRPOTrainer(Trainer):\n    pass\n")

@@ -14,7 +14,8 @@ VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 "
     "actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=$((N*4)) "
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.name=vllm "
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=$N trainer.nnodes=$WORLD_SIZE\n"
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=$N "
+    "trainer.nnodes=$WORLD_SIZE\n"
 )
 COUNTED = f"#!/bin/bash\nN=$(nvidia-smi -L | wc -l)\n{VERL}"
 GRPO = "trl grpo {} --num_generations 8 --per_device_train_batch_size 8 --max_completion_length 9\n"
@@ -42,7 +43,8 @@ def test_the_schedulers_lines_answer_them_too(tmp_path: Path) -> None:
     reading = read(tmp_path, COUNTED.replace("\n", f"\n{asked}", 1))
     assert reading.spec is not None
     assert (reading.verdict, reading.spec.topology.world_size) == ("valid", 8)
-    launch = f"#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\naccelerate launch --num_processes $((SLURM_NNODES*SLURM_GPUS_ON_NODE)) {GRPO.replace('trl grpo {}', '-m trl.scripts.grpo')}"
+    started = "accelerate launch --num_processes $((SLURM_NNODES*SLURM_GPUS_ON_NODE)) -m trl.scripts.grpo"
+    launch = f"#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n{started} --num_generations 8\n"
     assert read(tmp_path, launch).native["num_processes"] == 8
 
 

@@ -53,7 +53,8 @@ def test_a_script_that_builds_trls_own_trainer_is_judged() -> None:
         ("from mine import MyGRPOTrainer\nMyGRPOTrainer().train()\n", "MyGRPOTrainer"),
         ("class Mine:\n    pass\nprint(Mine)\n", "train.py"),
         (
-            "from trl import GRPOTrainer\nclass Mine(GRPOTrainer):\n    def _prepare_inputs(self, x):\n        return x\n"
+            "from trl import GRPOTrainer\nclass Mine(GRPOTrainer):\n"
+            "    def _prepare_inputs(self, x):\n        return x\n"
             "    def training_step(self, *args):\n        return 0\nMine().train()\n",
             "Mine",
         ),
@@ -74,8 +75,8 @@ def test_a_subclass_that_leaves_batches_alone_is_trls() -> None:
 
 
 def test_a_python_program_with_its_own_trainer_is_not_judged_by_trls_numbers_without_a_word() -> None:
-    text = "from trl import GRPOConfig\nfrom mine import Own_Trainer\nOwn_Trainer(args=GRPOConfig(num_generations=6)).train()\n"
-    Path("own.py").write_text(text.replace("Own_", "Own"), encoding="utf-8")
+    text = "from trl import GRPOConfig\nfrom mine import OwnTrainer\nOwnTrainer(args=GRPOConfig()).train()\n"
+    Path("own.py").write_text(text, encoding="utf-8")
     reading = batchbridge.read("own.py", version="1.16.0", world_size=1)
     assert reading.verdict == "undecided"
     assert "own.py trains with OwnTrainer, which is not TRL's own" in str(batchbridge.check("own.py", world_size=1))

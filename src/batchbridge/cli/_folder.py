@@ -147,7 +147,7 @@ def open_ones(lines: Sequence[FileVerdict]) -> str:
 
 
 def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
-    """What is open, the lines, and a total."""
+    """The lines, what is open before them, and a total behind them."""
     if said := open_ones(lines):
         yield said
     width = max((len(one.file) for one in lines), default=0)

@@ -207,8 +207,8 @@ def _line_of(counting: _Counting, file: str) -> tuple[_folder.FileVerdict, int, 
 
 
 def _marked(said: str, left: str, form: str) -> str:
-    """What is printed, with what is open in front of it: a warning for GitHub, and on standard error where the form is
-    a document."""
+    """The text that is printed, with what is open in front of it: a warning for GitHub, and on standard error where the
+    form is a document."""
     if form in ("text", "concise"):
         return f"{left}\n{said}".rstrip()
     if form == "github":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batchbridge import __version__
-from batchbridge.render.json import EXIT_TABLE
+from batchbridge.cli._exit_codes import EXIT_TABLE
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -117,7 +117,7 @@ def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
 
 
 def _declared(adapter: Adapter, reading: Reading) -> int:
-    """How many more keys a release declares than it lacks."""
+    """The number of keys that a release declares, less those that it lacks."""
     lacking = sum(max(1, len(one.where)) for one in reading.findings if one.code in adapter.undeclared)
     return sum(key in reading.native for key in reading.given) - lacking
 

@@ -17,7 +17,7 @@ from itertools import product
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.differences import compare
 from batchbridge.comparing.nearest_moves import splits
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.comparing.releases import settled
@@ -454,7 +454,7 @@ class _Judge:
         return Choice(title=title, written=written, reading=back, settings=settings, lost=tuple(self._lost(back)))
 
     def _lost(self, back: Reading) -> Iterator[Difference]:
-        for difference in diff(self.before, back).differences:
+        for difference in compare(self.before, back).differences:
             numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
             # The same defect is told with other numbers; what stands outside the schema is not written, and stays.
             if not numbers_only and difference.aspect != "outside":

@@ -14,9 +14,9 @@ from batchbridge.kit.near_names import near_names
 CONCEPTS: Mapping[str, str] = {
     # canonical field, or what is set: the words of frameworks and of people, all counted in the field's own unit
     "rollout.completions_per_prompt": (
-        "num_generations n_samples_per_prompt rollout.n_samples_per_prompt actor_rollout_ref.rollout.n worker.rollout.n "
-        "num_samples_per_prompt_rollout number_samples_per_prompt group_size num_generations_per_prompt rollout_n "
-        "num_return_sequences generations_per_prompt num_rollouts_per_prompt"
+        "num_generations n_samples_per_prompt rollout.n_samples_per_prompt actor_rollout_ref.rollout.n "
+        "worker.rollout.n num_samples_per_prompt_rollout number_samples_per_prompt group_size "
+        "num_generations_per_prompt rollout_n num_return_sequences generations_per_prompt num_rollouts_per_prompt"
     ),
     "objective.kl_coefficient": (
         "beta kl_coef init_kl_coef algo.kl.init_coef algorithm.kl_coef kl_beta kl_coefficient kl_loss_coef "
@@ -44,7 +44,8 @@ CONCEPTS: Mapping[str, str] = {
         "num_train_epochs trainer.total_epochs num_episodes train.num_episodes num_epochs total_epochs"
     ),
     "optimizer_step.passes_per_rollout": (
-        "num_iterations actor_rollout_ref.actor.ppo_epochs worker.actor.ppo_epochs max_epochs train.max_epochs ppo_epochs"
+        "num_iterations actor_rollout_ref.actor.ppo_epochs worker.actor.ppo_epochs max_epochs train.max_epochs "
+        "ppo_epochs"
     ),
     "rollout.prompts_per_rollout": (
         "data.train_batch_size data.rollout_batch_size num_unique_prompts_rollout rollout_batch_size rollout.batch_size"
@@ -99,14 +100,9 @@ def is_slip(wrong: str, right: str) -> bool:
     ours, theirs = (_parts(name) for name in (wrong, right))
     if len(ours) != len(theirs):
         return _distance("".join(ours), "".join(theirs)) <= 1
-    wrongs = [_distance(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
-    fits = all(
-        distance <= min(_MOST_SLIPS, max(1, len(one) // 3))
-        for distance, one in zip(
-            wrongs, [one for one, other in zip(ours, theirs, strict=True) if one != other], strict=True
-        )
-    )
-    return fits and len(wrongs) <= _MOST_SLIPS
+    slips = [(one, _distance(one, other)) for one, other in zip(ours, theirs, strict=True) if one != other]
+    fits = all(distance <= min(_MOST_SLIPS, max(1, len(one) // 3)) for one, distance in slips)
+    return fits and len(slips) <= _MOST_SLIPS
 
 
 def _parts(name: str) -> list[str]:

@@ -329,7 +329,7 @@ def _nothing(program: Program, file: str, framework: str | None, *, looks: bool)
     elif not program.whole:
         message = "the program is too large to be read to its end, and no configuration was met before"
     elif trainers:
-        message = f"the program trains with {', '.join(trainers)}, which is not {who.removeprefix('of ')}'s"
+        message += f"; it trains with {', '.join(trainers)}"
     elif looks:
         message = "the program trains by rewards in a loop or with a trainer of its own"
     return Finding(code, "error", "config", message, (Where(file=file),), fixes, undecided=True)
