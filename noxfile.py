@@ -397,6 +397,19 @@ def openrlhf_runs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")  # as above
+@nox.parametrize("framework", ["verl", "openrlhf"])
+def ray_cluster(session: nox.Session, framework: str) -> None:
+    """By name: a real `ray start --head` with its dashboard, to which `batchbridge run` sends the README's `ray job
+    submit` with a tiny model; three minutes each. Skipped where the head does not come up."""
+    if framework == "verl":
+        install(session, "verl", f"torch=={TORCH}", *TEST, *VERL, ON_CPU, ".[verl]")
+    else:
+        install_openrlhf(session)
+        install(session, "openrlhf", "ray[default]")
+    pytest(session, *native("launch/by_hand"), "-k", framework)
+
+
+@nox.session(python="3.11")  # as above
 @nox.parametrize("release", list(OPENRLHF_WITH))
 def openrlhf_full(session: nox.Session, release: str) -> None:
     """By hand: gradients and fits of the trainer, filtered, packed, corrected and with a critic, on one release; on the

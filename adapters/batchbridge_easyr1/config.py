@@ -49,6 +49,7 @@ class EasyR1Adapter(PackagedAdapter):
     tells = TELLS
     framework: ClassVar[str] = "easyr1"
     title = "EasyR1"
+    resumes = "the same command, with trainer.find_last_checkpoint=true and a trainer.save_freq above 0 since its start"
     codes = CODES
     no_configuration = "BB-EZR1-007"
     trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module

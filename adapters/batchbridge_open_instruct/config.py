@@ -31,6 +31,7 @@ class OpenInstructAdapter(PackagedAdapter):
     home = "batchbridge_open_instruct"
     tells = TELLS
     framework: ClassVar[str] = "open_instruct"
+    resumes = "the same command, with the --checkpoint_state_dir that it has had since its start"
     codes = Codes("BB-OI-001", "BB-OI-002", "BB-OI-005", "BB-OI-003", "BB-OI-004", "BB-OI-007")
     no_configuration = "BB-OI-006"
     versions: ClassVar[str] = tables.VERSIONS

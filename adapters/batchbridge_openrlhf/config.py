@@ -51,6 +51,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
     reports = "batchbridge_openrlhf.reporting:report"
+    resumes = "the same command and --ckpt.load_enable, with a --ckpt.save_steps above 0 since its start"
     texts = "batchbridge_openrlhf.texts:TEXTS"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"

@@ -52,6 +52,7 @@ class TrlAdapter(PackagedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     reports = "batchbridge_trl.reporting:report"
+    resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
     texts = "batchbridge_trl.texts:TEXTS"
     rule_table = "batchbridge_trl.rules:RULES"

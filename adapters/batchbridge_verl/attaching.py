@@ -1,4 +1,4 @@
-"""The attachment to a trainer: `runtime.RUNTIME`, and what trainers of verl.experimental depend on beside its code.
+"""The attachment to a trainer: `runtime.RUNTIME`, and what trainers of one feature depend on beside the code of all.
 
 Its own file: `runtime` cannot import what verl.experimental's trainers need.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 
 from batchbridge_verl import runtime
-from batchbridge_verl.proven import FULLY_ASYNC, ONE_STEP_OFF
+from batchbridge_verl.proven import COLOCATE_ASYNC, FULLY_ASYNC, ONE_STEP_OFF
+
+_COLOCATED = "verl.trainer.ppo.v1.trainer_colocate_async", "PPOTrainerColocateAsync"
 
 
 def parts_of(trainer: object) -> tuple[str, ...]:
@@ -16,7 +18,13 @@ def parts_of(trainer: object) -> tuple[str, ...]:
     from batchbridge_verl.apart import is_one_step_off
     from batchbridge_verl.queued import is_fully_async
 
-    return (*((ONE_STEP_OFF,) * is_one_step_off(trainer)), *((FULLY_ASYNC,) * is_fully_async(trainer)))
+    colocated = any((base.__module__, base.__name__) == _COLOCATED for base in type(trainer).__mro__)
+    known = {
+        COLOCATE_ASYNC: colocated,
+        ONE_STEP_OFF: is_one_step_off(trainer),
+        FULLY_ASYNC: is_fully_async(trainer),
+    }
+    return tuple(name for name, used in known.items() if used)
 
 
 RUNTIME = dataclasses.replace(runtime.RUNTIME, uses=parts_of)

@@ -32,6 +32,7 @@ class VerlAdapter(PackagedAdapter):
     home = "batchbridge_verl"
     tells = TELLS
     framework: ClassVar[str] = "verl"
+    resumes = "the same command, with trainer.resume_mode=auto and a trainer.save_freq above 0 since its start"
     packs = True
     title = "verl"
     codes = CODES

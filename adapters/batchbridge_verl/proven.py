@@ -14,6 +14,8 @@ from batchbridge_verl.settings import OLDEST_ENFORCED
 _MARKER = "version/version"
 ONE_STEP_OFF, FULLY_ASYNC = "one_step_off", "fully_async"
 """The programs of verl.experimental whose trainers are observed; see `apart` and `queued`."""
+COLOCATE_ASYNC = "colocate_async"
+"""The mode of the V1 trainer whose replay buffer hands out groups of several versions of the weights."""
 
 
 _SEPARATION = {
@@ -49,8 +51,16 @@ _FULLY_ASYNC = {
 }
 
 
+_COLOCATE_ASYNC = {
+    "trainer/ppo/v1/trainer_colocate_async.py": methods(
+        "PPOTrainerColocateAsync", "on_sample_end", "on_step_end", "on_train_begin"
+    ),
+    "trainer/ppo/v1/replay_buffer.py": methods("ReplayBufferAsync", "sample"),
+}
+
+
 def _part(name: str, functions: Mapping[str, tuple[str, ...]]) -> Package:
-    return Package("verl", "verl", marker=_MARKER, control={**_SEPARATION, **functions}, part=name)
+    return Package("verl", "verl", marker=_MARKER, control=functions, part=name)
 
 
 CODE = Code(
@@ -72,12 +82,8 @@ CODE = Code(
                     *("_update_critic", "fit", "init", "step"),
                 ),
                 "trainer/ppo/v1/trainer_sync.py": ("PPOTrainerSync.on_sample_end", "PPOTrainerSync.on_step_end"),
-                "trainer/ppo/v1/trainer_colocate_async.py": methods(
-                    "PPOTrainerColocateAsync", "on_sample_end", "on_step_end", "on_train_begin"
-                ),
-                "trainer/ppo/v1/replay_buffer.py": (
-                    *methods("ReplayBuffer", "_materialize_batch", "_select_prompt_uids", "sample"),
-                    *methods("ReplayBufferAsync", "sample"),
+                "trainer/ppo/v1/replay_buffer.py": methods(
+                    "ReplayBuffer", "_materialize_batch", "_select_prompt_uids", "sample"
                 ),
                 "trainer/ppo/ray_trainer.py": (
                     *methods(
@@ -119,5 +125,9 @@ CODE = Code(
             },
         ),
     ),
-    parts=(_part(ONE_STEP_OFF, _ONE_STEP_OFF), _part(FULLY_ASYNC, _FULLY_ASYNC)),
+    parts=(
+        _part(COLOCATE_ASYNC, _COLOCATE_ASYNC),
+        _part(ONE_STEP_OFF, {**_SEPARATION, **_ONE_STEP_OFF}),
+        _part(FULLY_ASYNC, {**_SEPARATION, **_FULLY_ASYNC}),
+    ),
 )

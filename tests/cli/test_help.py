@@ -32,7 +32,7 @@ def test_an_example_is_a_command_line_that_parses(command: str, words: str) -> N
             body.commands[name].make_context(name, rest, parent=made)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger export"])
+@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger verify", "ledger export"])
 def test_every_help_shows_examples(command: str, run: Run) -> None:
     words = command.split()
     code, out, _ = run(*words, "--help")
@@ -43,7 +43,7 @@ def test_every_help_shows_examples(command: str, run: Run) -> None:
     assert run("help", *words) == (0, out, "")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger export"])
+@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger verify", "ledger export"])
 def test_every_option_says_what_it_is_for(command: str) -> None:
     body: click.Command = cli
     with click.Context(cli) as context:

@@ -61,6 +61,7 @@ SCENES = {
     "adapters": [()],
     "ledger show": [("ledger",), ("ledger", "--step", "1"), ("torn",), ("missing",)],
     "ledger diff": [("ledger", "ledger"), ("ledger", "other"), ("ledger", "missing")],
+    "ledger verify": [("ledger",), ("missing",)],
 }
 """Command to arguments: what is valid, invalid and undecided, and what cannot be read."""
 
@@ -177,7 +178,14 @@ def test_the_scenes_of_a_command_end_differently(
 ) -> None:
     """Else a command could forget the envelope where something is wrong."""
     codes = {main([*command.split(), *words, "--json"]) for words in SCENES[command]}
-    wanted = {"rule": {0}, "adapters": {0}, "doctor": {0, 4}, "ledger show": {0, 2}, "ledger diff": {0, 2, 3}}
+    wanted = {
+        "rule": {0},
+        "adapters": {0},
+        "doctor": {0, 4},
+        "ledger show": {0, 2},
+        "ledger diff": {0, 2, 3},
+        "ledger verify": {2, 3},
+    }
     rest = {"diff": {0, 2, 3, 4}, "convert": {0, 2, 3, 4}, "scale": {0, 2, 3, 4}}
     assert codes == {**wanted, **rest}.get(command, {0, 2, 4})
 

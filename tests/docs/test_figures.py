@@ -21,7 +21,7 @@ from figures_of_records import ADAPTERS, constant, lines
 from make_figures import BLOCK, BLOCKS, OWN, filled
 
 from bashread.reader import MAX_BYTES as MAX_SCRIPT_BYTES
-from batchbridge.ledger.certificates import WIDEST_TOLERANCE
+from batchbridge.ledger.verifying import RATE_TOLERANCE, WIDEST_TOLERANCE
 from batchbridge.reading.files import MAX_BYTES
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, LEDGER_RTOL, TRAJECTORY_BAR
 from batchbridge_openrlhf.settings import RELEASES
@@ -216,6 +216,7 @@ HELD: dict[tuple[str, str], float] = {
     ("docs/fuzzing.md", "limit of 30 s"): constant(ROOT / "tests/fuzz/run.py", "CPU_SECONDS")
     * constant(ROOT / "tests/fuzz/crash.py", "STUCK"),
     ("docs/ledger.md", "tolerance of 1.6 %"): round(WIDEST_TOLERANCE * 100, 1),
+    ("docs/ledger.md", "tolerance of 1e-6"): RATE_TOLERANCE,
     ("docs/measured.md", "tolerance of 1.6 %"): round(WIDEST_TOLERANCE * 100, 1),
     ("docs/measured.md", "tolerance of 0.01 %"): constant(ROOT / "src/batchbridge/kit/measuring.py", "_EDGE") * 100,
     ("docs/openrlhf.md", "bar of 1e-4"): 1e-4,  # rel of tests/adapters/openrlhf/native/test_again_openrlhf.py

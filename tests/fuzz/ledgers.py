@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -13,17 +12,15 @@ from typing import Any
 
 import mutation
 
-from batchbridge.cli.ledger import read as read_certificate
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Header, StepRecord, Writer, diff, read_headers, read_steps
-from batchbridge.ledger.certificates import certificate, sealed, verify
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.summary import summarise
-from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.ledger.verifying import verify
+from batchbridge.meaning.spec import Carried, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.meaning.weights import Normaliser
 from batchbridge.render import json as render_json
 from batchbridge.render import ledger as render_ledger
-from batchbridge.render import model_card
 
 SPEC = Spec(
     topology=Topology(world_size=8),
@@ -31,18 +28,16 @@ SPEC = Spec(
     optimizer_step=OptimizerStep(completions_per_step=32),
     loss=Loss(policy=LossTerm(aggregation="token_mean"), kl=LossTerm(aggregation="sequence_mean")),
     horizon=Horizon(epochs=1.0),
+    order=Order(prompt_shuffle="none", last_rollout="drop"),
+    carried=Carried(learning_rate=1e-3, lr_schedule="cosine", warmup_ratio=0.1),
 )
 RANKS, STEPS = 2, 3
 MOST_STEPS_READ = 50
 """Of a ledger whose numbers say that it has millions."""
 
 
-PLANNED = SPEC.replace(**{"order.prompt_shuffle": "none", "order.last_rollout": "drop"})
-"""A run whose membership a certificate computes again."""
-
-
 @functools.cache
-def files(spec: Spec = SPEC) -> tuple[str, ...]:
+def files() -> tuple[str, ...]:
     """The text of each rank's file."""
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(RANKS):
@@ -52,7 +47,7 @@ def files(spec: Spec = SPEC) -> tuple[str, ...]:
                     framework="trl",
                     framework_version="1.16.0",
                     mode="enforce",
-                    spec=spec,
+                    spec=SPEC,
                     dataset_size=8,
                     world_size=RANKS,
                     rank=rank,
@@ -91,7 +86,7 @@ def _record(step: int, rank: int) -> StepRecord:
 
 def make(rng: random.Random) -> list[bytes]:
     """Both files; one of them, or both, changed in a line, in a record's values or in bytes."""
-    whole = files(rng.choice((SPEC, PLANNED)))
+    whole = files()
     changed = [text.encode() for text in whole]
     for rank in rng.choice(((0,), (1,), (0, 1))):
         if rng.random() < 0.5:
@@ -124,6 +119,14 @@ def _summary(folder: Path) -> str:
     return said
 
 
+def _verification(folder: Path) -> str:
+    """The text of what is recomputed, which has no control character."""
+    said = render_ledger.verification(verify(folder, lambda steps, _: itertools.islice(steps, MOST_STEPS_READ)))
+    if not said.replace("\n", "").isprintable():
+        raise AssertionError("a control character is printed")
+    return said
+
+
 def act(laid: tuple[Path, Path]) -> Any:
     """Shown and compared; what is wrong with a ledger is a `LedgerError` that says where."""
     changed, good = laid
@@ -132,8 +135,7 @@ def act(laid: tuple[Path, Path]) -> Any:
         lambda: [render_json.plain(step) for step in itertools.islice(read_steps(changed), MOST_STEPS_READ)],
         lambda: diff(changed, good).text(),
         lambda: diff(good, changed, exact=True).to_dict(),
-        lambda: model_card.section(certificate(changed)),
-        lambda: verify(certificate(good), changed).differences,
+        lambda: _verification(changed),
         lambda: _summary(changed),
     ):
         try:
@@ -141,55 +143,3 @@ def act(laid: tuple[Path, Path]) -> Any:
         except LedgerError as error:
             if not error.what.strip():
                 raise AssertionError("refused without a reason") from error
-
-
-# ---- certificates
-
-
-@functools.cache
-def document() -> Any:
-    """The certificate of the good ledger."""
-    with tempfile.TemporaryDirectory() as folder:
-        for rank, text in enumerate(files(PLANNED)):
-            (Path(folder) / f"rank-{rank:05d}.jsonl").write_text(text, encoding="utf-8")
-        return json.loads(render_json.dumps(certificate(folder)))
-
-
-def make_certificate(rng: random.Random) -> bytes:
-    """The certificate's file, changed in its values or in bytes; half of the former are sealed anew."""
-    if rng.random() < 0.3:
-        return mutation.data(rng, mutation.text(rng, [json.dumps(document())]))
-    made = mutation.tree(rng, document())
-    if isinstance(made, dict) and rng.random() < 0.5:
-        claims = {name: value for name, value in made.items() if name not in ("schema", "digest")}
-        with contextlib.suppress(ValueError, RecursionError):
-            made = sealed(claims)
-    return json.dumps(made).encode("utf-8", "surrogatepass")
-
-
-def lay_certificate(folder: Path, made: bytes) -> tuple[Path, Path]:
-    """The certificate, in the folder of the good ledger."""
-    run = folder / "run"
-    run.mkdir(exist_ok=True)
-    for rank, text in enumerate(files(PLANNED)):
-        path = run / f"rank-{rank:05d}.jsonl"
-        if not path.exists():
-            path.write_text(text, encoding="utf-8")
-    (run / "certificate.json").write_bytes(made)
-    return run / "certificate.json", run
-
-
-def believed(laid: tuple[Path, Path]) -> bool:
-    """Whether a certificate is found to agree with the ledger; one that says anything else must not be."""
-    file, run = laid
-    try:
-        told = read_certificate(file)
-    except (ValueError, RecursionError):
-        return False
-    found = verify(told, run)
-    verify(told, None)
-    if not found.holds and not all(line.strip() for line in found.differences):
-        raise AssertionError("a difference without words")
-    if found.holds and told != document():
-        raise AssertionError("a certificate that was changed is believed")
-    return found.holds

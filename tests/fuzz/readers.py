@@ -394,18 +394,6 @@ def _command_line(words: list[str], piped: bytes = b"x") -> None:
         raise Wrong(f"control character {found.group()!r} is printed")
 
 
-def _certificate(laid: tuple[Path, Path]) -> None:
-    """Compared with the ledger by the function and by the command, whose exit codes say the same."""
-    believed = ledgers.believed(laid)
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main(["ledger", "verify", *map(str, laid)])
-    if code not in (0, 2, 3) or (code == 0) != believed:
-        raise Wrong(f"exit code {code} of a certificate that is {'' if believed else 'not '}believed")
-    if control := CONTROL.search(out.getvalue() + err.getvalue()):
-        raise Wrong(f"control character {control.group()!r} is printed")
-
-
 # ---- the table
 
 TEXTS = diagnosis.known_texts()
@@ -427,8 +415,7 @@ def table() -> list[Reader]:
         Reader("stdin", 0.5, _stdin, _piped),
         Reader("fix", 1, _old, _fixed, _file(".yaml")),
         Reader("edit", 2, _edit, _edited),
-        Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
-        Reader("certificate", 2, ledgers.make_certificate, _certificate, ledgers.lay_certificate),
+        Reader("ledger", 3, ledgers.make, ledgers.act, ledgers.lay),
         Reader("page", 0.3, pages.make, pages.act),
     ]
     for framework in seeds.SETTINGS:

@@ -141,7 +141,7 @@ def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: py
 
     def noted(trainer: Any, *arguments: Any, **options: Any) -> None:
         given.append((arguments, options))
-        trainer.batchbridge = SimpleNamespace(report=lambda: "report")
+        trainer.batchbridge = SimpleNamespace(report=lambda changes=True: "report")
 
     monkeypatch.setattr(wrap, "wrap", noted)
     follow(SimpleNamespace())

@@ -7,10 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from batchbridge.cli.run import diagnosed
 from batchbridge.contract.enforcement import Enforcement, Obstacle
 from batchbridge.reading.read import read
 from batchbridge.running.launch import Launch
 from batchbridge.running.spoken import before
+from batchbridge.running.telling import LOG, tell
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,7 +68,7 @@ def test_the_ledger_and_the_next_command_are_said_at_the_end(run: Run, tmp_path:
     assert ran.returncode == 0, ran.stderr
     folder = tmp_path / "kept"
     assert f"batchbridge: ledger: {folder}" in ours(ran)
-    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger certificate {folder}`"
+    end = f"batchbridge: 0 optimizer steps held against the plan, 0 skipped: `batchbridge ledger verify {folder}`"
     assert ours(ran)[-1] == end
 
 
@@ -79,3 +83,104 @@ def test_a_launcher_in_a_script_is_said(run: Run, tmp_path: Path) -> None:
         "in front of job.sh does not reach what docker run starts in it; write there: docker run img batchbridge run --"
     )
     assert said in ran.stderr
+
+
+PARTS = """
+import os, sys
+sys.path.insert(0, TESTS)
+from scripted_ledger import header, record, rows_of
+from batchbridge.ledger import Writer
+from batchbridge.running.launch import arrived, current_launch
+arrived("trainer-1", "wrapped")
+with Writer(current_launch().ledger, header(framework="verl", framework_version="0.9.1")) as writer:
+    for step in range(STEPS):
+        writer.append(record(step, rows_of(step)))
+"""
+UNEVEN = "only support equal chunk. Got size of DataProto 500 and chunk 96"
+
+
+def dying(steps: int, end: str) -> str:
+    """A program that records so many of four steps and ends so."""
+    folder = Path(__file__).parents[1] / "ledger"
+    return PARTS.replace("TESTS", repr(str(folder))).replace("STEPS", str(steps)) + end
+
+
+def test_a_run_that_dies_says_how_far_its_ledger_goes_and_how_to_go_on(run: Run, tmp_path: Path) -> None:
+    ran = run("--ledger", "kept", "--", sys.executable, "-c", dying(3, "os.kill(os.getpid(), 9)"))
+    assert ran.returncode == 137
+    assert ours(ran)[-3:] == [
+        f"batchbridge: 3 optimizer steps held against the plan, 0 skipped: `batchbridge ledger verify "
+        f"{tmp_path / 'kept'}`",
+        "batchbridge: the command ended with exit code 137; the ledger goes to optimizer step 2 of 4, counted from 0",
+        "batchbridge: to go on, from the newest checkpoint and in the same ledger: the same command, with "
+        "trainer.resume_mode=auto and a trainer.save_freq above 0 since its start (docs/resume.md)",
+    ]
+
+
+def test_a_run_that_fails_after_its_last_step_has_nothing_to_go_on_with(run: Run) -> None:
+    ran = run("--ledger", "kept", "--", sys.executable, "-c", dying(4, "sys.exit(5)"))
+    assert ran.returncode == 5
+    assert "to go on" not in ran.stderr
+    assert ours(ran)[-1].startswith("batchbridge: 4 optimizer steps held against the plan")
+
+
+EXITS = """
+try:
+    raise AssertionError(text)
+except Exception:
+    traceback.print_exc()
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("end", ["raise AssertionError(text)", EXITS], ids=["uncaught", "printed, as Hydra does"])
+@pytest.mark.parametrize("child", [False, True])
+def test_a_known_text_that_the_command_dies_of_is_explained(run: Run, tmp_path: Path, end: str, child: bool) -> None:
+    (tmp_path / "dies.py").write_text(f"import sys, traceback\ntext = {UNEVEN!r}\n{end}")
+    starts = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'dies.py']))"
+    words = [sys.executable, *(["-c", starts] if child else ["dies.py"])]
+    ran = run("--", *words)
+    assert ran.returncode == 1
+    assert ran.stderr.count(UNEVEN) >= 2, "the program's own words, and doctor's"
+    assert "batchbridge: the command died of a text that is known; `batchbridge doctor` says of it:" in ours(ran)
+    assert any("500" in line and "96" in line for line in ours(ran))
+
+
+def test_the_configuration_at_hand_is_held_against_a_known_text() -> None:
+    settings = {"data.train_batch_size": 100, "actor_rollout_ref.rollout.n": 5, "trainer.n_gpus_per_node": 8}
+    own = read({**settings, "trainer.nnodes": 1}, framework="verl", version="0.9.1", dataset_size=100)
+    said = list(diagnosed(f"AssertionError: {UNEVEN}", own))
+    assert any("the command, as verl 0.9.1" in line for line in said), said
+    assert not any("--with n=NUMBER" in line for line in said), "its n is known"
+    assert not any("easyr1" in line.partition("(")[0] for line in said[1:]), "another framework's rule quotes it, too"
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('of my own')", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_an_unknown_end_is_not_explained(run: Run, end: str) -> None:
+    ran = run("--", sys.executable, "-c", f"import sys; {end}")
+    assert ran.returncode != 0
+    assert "doctor" not in ran.stderr
+
+
+def test_what_was_said_stands_beside_the_ledger(run: Run, tmp_path: Path) -> None:
+    end = f"raise AssertionError({UNEVEN!r})"
+    ran = run("--ledger", "kept", "--", sys.executable, "-c", dying(1, end))
+    kept = (tmp_path / "kept" / LOG).read_text()
+    for line in ours(ran):
+        assert line.removeprefix("batchbridge: ") in kept
+    assert "AssertionError: only support equal chunk" in kept
+    assert kept.index("mode enforce") < kept.index("the ledger goes to optimizer step 0")
+
+
+def test_every_line_is_found_by_its_first_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tell("one\n  two", tmp_path, logged="one\n  two\n  three")
+    assert capsys.readouterr().err == "batchbridge: one\nbatchbridge:   two\n"
+    assert [line.split(" ", 2)[2] for line in (tmp_path / LOG).read_text().splitlines()] == ["one", "  two", "  three"]
+
+
+def test_what_is_said_before_there_is_a_folder_is_written_once_it_is_there(tmp_path: Path) -> None:
+    tell("early", tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+    (tmp_path / "later").mkdir()
+    tell("late", tmp_path / "later")
+    assert [line.split(" ", 2)[2] for line in (tmp_path / "later" / LOG).read_text().splitlines()] == ["early", "late"]

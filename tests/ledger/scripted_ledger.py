@@ -23,6 +23,12 @@ SPEC = Spec(
 ORDERED = SPEC.replace(**{"order.prompt_shuffle": "none", "order.last_rollout": "drop"})
 """The same with the prompts in the dataset's order: the scripted rows are what its plan trains."""
 
+SCHEDULED = ORDERED.replace(**{"carried.learning_rate": 1e-3, "carried.lr_schedule": "constant"})
+"""The same with a schedule of the learning rate."""
+
+HALF = 0.5**0.5
+"""The advantage, by the schema's default rule, of the better one of two rewards."""
+
 Edit = Callable[[int, list[dict[str, Any]], dict[str, Any]], None]
 """Changes the rows and scalars of one step, given its number."""
 
@@ -62,6 +68,12 @@ def rows_of(step: int) -> list[dict[str, Any]]:
     return rows
 
 
+def sound_rows(step: int) -> list[dict[str, Any]]:
+    """`rows_of` with the advantages that the rewards give."""
+    values = [HALF, -HALF, -HALF, HALF]
+    return [{**row, "advantage": value} for row, value in zip(rows_of(step), values, strict=True)]
+
+
 def record(step: int, rows: list[dict[str, Any]], **fields: Any) -> StepRecord:
     names = (
         "rollout", "pass_index", "prompt", "sample", "prompt_fingerprint", "completion_fingerprint", "response_tokens",
@@ -88,6 +100,7 @@ def ledger(tmp_path: Path) -> Callable[..., Path]:
         steps: int = 4,
         at_step: int = 0,
         edit: Edit | None = None,
+        rows_of: Callable[[int], list[dict[str, Any]]] = rows_of,
         **header_fields: Any,
     ) -> Path:
         folder = tmp_path / name

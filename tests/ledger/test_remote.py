@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_ledger import ORDERED, sound_rows
 
 from batchbridge.cli.main import main
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import diff, read_headers, read_steps
-from batchbridge.ledger.certificates import certificate, verify
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.remote import is_url
+from batchbridge.ledger.verifying import verify
 
 RANKS = 3
 
@@ -48,7 +48,7 @@ def test_a_url_reads_as_its_folder(ledger, put) -> None:
     url = put(folder)
     assert list(read_steps(url)) == list(read_steps(folder))
     assert read_headers(url + "/") == read_headers(folder)
-    assert certificate(url) == certificate(folder)
+    assert verify(url).checks == verify(folder).checks
     assert diff(url, folder).steps_compared == 4
 
 
@@ -68,13 +68,12 @@ def test_a_difference_is_found_in_a_store(ledger, put) -> None:
 
 
 def test_what_was_changed_in_a_store_is_named_by_its_url(ledger, memory) -> None:
-    folder = ledger("a", world_size=RANKS)
-    document = certificate(folder)
+    folder = ledger("a", world_size=RANKS, spec=ORDERED, rows_of=sound_rows)
     lines = (folder / "rank-00001.jsonl").read_bytes()
     memory.put(f"{folder}/", "/runs/a/", recursive=True)
     memory.pipe("/runs/a/rank-00001.jsonl", lines.replace(b'"response_tokens":[0', b'"response_tokens":[1', 1))
-    assert verify(document, folder).holds
-    assert not verify(document, "memory://runs/a").holds
+    assert not verify(folder).departed
+    assert verify("memory://runs/a").departed
     memory.pipe("/runs/a/rank-00001.jsonl", lines.replace(b'"step":1', b'"step":7', 1))
     with pytest.raises(LedgerError, match=r"^memory://runs/a/rank-00001\.jsonl:3: step 7, where step 1 should follow"):
         read_steps("memory://runs/a")
@@ -114,8 +113,8 @@ def test_what_was_fetched_goes_with_the_ledger(ledger, put) -> None:
 
 
 def test_every_command_takes_a_url(ledger, put, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = ledger("a", world_size=RANKS)
-    url, document = put(folder), tmp_path / "certificate.json"
+    folder = ledger("a", world_size=RANKS, spec=ORDERED, rows_of=sound_rows)
+    url = put(folder)
     for arguments in (
         ["show", url],
         ["show", url, "--summary"],
@@ -123,12 +122,10 @@ def test_every_command_takes_a_url(ledger, put, tmp_path: Path, capsys: pytest.C
         ["diff", url, str(folder)],
         ["export", url, "--csv", str(tmp_path / "remote.csv")],
         ["export", str(folder), "--csv", str(tmp_path / "local.csv")],
-        ["certificate", url, "-o", str(document)],
-        ["verify", str(document), url],
+        ["verify", url],
     ):
         assert main(["ledger", *arguments]) == 0, capsys.readouterr()
     assert (tmp_path / "remote.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
-    assert json.loads(document.read_text(encoding="utf-8")) == certificate(folder)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from scripted_ledger import ORDERED, header, record, rows_of
 from batchbridge.cli.main import cli
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import TIMES, Writer, diff, read_steps
-from batchbridge.ledger.certificates import certificate, verify
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.scanning import untimed
 from batchbridge.ledger.summary import summarise
@@ -99,12 +98,6 @@ def test_what_only_looks_like_a_time_is_compared() -> None:
     ):
         assert untimed([line]) == [line]
     assert untimed([b'{"x":1,"compute_seconds":1e-06}\n', b'{"x":1,"compute_seconds":12}\n']) == [b'{"x":1}\n'] * 2
-
-
-def test_a_certificate_is_the_same_whatever_a_step_took(tmp_path: Path) -> None:
-    timed, untimed = certificate(write(tmp_path / "a", SLOW)), certificate(write(tmp_path / "b", None))
-    assert timed["records"] == untimed["records"]
-    assert verify(untimed, tmp_path / "a").holds
 
 
 @pytest.mark.parametrize("wrong", ["-1", '"slow"', "true", "null", "1e400", "[1]"])

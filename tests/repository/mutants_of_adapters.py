@@ -167,8 +167,8 @@ VERL: Mapping[str, Rows] = {
         ),
         (
             "attaching",
-            "((ONE_STEP_OFF,) * is_one_step_off(trainer))",
-            "((ONE_STEP_OFF,) * 0)",
+            "ONE_STEP_OFF: is_one_step_off(trainer)",
+            "ONE_STEP_OFF: False",
             f"{_VERL}/test_queued_verl.py -k depends_on_its_code",
         ),
         (

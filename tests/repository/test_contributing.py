@@ -112,7 +112,6 @@ def test_the_set_up_installs_what_the_core_s_session_does() -> None:
         "batchbridge/sampling/1",
         "batchbridge/checkpoint/1",
         "batchbridge-ledger/1",
-        "batchbridge-certificate/1",
         "batchbridge/json/1",
     ],
 )

@@ -1,8 +1,8 @@
-"""`batchbridge ledger show|diff|export|certificate|verify`: what a wrapped run recorded."""
+"""`batchbridge ledger show|diff|export|verify`: what a wrapped run recorded."""
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._output import html_option, keep, overwrite_option, say, write_page, writing
+from batchbridge.cli._output import html_option, keep, say, write_page
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _FOLDER = click.Path(path_type=str)
 _NEW_FILE = click.Path(dir_okay=False)
-LARGEST_BYTES = 1 << 26
-"""The largest size of a certificate; one of 1024 parts has about 100 kB."""
 
 
 class LedgerGroup(click.Group):
@@ -32,27 +30,32 @@ class LedgerGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LedgerError as error:
-            named = ctx.invoked_subcommand in ("certificate", "verify")
-            return refuse(error, f"ledger {ctx.invoked_subcommand}" if named else "ledger")
+            return refuse(error, "ledger verify" if ctx.invoked_subcommand == "verify" else "ledger")
 
 
-@click.group("ledger", cls=LedgerGroup, short_help="Show, compare or export the ledgers of runs.")
+@click.group("ledger", cls=LedgerGroup, short_help="Show, compare, verify or export the ledgers of runs.")
 def command() -> None:
-    """Show the ledger of a run, the first difference of two runs, or write a run's as a table."""
+    """Show the ledger of a run, name the first difference of two, recompute a run, or write it as a table."""
 
 
 @command.command("show", short_help="Show a run's optimizer steps.")
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
+@click.option("--follow", is_flag=True, help="Stay, and show a run while it trains, until its last step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one optimizer step a line.")
 @html_option
-def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file: str | None) -> int:
+def show(folder: str, first: int | None, summary: bool, follow: bool, as_json: bool, html_file: str | None) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged.
 
     With --summary or --html the run as a whole: totals, what was skipped, resumed or not as planned, and the figures
-    of the steps.
+    of the steps. With --follow a run that is going on: steps, tokens, drift and the slowest rank, drawn again with each
+    optimizer step; where the output is no terminal, a line a step.
     """
+    if follow and (summary or as_json or html_file is not None or first is not None):
+        raise click.UsageError("--follow shows a run that is going on: give it alone")
+    if follow:
+        return _follow(folder)
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
         raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
@@ -68,6 +71,45 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     if ledger.incomplete:
         say(f"incomplete: {ledger.incomplete}")
     return FINE
+
+
+_POLL_S = 0.5
+
+
+def _follow(folder: str) -> int:
+    """Shows the run until its last step; `FINE` then. Ctrl-C ends it as every command."""
+    import shutil
+    import time
+
+    from batchbridge.ledger import remote
+    from batchbridge.ledger.following import FollowedLedger, Progress, remaining_seconds
+    from batchbridge.render import following
+    from batchbridge.render.text import clean
+
+    if remote.is_url(folder):
+        raise click.UsageError(f"--follow {folder}: a ledger is followed in a folder of this machine")
+    ledger, progress, drawn = FollowedLedger(Path(folder)), Progress(), 0
+    watched = sys.stdout.isatty()
+    began, first, left_s = time.monotonic(), None, None
+    while True:
+        for step in ledger.news():
+            drift = ledger.drift(step)
+            progress.add(step, drift)
+            if not watched:
+                say("  ".join([_line(step), *following.step_words(step, drift)]))
+        done = 0 if progress.last is None else progress.last["step"] + 1
+        if first is None and progress.last is not None:
+            began, first = time.monotonic(), done  # what was there before we looked has no pace
+        elif first is not None and done > first:
+            left_s = remaining_seconds(ledger.total, done, first, time.monotonic() - began)
+        if watched:
+            lines = following.screen(ledger, progress, left_s, shutil.get_terminal_size().columns)
+            up = f"\x1b[{drawn}A" if drawn else ""
+            click.echo(up + "".join(f"\x1b[2K{clean(line)}\n" for line in lines), nl=False)
+            drawn = len(lines)
+        if ledger.total is not None and done >= ledger.total:
+            return FINE
+        time.sleep(_POLL_S)
 
 
 def _steps(folder: str, only: int | None) -> tuple[Ledger, Iterator[dict[str, Any]]]:
@@ -180,89 +222,30 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrit
     return FINE
 
 
-@command.command("certificate", short_help="Say what a run trained.")
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=str))
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
-@overwrite_option
-@click.option("--model-card", is_flag=True, help="A section for a model card, in Markdown, in place of JSON.")
-def certificate(folder: str, output: Path | None, overwrite: bool, model_card: bool) -> int:
-    """Say what the run recorded in the folder RUN trained: spec, versions, steps, and whether each was verified.
+@command.command("verify", short_help="Recompute what a run recorded.")
+@click.argument("folder", metavar="RUN", type=_FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(folder: str, as_json: bool) -> int:
+    """Recompute what the run in the folder RUN recorded, and name each optimizer step that departs.
 
-    It holds digests of the ledger's records; `batchbridge ledger verify` compares the two. It is not signed.
+    Membership comes from the plan, weights from the step's completions, advantages from the rewards, rates from the
+    schedule. Exit code 3 if a step departs, 4 if membership or weights of a step cannot be recomputed.
     """
-    from batchbridge.ledger.certificates import certificate as certified
-    from batchbridge.render.json import dumps
-    from batchbridge.render.model_card import section
-    from batchbridge.render.text import clean
-
-    if output is not None:
-        keep("-o", output, overwrite)
-    document = certified(folder)
-    text = section(document) if model_card else dumps(document)
-    if output is None:
-        click.echo(clean(text))
-        return FINE
-    from batchbridge.comparing.edit_file import save
-
-    with writing(output):
-        save(text + "\n", output)
-    return FINE
-
-
-@command.command("verify", short_help="Hold a certificate against a ledger.")
-@click.argument("file", metavar="CERTIFICATE", type=click.Path(path_type=Path))
-@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=str))
-def verify(file: Path, folder: str | None) -> int:
-    """Compare a CERTIFICATE with the ledger in the folder RUN, by default the certificate's own folder.
-
-    Each claim, and each record of the ledger, that does not agree is named; exit code 3 if any, 4 where there is no
-    ledger to compare with.
-    """
-    from batchbridge.ledger.certificates import verify as verified
-    from batchbridge.render.model_card import verification
-    from batchbridge.render.text import one_line
+    from batchbridge.cli._json import print_json
+    from batchbridge.ledger import verifying
+    from batchbridge.render import ledger as render
 
     try:
-        document = read(file)
-    except (OSError, ValueError, RecursionError) as error:
-        return refuse(f"{file} is not a certificate: {one_line(error)}", "ledger verify")
-    if folder is None and any(file.parent.glob("rank-*.jsonl")):
-        folder = str(file.parent)
-    found = verified(document, folder)
-    for difference in found.differences:
-        say(difference)
-    if found.count > len(found.differences):
-        say(f"and {found.count - len(found.differences)} more")
-    if not found.holds:
-        against = f"the ledger {folder}" if found.ledger else "itself"
-        say(f"{file} does not agree with {against}: {found.count} differences")
-        return NOT_EQUIVALENT
-    if not found.ledger:
-        say(f"{file} agrees with itself; name the run's folder to compare it with a ledger")
-        return UNDECIDED
-    say(f"{file} agrees with the ledger {folder}")
-    steps = document["steps"]
-    say(f"optimizer steps {steps['first']} to {steps['stop'] - 1}: {verification(document)}")
-    click.echo("Who made the two is not shown: nothing is signed.")
-    return FINE
-
-
-def read(file: Path) -> Any:
-    """The JSON of a file. Raises `ValueError` where it is none, has a key twice, or is larger than a certificate."""
-    size = file.stat().st_size
-    if size > LARGEST_BYTES:
-        raise ValueError(f"{size} bytes, of at most {LARGEST_BYTES}")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key stands there twice")
-        return found
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    return json.loads(file.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+        found = verifying.verify(folder, labelled("steps recomputed"))
+    except LedgerError as error:
+        if not as_json:
+            raise
+        return print_json([], refuse(error, "ledger verify"), error=str(error))
+    code = NOT_EQUIVALENT if found.departed else FINE if found.decided else UNDECIDED
+    if as_json:
+        return print_json([found.to_dict()], code)
+    click.echo(render.verification(found))
+    return code
 
 
 def refuse(error: object, command: str = "ledger") -> int:

@@ -41,7 +41,7 @@ COMMANDS = {
     "schema": "Print a JSON Schema: of a framework's file, the specification, or --json.",
     "adapters": "List the installed adapters and what is wrong with plugins.",
     "new-adapter": "Begin an adapter for another framework.",
-    "ledger": "Show, compare or export the ledgers of runs.",
+    "ledger": "Show, compare, verify or export the ledgers of runs.",
 }
 """Command name to its line in `--help`; its body is `command` of the module of that name."""
 
@@ -72,8 +72,7 @@ EXAMPLES = {
         "show runs/a --summary",
         "diff runs/a runs/b",
         "export runs/a --parquet run.parquet",
-        "certificate runs/a -o certificate.json",
-        "verify certificate.json runs/a",
+        "verify runs/a",
     ),
 }
 """Arguments that a command's `--help` shows."""

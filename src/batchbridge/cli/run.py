@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Say so where no trainer has been reached by then; 0: never.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="List every patch of the trainer.")
 @click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
 @click.option("--framework", metavar="NAME", help="Framework of COMMAND; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -80,6 +82,7 @@ def command(
     report_to: str | None,
     allow: tuple[str, ...],
     expect_within: int,
+    verbose: bool,
     handed_over: bool,
     framework: str | None,
     words: tuple[str, ...],
@@ -96,8 +99,8 @@ def command(
     from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
     from batchbridge.render.text import check
-    from batchbridge.running.command import say
     from batchbridge.running.launch import Launch
+    from batchbridge.running.telling import tell
     from batchbridge.running.wrap import no_loggers, no_packing
 
     if spec_file is not None and like is not None:
@@ -147,7 +150,7 @@ def command(
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
     if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
         ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
-        say(f"{ledger} has a ledger: {ways}")
+        tell(f"{ledger} has a ledger: {ways}", ledger)
     launch = Launch(
         framework=own.framework,
         hooks=hooks,
@@ -161,18 +164,20 @@ def command(
         allow=list(allow),
         report_to=report_to,
         expect_within=expect_within,
+        verbose=verbose,
     )
     return _run(words, launch, stop, own)
 
 
 def _go_on(words: tuple[str, ...]) -> int:
     """The command of a job that was sent to a cluster, run there with the launch that it was sent with."""
+    from batchbridge.reading import read
     from batchbridge.running.launch_jobs import HANDED_OVER, taken_over
 
     launch = taken_over(os.environ)
     if launch is None:
         raise click.UsageError(f"--handed-over: {HANDED_OVER} is not set; it is `batchbridge run` that starts this")
-    return _run(words, launch, _reachable(words))
+    return _run(words, launch, _reachable(words), read.read(list(words)))
 
 
 def _reachable(words: tuple[str, ...]) -> Stop | None:
@@ -193,13 +198,13 @@ def _in_script(words: tuple[str, ...]) -> None:
     """Says where `run` must stand in a script whose training starts behind a launcher that drops variables. It is not a
     refusal: a script may have other ways."""
     from batchbridge.reading import read
-    from batchbridge.running.command import say
+    from batchbridge.running.telling import tell
 
     if len(words) > 1 and words[0].rpartition("/")[2] in ("bash", "sh") and Path(words[1]).is_file():
         lost = read.read(words[1]).unreached
         if lost is not None:
             where = f"`batchbridge run` in front of {words[1]} does not reach what {lost.launcher} starts in it"
-            say(f"{lost.reason}: {where}; write there: {lost.instead}")
+            tell(f"{lost.reason}: {where}; write there: {lost.instead}")
 
 
 def _known(allow: Collection[str], asked: Collection[Adapter]) -> None:
@@ -238,6 +243,7 @@ def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading
     from batchbridge.contract.enforcement import enforcement_of
     from batchbridge.ledger.records import try_to_write
     from batchbridge.running import command, spoken
+    from batchbridge.running.telling import tell
 
     there = words[:3] == ("ray", "job", "submit")  # the job writes it, on a machine of the cluster
     try:
@@ -246,10 +252,24 @@ def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading
         if own is not None:
             told = enforcement_of(plugins.adapters().get(own.framework), own)
             for line in spoken.before(own, told, launch):
-                command.say(line)
-        return command.run(words, launch, stop=stop, unreached=UNDECIDED)
+                tell(line, launch.ledger)
+        return command.run(words, launch, stop=stop, explained=partial(diagnosed, own=own), unreached=UNDECIDED)
     except BatchBridgeError as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         way = "; give the command that starts the training, such as: bash run.sh" if Path(words[0]).exists() else ""
         raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}{way}") from None
+
+
+def diagnosed(died: str, own: Reading | None) -> Iterator[str]:
+    """The lines about a text that processes died of: what `batchbridge doctor` says of it, with the command's own
+    configuration; none where it is not known."""
+    from batchbridge.diagnosis import doctor
+    from batchbridge.render import between
+
+    found = doctor(died, readings=[own] if own is not None and own.native else [])
+    if own is not None:  # another framework's rule may quote the same text
+        found = tuple(one for one in found if one.text.framework == own.framework) or found
+    if found:
+        yield "the command died of a text that is known; `batchbridge doctor` says of it:"
+        yield from between.diagnoses(found, "the command").splitlines()

@@ -84,6 +84,10 @@ class Adapter(ABC):
     packs: ClassVar[bool] = False
     """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
 
+    resumes: ClassVar[str] = ""
+    """The way in which the command of a run that died goes on from its newest checkpoint: what is added to it, or that
+    it is the same. Empty: nobody says so to the user."""
+
     no_file: ClassVar[str] = ""
     """The reason why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 

@@ -98,12 +98,16 @@ class Attachment:
         """The evidence for the code that runs; see `Request`."""
         return self.request.evidence
 
-    def report(self) -> str:
-        """The attachment in words: what was changed, and what was left different."""
+    def report(self, *, changes: bool = True) -> str:
+        """The attachment in words: what was changed, and what was left different. changes: every patch; else how many
+        there are."""
         lines = [f"{self.framework} {self.framework_version}, mode {self.mode}, spec {self.request.spec.digest()}"]
         if self.evidence is not None:
             lines.append(f"  code: {self.evidence.text()}")
-        lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
+        if changes:
+            lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
+        else:
+            lines.append(f"  {many(self.changes, 'attribute')} of the trainer patched (-v lists them)")
         if isinstance(self.plan, CandidatePlan):
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]
         lines += [f"  left different: {path}: {reason}" for path, reason in self.left_different.items()]

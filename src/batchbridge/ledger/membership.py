@@ -1,7 +1,6 @@
-"""Whether a recorded optimizer step trained the completions that the plan has in it: asked by summaries and by
-certificates, which know nothing of each other.
+"""Whether a recorded optimizer step trained the completions that the plan has in it.
 
-Its own file: the summary and the comparison both use it.
+Its own file: summaries and `ledger verify` ask it, which know nothing of each other.
 """
 
 from __future__ import annotations

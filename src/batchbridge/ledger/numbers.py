@@ -1,6 +1,6 @@
 """Numbers that sum up one optimizer step: its size, and how far its measured weights are from the planned ones.
 
-Trainers log them (`wrap(report_to="trainer")`), and a ledger's certificate adds them up; both are made here, from the
+Trainers log them (`wrap(report_to="trainer")`), and `ledger verify` recomputes the drift; both are made here, from the
 same columns of the ledger.
 """
 

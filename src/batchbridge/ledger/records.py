@@ -59,7 +59,7 @@ TIMES = {
     "compute_seconds": "seconds that this rank took for the step's forward and backward passes, without what it waited "
     "for other ranks; missing: unknown",
 }
-"""Times that a step record may have at its line's end. Time is not part of what was trained: `diff` and certificates
+"""Times that a step record may have at its line's end. Time is not part of what was trained: `diff` and `verify`
 leave it out."""
 
 KEY = ("rollout", "pass", "prompt", "sample")

@@ -1,14 +1,15 @@
-"""The summary of a ledger for people: `batchbridge ledger show --summary`, and what the page says beside its charts."""
+"""A ledger for people: its summary (`batchbridge ledger show --summary`), and what `ledger verify` recomputed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.render.text import clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
     from batchbridge.ledger.summary import LedgerSummary
+    from batchbridge.ledger.verifying import LedgerVerification
 
 _RANKS = 64
 """The number of ranks that are listed."""
@@ -36,6 +37,34 @@ def summary(found: LedgerSummary) -> str:
     return clean("\n".join(lines))
 
 
+def verification(found: LedgerVerification) -> str:
+    """What was recomputed and how closely it agrees, then what was not recomputed, then what departs."""
+    last = found.headers[-1]
+    run_of = f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}"
+    steps = f"optimizer steps {number(found.first)} to {number(found.stop - 1)}"
+    rows, wrong = [], []
+    left: dict[str, list[str]] = {}
+    for check in found.checks:
+        closeness = "-" if not check.held else "exact" if check.largest is None else f"{check.largest:.1e}"
+        recomputed = f"{number(check.held + check.departed)} {check.unit}"
+        rows.append((check.name, recomputed, number(check.departed), closeness, check.of))
+        for why, count in check.skipped.items():
+            left.setdefault(why, []).append(f"{check.name} of {number(count)} {check.unit}")
+        wrong += [f"step {number(step)}: {check.name}: {what}" for step, what in check.departures]
+        more = check.departed - len(check.departures)
+        wrong += [f"and {number(more)} departures more of {check.name}"] if more else []
+    table = plain_table(("what", "recomputed", "departed", "difference", "from"), rows)
+    ends = [f"incomplete: {found.incomplete}"] if found.incomplete else []
+    if found.unseen:
+        ends.append(f"{number(found.unseen)} optimizer steps show no weight: all their advantages are zero")
+    verdict = f"{number(found.departed)} departures" if found.departed else "nothing departs"
+    if not found.departed and not found.decided:
+        verdict += ", and not every step's membership and weights were recomputed"
+    unknown = [f"not recomputed: {', '.join(names)}: {why}" for why, names in left.items()]
+    lines = [f"{found.folder}: {run_of}; {steps}: {verdict}", "", *table.splitlines(), "", *unknown, *ends, *wrong]
+    return clean("\n".join(map(one_line, lines)).rstrip())
+
+
 def ranks(found: LedgerSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The training of each rank, and how long it took where that is known: titles and rows of a table."""
     titles = ["rank", "completions", "response tokens"]
@@ -53,8 +82,13 @@ def run(found: LedgerSummary) -> str:
     """`trl 1.16.0, enforce, world size 8`."""
     if not found.starts:
         return "no header"
-    last = found.starts[-1]
-    return one_line(f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}")
+    return run_of(found.starts[-1])
+
+
+def run_of(header: Mapping[str, Any]) -> str:
+    """The same of one start's header."""
+    said = f"{header['framework']} {header['framework_version']}, {header['mode']}, world size {header['world_size']}"
+    return one_line(said)
 
 
 def facts(found: LedgerSummary) -> Iterator[tuple[str, str]]:

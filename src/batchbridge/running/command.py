@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
 from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
 from batchbridge.running.signals import handed_on
+from batchbridge.running.telling import last_words, log, tell
 
 NATIVE = "it ran natively, or not at all"
 PAGE = "docs/launch.md, On a Ray cluster, on Slurm, in a container"
@@ -29,30 +30,38 @@ def with_words(words: Sequence[str], stop: Stop, launch: Launch, own: Mapping[st
     return [*words[: stop.place], "env", *given, *words[stop.place :]]
 
 
-def run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None, unreached: int) -> int:
+def run(
+    words: Sequence[str],
+    launch: Launch,
+    *,
+    stop: Stop | None = None,
+    explained: Callable[[str], Iterable[str]] = lambda died: (),
+    unreached: int,
+) -> int:
     """The exit code of the command `words`, started with the launch; `unreached`, and a line, where it ended well
     without a trainer that was wrapped.
 
-    stop: the launcher in `words` that drops variables. Raises `OSError` where nothing starts.
+    stop: the launcher in `words` that drops variables. explained: the lines about a text that processes died of.
+    Raises `OSError` where nothing starts.
     """
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-", dir=_shared_folder(words)) as arrivals:
         launch = replace(launch, arrivals=arrivals)
         if stop is not None:
             words = with_words(words, stop, launch, os.environ)
-            say(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it")
-        code = _started(words, launch.environment(os.environ), lambda: _reached(arrivals), launch.expect_within)
+            tell(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it", launch.ledger)
+        code = _started(words, launch, lambda: _reached(arrivals))
+        if code and (died := last_words(arrivals)):
+            if launch.ledger is not None:
+                log(died, launch.ledger)
+            for line in explained(died):
+                tell(line, launch.ledger)
         if _reached(arrivals):
-            if (last := spoken.after(launch)) is not None:
-                say(last)
+            for line in spoken.after(launch, code):
+                tell(line, launch.ledger)
             return code
     of = "" if launch.framework == "unknown" else f" of {launch.framework}"
-    say(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
+    tell(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
     return code or unreached
-
-
-def say(text: str) -> None:
-    """One line on stderr."""
-    print(f"batchbridge: {text}", file=sys.stderr, flush=True)
 
 
 def _shared_folder(words: Sequence[str]) -> Path | None:
@@ -66,14 +75,13 @@ def _reached(arrivals: str) -> bool:
     return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB))
 
 
-def _started(
-    words: Sequence[str], environment: Mapping[str, str], reached: Callable[[], bool], expect_within: float
-) -> int:
+def _started(words: Sequence[str], launch: Launch, reached: Callable[[], bool]) -> int:
     """The command's exit code, as a shell has it."""
+    expect_within = launch.expect_within
 
     def remind() -> None:
         if not reached():
-            say(
+            tell(
                 f"no trainer has been reached after {expect_within:g} s (--expect-within): if training has begun, it "
                 f"runs natively ({PAGE})"
             )
@@ -81,7 +89,7 @@ def _started(
     timer = threading.Timer(expect_within, remind)
     timer.daemon = True
     with handed_on() as signals:
-        process = subprocess.Popen(list(words), env=dict(environment))
+        process = subprocess.Popen(list(words), env=launch.environment(os.environ))
         signals.started(process)
         if expect_within:
             timer.start()

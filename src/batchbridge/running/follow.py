@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
+from batchbridge.running.telling import tell
 
 
 def follow(trainer: Any) -> Any:
-    """Wraps a trainer as the launch asks, reports it on stderr, and returns it. Without a launch it is left alone.
+    """Wraps a trainer as the launch asks, reports it on stderr and beside the ledger, and returns it; without a launch
+    it is left alone.
 
     What an adapter's hook calls in the process of the trainer. Raises `CannotAttach` with every reason.
     """
@@ -24,7 +28,12 @@ def follow(trainer: Any) -> Any:
     asked = {name: getattr(launch, name) for name in ("tokens_per_device", "allow", "report_to", "padding")}
     wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
-    print(f"batchbridge: {report}", file=sys.stderr, flush=True)
+    if os.environ.get("RANK", "0") == "0":  # torchrun's: every rank would say the same
+        if launch.ledger is not None:
+            with contextlib.suppress(OSError):  # the ledger's own start says so
+                Path(launch.ledger).mkdir(parents=True, exist_ok=True)
+        said = report if launch.verbose else trainer.batchbridge.report(changes=False)
+        tell(said, launch.ledger, logged=report)
     arrived(f"{TRAINER}-{os.getpid()}", report)
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.running.telling import keep_last_words
+
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
 else:  # the import system asks for methods, and that module brings temporary files and archives into every process
@@ -46,7 +48,8 @@ class Launch:
     `package.module:function`. spec: what the run should mean (`Spec.to_dict`); None: what its own configuration means.
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
     ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
-    launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never.
+    launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never. verbose: every patch
+    of a trainer is said.
     """
 
     framework: str
@@ -62,6 +65,7 @@ class Launch:
     padding: str = "padded"
     arrivals: str | None = None
     expect_within: float = 0
+    verbose: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +101,8 @@ def start() -> None:
     launch = current_launch()
     if launch is not None and not has_started(launch.run):
         call_after_import({**_OWN_HOOKS, **launch.hooks}, launch.run)
+        if launch.arrivals is not None:
+            keep_last_words(launch.arrivals)
 
 
 def has_started(run: str) -> bool:

@@ -14,13 +14,13 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Any
 
 from batchbridge.running.launch import JOB, THEIR_SUBMIT_HOOK, Launch, arrived, current_launch, start
+from batchbridge.running.telling import tell
 
 HANDED_OVER = "BATCHBRIDGE_JOB"
 """The variable that holds the launch of a job; `batchbridge run --handed-over` takes it from there. It is not
@@ -45,7 +45,7 @@ def reach_jobs(module: ModuleType) -> None:
             f"Ray job {sent}: `{entrypoint.partition(_OPTION)[0]}{_OPTION} --` stands before its entrypoint, and the "
             f"launch in its runtime environment ({HANDED_OVER}); {where}, its log says whether a trainer was reached"
         )
-        print(f"batchbridge: {text}", file=sys.stderr, flush=True)
+        tell(text)
         return sent
 
     client.submit_job = submit_job

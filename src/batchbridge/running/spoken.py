@@ -9,7 +9,7 @@ from pathlib import Path
 from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import read_headers, read_steps
+from batchbridge.ledger.reading import Ledger
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 from batchbridge.running.launch import Launch
@@ -37,18 +37,40 @@ def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[s
 _NOT_KNOWN = "`batchbridge check -v` says what stands in the way"
 
 
-def after(launch: Launch) -> str | None:
-    """The line after: what the ledger has, and what to do with it; None: there is none here."""
+def after(launch: Launch, code: int) -> Iterator[str]:
+    """The lines after: what the ledger has, and what to do with it; where the command died, how the run goes on. None
+    where there is no ledger here. code: the command's exit code."""
     if launch.ledger is None or not any(Path(launch.ledger).glob("rank-*.jsonl")):
-        return None
+        return
     folder = shlex.quote(launch.ledger)
     try:
-        ranks = len({header["rank"] for header in read_headers(launch.ledger)})
-        count, skipped = 0, 0
-        for step in read_steps(launch.ledger):
-            count, skipped = count + 1, skipped + bool(step["skipped"])
+        ledger = Ledger(launch.ledger)
+        count = ledger.stop_step - ledger.first_step
+        skipped = sum(bool(step["skipped"]) for step in ledger.merged(ledger.first_step))
     except LedgerError as error:
-        return f"the ledger cannot be read: {error}"
+        yield f"the ledger cannot be read: {error}"
+        return
     held = "held against the plan" if launch.mode != "observe" else "observed"
-    of_ranks = f", of {ranks} ranks" if ranks > 1 else ""
-    return f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger certificate {folder}`"
+    of_ranks = f", of {len(ledger.files)} ranks" if len(ledger.files) > 1 else ""
+    yield f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger verify {folder}`"
+    if code:
+        yield from _going_on(ledger, code)
+
+
+def _going_on(ledger: Ledger, code: int) -> Iterator[str]:
+    """The lines about a run whose command failed: how far its ledger goes, and how it is resumed."""
+    from batchbridge.contract import plugins
+
+    header = ledger.headers[-1]
+    try:
+        total = derive(Spec.from_dict(header["spec"]), header["dataset_size"])["total_optimizer_steps"]
+    except (KeyError, TypeError, ValueError, ArithmeticError):  # a plugin's, of another time
+        total = None
+    if total is not None and ledger.stop_step >= total:
+        return
+    many = "" if total is None else f" of {total}"
+    reaches = f"to optimizer step {ledger.stop_step - 1}" if ledger.stop_step > ledger.first_step else "to no step"
+    yield f"the command ended with exit code {code}; the ledger goes {reaches}{many}, counted from 0"
+    adapter = plugins.adapters().get(header["framework"])
+    if adapter is not None and adapter.resumes and header["mode"] == "enforce":
+        yield f"to go on, from the newest checkpoint and in the same ledger: {adapter.resumes} (docs/resume.md)"

@@ -726,7 +726,7 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
 
     def follow(trainer: Any) -> None:
         native = trainer.init_workers
-        trainer.batchbridge = SimpleNamespace(report=lambda: "attached")
+        trainer.batchbridge = SimpleNamespace(report=lambda changes=True: "attached")
         trainer.init_workers = lambda: (native(), ran.append("orders"))
 
     monkeypatch.setattr("batchbridge.running.follow.follow", follow)

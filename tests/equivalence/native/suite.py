@@ -309,6 +309,16 @@ def version_of(folder: Path) -> str:
     return str(read_headers(folder / "ledger")[0]["framework_version"])
 
 
+def recomputed(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `batchbridge ledger verify` finds in a wrapped run: each check's counts, and its first departures."""
+    from batchbridge.ledger.verifying import verify
+
+    return {
+        check["name"]: {name: check[name] for name in ("held", "departed", "departures", "skipped")}
+        for check in verify(folder / "ledger").to_dict()["checks"]
+    }
+
+
 def apart(case: Case, a: Path, b: Path) -> dict[str, Any]:
     """Two finished runs, measured."""
     from batchbridge.ledger import diff
@@ -352,6 +362,7 @@ def measure(
             places[mode][name] = place
         if order.target != case.framework:
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
+    result["recomputed"] = {name: recomputed(place) for name, place in places["enforce"].items()}
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
     if case.critic:
         from critic_runs import measured

@@ -67,6 +67,17 @@ def test_wrapped_runs_have_the_same_ledger(case: str, pair: str) -> None:
     assert found["ledgers_equal"], found["first_difference"]
 
 
+RECOMPUTED = [(case, name) for case, result in RESULTS.items() for name in result["recomputed"]]
+
+
+@pytest.mark.parametrize(("case", "name"), RECOMPUTED)
+def test_the_ledger_of_a_wrapped_run_is_recomputed_from_its_specification_and_agrees(case: str, name: str) -> None:
+    found = RESULTS[case]["recomputed"][name]
+    assert {check: told["departures"] for check, told in found.items() if told["departed"]} == {}
+    assert found["membership"]["held"] or found["membership"]["skipped"]
+    assert found["weights"]["held"]
+
+
 @pytest.mark.parametrize(("case", "pair"), WRAPPED)
 def test_wrapped_runs_begin_with_the_same_gradient_and_go_the_same_way(case: str, pair: str) -> None:
     found = RESULTS[case]["pairs"]["enforce"][pair]

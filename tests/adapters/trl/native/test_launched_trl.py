@@ -13,8 +13,10 @@ import yaml
 
 from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
+from batchbridge.running.telling import LOG
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
+ROOT = Path(__file__).parents[4]
 SCRIPT = str(Path(__file__).parent / "launched_script.py")
 BIN = Path(sys.executable).parent
 TWO = (
@@ -42,6 +44,23 @@ def started(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subproc
     own = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "TRL_EXPERIMENTAL_SILENCE": "1"}
     command = [str(BIN / "batchbridge"), "run", *options, "--", *words]
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+
+
+def test_what_the_page_shows_is_what_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_outputs
+
+    (block,) = [one for one in make_outputs.blocks(ROOT / "docs" / "launch.md") if Path(__file__).name in one.said]
+    ((command, shown),) = block.commands
+    assert command == "batchbridge run --ledger runs/a -- python train.py"
+    ran = started(tmp_path, sys.executable, SCRIPT, str(tmp_path), "--my_flag", "3", options=("--ledger", "runs/a"))
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
+    said = "\n".join(lines).replace(str(tmp_path), "/home/me")
+    steps = len(list(read_steps(tmp_path / "runs" / "a")))
+    assert make_outputs.fits(shown.replace("4 optimizer steps", f"{steps} optimizer steps"), said), said
+    kept = (tmp_path / "runs" / "a" / LOG).read_text(encoding="utf-8")
+    assert "training_step: " in kept, "every patch"
+    assert "training_step: " not in ran.stderr
 
 
 @pytest.mark.parametrize("how", COMMANDS)

@@ -10,18 +10,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tampering import STEP, altered_loss
+from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, unwrap, wrap
 from batchbridge.kit import Row, token_weights
 from batchbridge.kit.measuring import TOLERANCE
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.ledger.certificates import WIDEST_TOLERANCE, certificate
+from batchbridge.ledger.verifying import WIDEST_TOLERANCE, verify
 from batchbridge.meaning.spec import Spec
 from batchbridge_trl import releases
 from batchbridge_trl.testing import undivided
@@ -170,19 +170,47 @@ def test_unwrap_and_another_wrap_take_it_away(trainer: Callable[..., Any]) -> No
     assert "log" not in vars(built)
 
 
-def test_the_drift_that_a_certificate_still_calls_rounding_is_the_widest_that_a_step_passes_with() -> None:
+def test_the_drift_that_is_rounding_for_a_reader_of_ledgers_is_the_widest_that_a_step_passes_with() -> None:
     assert max(TOLERANCE.values()) == WIDEST_TOLERANCE
 
 
-def test_a_certificate_of_a_wrapped_run_says_that_every_step_was_verified(
-    trainer: Callable[..., Any], tmp_path: Path
+def closeness(folder: Path) -> dict[str, tuple[int, int, float | None]]:
+    """Each check's (held, departed, largest difference), where it looked at anything."""
+    checks = verify(folder).checks
+    return {check.name: (check.held, check.departed, check.largest) for check in checks if check.held or check.departed}
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "cosine_with_min_lr", "constant_with_warmup"])
+def test_every_number_of_a_wrapped_run_is_recomputed(
+    trainer: Callable[..., Any], tmp_path: Path, schedule: str
 ) -> None:
-    built = wrap(trainer(num_train_epochs=1, num_iterations=2), ledger=tmp_path / "ledger")
+    arguments = {"lr_scheduler_kwargs": {"min_lr_rate": 0.1}} if schedule == "cosine_with_min_lr" else {}
+    clock = {"lr_scheduler_type": schedule, "warmup_steps": 2, **arguments}
+    built = wrap(trainer(num_train_epochs=1, num_iterations=2, **clock), ledger=tmp_path / "ledger")
     built.train()
-    found = certificate(tmp_path / "ledger")
-    assert found["verification"]["every_step"]
-    assert found["verification"]["membership_recomputed"] == found["steps"]["stop"] == built.state.global_step
-    assert found["starts"][0]["code"]["releases"]["trl"] == version("trl")
+    steps, found = built.state.global_step, closeness(tmp_path / "ledger")
+    for name in ("membership", "denominators", "weights", "learning rate", "clock", "ranks"):
+        assert found[name][:2] == (steps, 0), name
+    for name in ("advantages", "passes"):
+        assert found[name][0] > 0
+        assert found[name][1] == 0
+    assert found["learning rate"][2] == 0.0  # the same formula in float64
+    assert found["advantages"][2] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_rate_that_a_callback_wrote_departs_from_the_schedule(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    built = wrap(trainer(num_train_epochs=1, lr_scheduler_type="constant"), ledger=tmp_path / "ledger")
+
+    class Doubles(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                optimizer.param_groups[0]["lr"] *= 2
+
+    built.add_callback(Doubles())
+    built.train()
+    found = verify(tmp_path / "ledger")
+    departed = {check.name: [step for step, _ in check.departures] for check in found.checks if check.departed}
+    assert departed == {"learning rate": [1]}
 
 
 def test_another_place_to_report_to_is_refused(trainer: Callable[..., Any]) -> None:

@@ -108,7 +108,7 @@ def run(
     if not (folder / "policy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, prompts=PROMPTS)
-    launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger")]
+    launcher = [sys.executable, "-m", "batchbridge", "run", "-v", "--ledger", str(folder / "ledger")]
     started = [program if word == STOCK else word for word in command(folder, ranks, *more, optimizer=optimizer)]
     words = [*launcher, *options, "--", *started]
     own = {**environment(os.environ), "BATCHBRIDGE_WEIGHTS": str(folder / "weights"), "BATCHBRIDGE_JITTER": "1", **env}
