@@ -109,7 +109,7 @@ def test_a_framework_named_for_a_folder_makes_no_run_of_what_is_none(run: Run, r
         "bad.yaml": "error",
         "good.yaml": "ok",
     }
-    assert told["ddp.yaml"][1].startswith("no adapter reads this configuration; it is accelerate's")
+    assert told["ddp.yaml"][1] == "no adapter recognises this configuration"
     assert told["easyr1.yaml"][1] == "it is a configuration of easyr1"
     assert "looks like training" in told["v.sh"][1] or "main_ppo" in told["v.sh"][1]
     assert "fine-tuning" in told["config.yaml"][1]
@@ -136,10 +136,10 @@ def test_a_line_about_a_folders_run_says_what_is_missing(run: Run) -> None:
     Path("recipes").mkdir()
     Path("recipes", "a.yaml").write_text(VALID, encoding="utf-8")
     code, out, _ = run("check", "recipes")
-    assert (code, "the world size is missing" in out, out.splitlines()[-1]) == (4, True, "1 file: 1 undecided")
+    assert (code, "the world size is missing" in out, out.splitlines()[-1]) == (0, True, "1 file: 1 undecided")
     Path("recipes", "a.yaml").write_text(f"{VALID}max_prompt_length: 8\n", encoding="utf-8")
     code, out, _ = run("check", "recipes", "--world-size", "1")
-    assert (code, "valid under trl 0.15.0 to " in out) == (4, True)
+    assert (code, "valid under trl 0.15.0 to " in out) == (0, True)
 
 
 def test_a_file_that_is_not_there_is_answered_with_one_that_is(run: Run) -> None:
@@ -187,7 +187,8 @@ def test_other_formats_have_the_runs_of_a_folder(run: Run, repository: Path) -> 
     code, out, _ = run("check", str(repository), "--json", *KNOWN)
     assert [Path(one["file"]).name for one in json.loads(out)["results"]] == ["bad.yaml", "good.yaml"]
     assert code == 2
-    assert all("grpo/" in line for line in run("check", str(repository), "--output-format", "concise")[1].splitlines())
+    lines = run("check", str(repository), "--output-format", "concise")[1].splitlines()
+    assert all("grpo/" in line for line in lines if not line.endswith("undecided"))
 
 
 def test_a_bar_is_for_somebody_who_looks(
