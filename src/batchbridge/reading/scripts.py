@@ -269,7 +269,7 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
     code = "BB010"
     if looks := next((one for one in script.commands if starts_training(one.argv)), None):
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
-        message = f"{' '.join(looks.argv)[:80]} looks like training, and is no program {who}"
+        message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
     return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
