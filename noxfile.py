@@ -71,8 +71,7 @@ TRL_WITH = {
     "1.4.0": ("5.8.0", "1.13.0"),
     "1.9.1": ("5.23.0", "1.15.0"),
 }
-# What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
-OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
+# What the parts of DeepSpeed 0.19.6 import that are tested here.
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
 """DeepSpeed's use of torch and pydantic; Accelerate imports it wherever it finds it. Other sessions see our own."""
@@ -84,8 +83,6 @@ OPENRLHF_WITH = {
     "0.11.0": ("deepspeed==0.19.5",),
     "0.10.4": ("deepspeed==0.19.1", "transformers==5.7.0"),
 }
-# What verl 0.9.1's default trainer imports, and its distribution does not require.
-VERL = ("TransferQueue", "cachetools", "msgspec", "pyzmq", "fastapi", "uvicorn")
 # What EasyR1's own code imports on a CPU: it has no distribution of its own, a checkout is put on the path.
 EASYR1 = ("accelerate", "codetiming", "datasets", "einops", "omegaconf", "pandas", "peft", "pillow", "psutil", "ray")
 EASYR1 += ("tensordict", "torchdata", "transformers")
@@ -332,10 +329,11 @@ def install_oldest_trl(session: nox.Session, *more: str) -> None:
     install_deepspeed(session, "trl_oldest")
 
 
-@nox.session
+@nox.session(python=max(interpreters(), key=lambda version: int(version.partition(".")[2])))
 def upstream(session: nox.Session) -> None:
-    """The newest TRL, transformers, Accelerate, verl, OpenRLHF and DeepSpeed against what is recorded of their code and
-    settings; in minutes, by name only: `nox -s upstream -- --write` records what is new. See docs/versions.md."""
+    """The newest TRL, transformers, Accelerate, verl, OpenRLHF, DeepSpeed and what lies below them against what is
+    recorded of their code and settings, on the newest Python that is here; in minutes, by name only. `-- --write`
+    records what is new, `-- --checkout verl=FOLDER` looks at a main branch, too. See docs/versions.md."""
     install(session, "core", "pip", "setuptools", "wheel", ".")
     # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
     words = ("python", "tests/upstream/upstream.py", *session.posargs)
@@ -402,7 +400,7 @@ def ray_cluster(session: nox.Session, framework: str) -> None:
     """By name: a real `ray start --head` with its dashboard, to which `batchbridge run` sends the README's `ray job
     submit` with a tiny model; three minutes each. Skipped where the head does not come up."""
     if framework == "verl":
-        install(session, "verl", f"torch=={TORCH}", *TEST, *VERL, ON_CPU, ".[verl]")
+        install(session, "verl", f"torch=={TORCH}", *TEST, ON_CPU, ".[try-verl]")
     else:
         install_openrlhf(session)
         install(session, "openrlhf", "ray[default]")
@@ -430,7 +428,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
     DeepSpeed comes as source, without kernels."""
-    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", *OPENRLHF, *DEEPSPEED, ON_CPU, ".")
+    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", ON_CPU, ".[try-openrlhf]")
     alone = ("--no-deps", "--no-build-isolation", f"openrlhf=={release}", *OPENRLHF_WITH[release])
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
 
@@ -438,7 +436,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
 @nox.session(python="3.11")  # the constraints are those of one Python
 def verl(session: nox.Session) -> None:
     """The newest supported verl: its validator, gradients, and full runs of its stock entry on two CPU ranks."""
-    install(session, "verl", f"torch=={TORCH}", *TEST, "pytest-xdist", *VERL, ON_CPU, ".[verl]")
+    install(session, "verl", f"torch=={TORCH}", *TEST, "pytest-xdist", ON_CPU, ".[try-verl]")
     (folder,) = native("adapters/verl")
     # The runs first: one process has them, one after the other, and the other process has all other files.
     files = sorted(Path(folder).glob("test_*.py"), key=lambda file: (file.name != "test_runs_verl.py", file.name))
@@ -450,7 +448,7 @@ def verl(session: nox.Session) -> None:
 def verl_full(session: nox.Session, release: str) -> None:
     """By hand: every gradient and full run, those marked by_hand too, on one release of verl."""
     constraints = "verl" if release == "0.9.1" else f"verl_{release}"
-    install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, *VERL, ON_CPU, ".[verl]")
+    install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, ON_CPU, ".[try-verl]")
     # The rules' 10,000 verdicts are the newest version's; those of earlier ones are recorded.
     pytest(session, *native("adapters/verl"), "--ignore=tests/adapters/verl/native/test_rules_against_verl.py")
 

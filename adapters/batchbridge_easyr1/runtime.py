@@ -123,7 +123,7 @@ RUNTIME = Runtime(
     code=CODE,
     refusals=REFUSALS,
     always=UNOBSERVED,
-    training=lambda trainer: is_inside(trainer, "fit"),
+    training=lambda trainer: is_inside(trainer, "fit", of=("verl",)),
     patch=_patch,
     assumes=assumed,
 )

@@ -120,7 +120,7 @@ RUNTIME = Runtime(
     subject=_view,
     uses=lambda trainer: (learner_of(trainer).package,),
     would_use=lambda reading: (OlmoLearner.package if script(reading) == settings.GRPO else FastLearner.package,),
-    training=lambda trainer: is_inside(trainer, *learner_of(trainer).training),
+    training=lambda trainer: is_inside(trainer, *learner_of(trainer).training, of=("open_instruct", "olmo_core")),
     gather=lambda trainer, value: values_of_all_ranks(value),
     patch=_patch,
 )

@@ -61,6 +61,7 @@ class OpenR1Adapter(TrlAdapter):
     """Framework `open_r1`: recipes of huggingface/open-r1; its version is TRL's."""
 
     framework: ClassVar[str] = "open_r1"
+    tries = ""
     tells = TELLS
     groups: ClassVar[tuple[SettingGroup, ...]] = (
         OWN,

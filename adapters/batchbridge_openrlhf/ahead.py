@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow
 from batchbridge_openrlhf.engine import OpenRlhfEngineLayer, install, remove
@@ -52,7 +53,7 @@ class GeneratedNumbering(OpenRlhfObserver):
 def in_generator(actor: Any, rollout: int) -> None:
     """The numbering of rollouts from `rollout` on, inside a `GenerateSamplesActor`."""
     out(actor)
-    patches = actor.batchbridge_patches = Patches()
+    patches = actor.batchbridge_patches = Patches(Observation("observe"))
     GeneratedNumbering(actor, rollout, patches)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach, Plan
 from batchbridge.kit import CandidatePlan, Request, RolloutPlan
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.workers import Orders
 from batchbridge_openrlhf.answers import mark, prompt_tokens
@@ -88,7 +89,7 @@ class _Filling:
         filter keeps."""
         import ray
 
-        native = rebound(type(self._generator)._generate_vllm, ray=MarkedAnswers(ray, self._asked))
+        native = rebound(type(self._generator)._generate_vllm, ray=MarkedAnswers(ray, self._asked, Observation()))
         places = len(self._planned.prompts)
         accepted = native(self, self._offered(), places, dynamic_filtering=True, **options)[0]
         for number, group in self.arrived.items():

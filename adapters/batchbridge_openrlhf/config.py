@@ -22,7 +22,14 @@ from batchbridge_openrlhf.facts import OpenRlhfFacts
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import sizes_of
-from batchbridge_openrlhf.user_options import RunningArguments, names_in, other_program, user_options, wrong_value
+from batchbridge_openrlhf.user_options import (
+    RunningArguments,
+    as_option_value,
+    names_in,
+    other_program,
+    user_options,
+    wrong_value,
+)
 from batchbridge_openrlhf.values import WrongOptionValue, convert, shown
 
 
@@ -53,6 +60,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     reports = "batchbridge_openrlhf.reporting:report"
     resumes = "the same command and --ckpt.load_enable, with a --ckpt.save_steps above 0 since its start"
     texts = "batchbridge_openrlhf.texts:TEXTS"
+    tries = "batchbridge_openrlhf.trying:TRIAL"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     no_file = "OpenRLHF has no configuration file of its own; its command line says everything"
@@ -83,6 +91,12 @@ class OpenRlhfAdapter(PackagedAdapter):
         if given is None:
             return self.unread(version, [*found, _no_command(source.argv)], context)
         idle = {name for name, option in options.items() if is_idle(option.identity)}
+        if source.record is not None:  # what decides nothing is changed while the program runs; null is no value there
+            given.values = {
+                name: as_option_value(options[name], value) if name in options else value
+                for name, value in given.values.items()
+                if value is not None and name not in idle
+            }
         # A script leaves it open, and nothing here depends on it.
         given.refused = [one for one in given.refused if one.name not in source.unknown or one.name not in idle]
         found += refusals(given, self.codes, tables.SOURCE)

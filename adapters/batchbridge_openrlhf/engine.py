@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, read_off
@@ -64,7 +65,7 @@ def install(trainer: Any, orders: Orders, kind: type[OpenRlhfEngineLayer] | None
     kind = kind or OpenRlhfEngineLayer
     engine, buffer, loss, _ = kind.parts(trainer)
     orders = orders.here(proven.require(CODE, orders.allow, trainer, engine, buffer, loss))
-    patches = Patches()
+    patches = Patches(Observation(orders.mode))
     layer = None
     try:
         layer = kind(trainer, orders, patches)
@@ -108,6 +109,8 @@ class OpenRlhfEngineLayer:
             gather=self._rings.rows_and_objections,
         )
         self._plan = self._recorder.plan
+        self._observation = patches.observation
+        self._observation.when_over = self._recorder.end_observing
         self._turns: deque[PlannedStep] = deque()
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
@@ -116,9 +119,6 @@ class OpenRlhfEngineLayer:
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
         self._ticks = True
-        self._native_train, self._native_training_step = trainer.ppo_train, trainer.training_step
-        self._native_engine_step, self._native_update = self._engine.step, self._engine.optimizer.step
-        self._native_collate = self._buffer.collate_fn
         self._patch()
         self._watch = self._watching()
 
@@ -165,11 +165,14 @@ class OpenRlhfEngineLayer:
                 self._native_tick = self._schedule.step
                 patches.set(self._schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
         held, why = "held against the plan", "ledger"
-        patches.set(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
-        patches.set(trainer, "ppo_train", self._train, what=held, why=why)
-        patches.set(trainer, "training_step", self._training_step, what=held, why=why)
-        patches.set(self._engine, "step", self._engine_step, what="written down", why=why)
-        patches.set(self._engine.optimizer, "step", self._update, what=held, why="the last moment before an update")
+        read = patches.read
+        self._native_collate = read(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
+        self._native_train = read(trainer, "ppo_train", self._train, what=held, why=why)
+        self._native_training_step = read(trainer, "training_step", self._training_step, what=held, why=why)
+        told = {"what": "written down", "why": why}
+        self._native_engine_step = read(self._engine, "step", self._engine_step, exchanges=True, **told)
+        told = {"what": held, "why": "the last moment before an update"}
+        self._native_update = read(self._engine.optimizer, "step", self._update, exchanges=True, **told)
 
     @property
     def _enforces(self) -> bool:
@@ -303,6 +306,10 @@ class OpenRlhfEngineLayer:
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[given[-2]]))
         beside: ExperienceCompanions = experience.batchbridge
         identities = [tuple(int(value) for value in item.info.get(IDENTITY, NOBODY)) for item in beside.items]
+        if self._observation.observes and NOBODY in identities:  # natively nothing is filled up
+            raise CannotAttach(
+                {"unplanned_batch": "a micro-batch has rows without the identity that generation gave them"}
+            )
         self._parts.append(
             [
                 None if identity == NOBODY else self._row(item, identity)
@@ -353,7 +360,7 @@ class OpenRlhfEngineLayer:
 
     def _engine_step(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_engine_step(*arguments, **options)
-        if self._looked_at is not None:
+        if self._looked_at is not None and self._goes_on():
             norm = self._engine.get_global_grad_norm()
             self._write(
                 self._looked_at, None if norm is None else float(norm), skipped=not self._engine.was_step_applied()
@@ -362,6 +369,8 @@ class OpenRlhfEngineLayer:
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         """The optimizer's own step: all is there that the update will use, and nothing is applied yet."""
+        if not self._goes_on():
+            return self._native_update(*arguments, **options)
         if self._enforces and not self._turns:
             step = int(self._engine.global_steps)
             raise BatchDrift(step, "clock", "the optimizer is to update once more than the rollout's plan has steps")
@@ -374,18 +383,14 @@ class OpenRlhfEngineLayer:
         self._looked_at = AppliedStep(step, turn, float(self._schedule.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
 
+    def _goes_on(self) -> bool:
+        """Whether every process still reads what is trained. Collective where the run is observed alone."""
+        return self._observation.agree(lambda mine: [one for part in self._rings.gather(mine) for one in part])
+
     def _measure(self, turn: PlannedStep | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        from batchbridge import LostGradient
-        from batchbridge_openrlhf.watching import OtherInputs
-
-        objections: list[str] = []
-        try:
-            objections += read_off(self._parts, self._watch.take(self._normaliser(turn)))
-        except (LostGradient, OtherInputs) as error:
-            objections.append(str(error))
-        except ValueError:
-            objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
+        normaliser = self._normaliser(turn)
+        objections: list[str] = self._observation.read(self._taken, normaliser, default=[])
         factor = self._watch.factor()
         if factor is not None:
             expected = 1 / self._rings.averaged
@@ -396,6 +401,19 @@ class OpenRlhfEngineLayer:
                     if row is not None and row.weight is not None:
                         row.weight *= share
         return objections + self._rings.differences(self._rows)
+
+    def _taken(self, normaliser: Normaliser) -> list[str]:
+        from batchbridge import LostGradient
+        from batchbridge_openrlhf.watching import OtherInputs
+
+        objections: list[str] = []
+        try:
+            objections += read_off(self._parts, self._watch.take(normaliser))
+        except (LostGradient, OtherInputs) as error:
+            objections.append(str(error))
+        except ValueError:
+            objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
+        return objections
 
     def _normaliser(self, turn: PlannedStep | None) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Request
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_openrlhf.answers import prompt_tokens
@@ -35,25 +36,22 @@ class OpenRlhfObserver:
         self._asked: dict[Any, tuple[int, ...]] = {}
         self._trains, self._rollout, self._position = False, 0, 0
         generator, self._loader = trainer.samples_generator, trainer.prompts_dataloader
-        self._native_start, self._native_samples = trainer.init_checkpoint_states, generator.generate_samples
-        self._native_generate, self._native_dispatch = generator._generate_vllm, generator._dispatch_prompts_to_vllm
-        self._native_process = generator._process_response_into_experience
+        observation = patches.observation
         # torch forbids a loader another dataset, but its iterator reads this entry.
         entries, native = vars(self._loader), vars(self._loader)["dataset"]
-        number = functools.partial(entries.__setitem__, "dataset", NumberedPrompts(native))
+        number = functools.partial(entries.__setitem__, "dataset", NumberedPrompts(native, observation))
         restore = functools.partial(entries.__setitem__, "dataset", native)
         number()
         patches.made("dataset", restore, what="prompts are numbered", why="ledger", again=number)
-        for target, name, value in (
-            (trainer, "init_checkpoint_states", self._start),
-            (generator, "prompts_dataloader", _Drawing(self._loader, self._drawn)),
-            (generator, "generate_samples", self._samples),
-            (generator, "_generate_vllm", self._generate),
-            (generator, "_dispatch_prompts_to_vllm", self._dispatch),
-            (generator, "_process_response_into_experience", self._process),
-            (samples_generator, "ray", MarkedAnswers(samples_generator.ray, self._asked)),
-        ):
-            patches.set(target, name, value, what="completions are told apart", why="ledger")
+        told: dict[str, Any] = {"what": "completions are told apart", "why": "ledger"}
+        read: Callable[..., Any] = functools.partial(patches.read, **told)
+        self._native_start = read(trainer, "init_checkpoint_states", self._start)
+        patches.set(generator, "prompts_dataloader", _Drawing(self._loader, self._drawn, observation), **told)
+        self._native_samples = read(generator, "generate_samples", self._samples)
+        self._native_generate = read(generator, "_generate_vllm", self._generate)
+        self._native_dispatch = read(generator, "_dispatch_prompts_to_vllm", self._dispatch)
+        self._native_process = read(generator, "_process_response_into_experience", self._process)
+        patches.set(samples_generator, "ray", MarkedAnswers(samples_generator.ray, self._asked, observation), **told)
 
     def detach(self) -> None:
         """Undoes what is in the training processes, where they have orders."""
@@ -100,17 +98,18 @@ class OpenRlhfObserver:
 class NumberedPrompts:
     """Prompts whose data source, which nobody reads in training, is their number."""
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
+    def __init__(self, native: Any, observation: Observation) -> None:
+        self._native, self._observation = native, observation
 
     def __len__(self) -> int:
         return len(self._native)
 
     def __getitem__(self, index: int) -> Any:
-        return (int(index), *self._native[index][1:])
+        item = self._native[index]
+        return self._observation.read(lambda: (int(index), *item[1:]), default=item)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
+        if name in ("_native", "_observation") or name.startswith("__"):  # asked for while it is unpickled
             raise AttributeError(name)
         return getattr(self._native, name)
 
@@ -118,20 +117,20 @@ class NumberedPrompts:
 class _Drawing:
     """A prompt loader that writes down the numbers of the prompts that are drawn from it."""
 
-    def __init__(self, native: Any, drawn: deque[int]) -> None:
-        self._native, self._drawn = native, drawn
+    def __init__(self, native: Any, drawn: deque[int], observation: Observation) -> None:
+        self._native, self._drawn, self._observation = native, drawn, observation
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._native:
-            self._drawn.extend(batch[0])
+            self._observation.read(lambda drawn: self._drawn.extend(drawn[0]), batch)
             yield batch
 
 
 class MarkedAnswers:
     """Ray, whose `get` marks an engine's answers with what was asked for."""
 
-    def __init__(self, native: Any, asked: dict[Any, tuple[int, ...]]) -> None:
-        self._native, self._asked = native, asked
+    def __init__(self, native: Any, asked: dict[Any, tuple[int, ...]], observation: Observation) -> None:
+        self._native, self._asked, self._observation = native, asked, observation
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -139,8 +138,11 @@ class MarkedAnswers:
     def get(self, ref: Any, *arguments: Any, **options: Any) -> Any:
         """The answer of Ray's `get`, each response with its identity."""
         found = self._native.get(ref, *arguments, **options)
+        self._observation.read(self._mark, ref, found)
+        return found
+
+    def _mark(self, ref: Any, found: Any) -> None:
         asked = None if isinstance(ref, list) else self._asked.pop(ref, None)
         if asked is not None:
             for sample, response in enumerate(found):
                 response[IDENTITY] = (*asked, sample)
-        return found

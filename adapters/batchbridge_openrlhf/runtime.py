@@ -20,8 +20,8 @@ from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.facts import settings_in
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.refusals import ESTIMATORS, REFUSALS
-from batchbridge_openrlhf.settings import FREEZING, NEWEST, Option, defaults_of, is_idle, options_of
-from batchbridge_openrlhf.user_options import RunningArguments
+from batchbridge_openrlhf.settings import FREEZING, NEWEST, defaults_of, is_idle, options_of
+from batchbridge_openrlhf.user_options import RunningArguments, as_option_value
 
 OFF = 1e30
 """A bound that is never reached, where a spec has none."""
@@ -48,7 +48,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     known = readable(version, NEWEST)
     options, defaults = options_of(known), defaults_of(known)
     given = {
-        name: _as_given(options[name], value)
+        name: as_option_value(options[name], value)
         for name, value in _leaves(trainer.args)
         # What decides nothing here is changed while the program runs: eval.steps -1 is infinite there.
         if name in options
@@ -64,13 +64,6 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
         prompts = len(trainer.prompts_dataloader.dataset)
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
     return Source(values=given, native=RunningArguments()), context
-
-
-def _as_given(option: Option, value: Any) -> Any:
-    """A value as the parser takes it: the program splits some texts at commas, and makes pairs of numbers."""
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value)) if option.kind == "str" else list(value)
-    return value
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -233,7 +226,7 @@ RUNTIME = Runtime(
     always=OBSERVED,
     started=started,
     assumes=assumed,
-    training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
+    training=lambda trainer: is_inside(trainer, "fit", "ppo_train", of=("openrlhf",)),
     # Training processes are wrapped together; the driver is one.
     gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],
     patch=_patch,

@@ -124,3 +124,10 @@ def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 @dataclass(frozen=True)
 class RunningArguments:
     """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""
+
+
+def as_option_value(option: Option, value: Any) -> Any:
+    """A value as the parser takes it: the program splits some texts at commas, and makes pairs of numbers."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) if option.kind == "str" else list(value)
+    return value

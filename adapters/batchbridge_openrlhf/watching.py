@@ -103,14 +103,14 @@ class OpenRlhfStepProbe:
         model, self.engine = self.parts(trainer)
         self._spec, self._shares_of_a_rollout = spec, RankRings.of(trainer).count
         self.objective = measurable(spec.objective)
+        self._observation = patches.observation
         self._tap = self.tap()
         self._shares: list[torch.Tensor] = []
         self._expected: OpenRlhfStepInputs | None = None
         self._sound: list[torch.Tensor | bool] = []
         """Pairs per micro-batch: whether the policy was run on the tokens, and on the images, that the buffer has."""
         self._witness: Witness | None = None
-        self._native_forward = model.forward
-        patches.set(
+        self._native_forward = patches.read(
             model,
             "forward",
             self._forward,
@@ -128,7 +128,7 @@ class OpenRlhfStepProbe:
 
     def tap(self) -> Tap:
         """A new measurement of micro-batches."""
-        return Tap(self.objective)
+        return Tap(self.objective, hook=self._observation.hook)
 
     def inputs_of(self, items: Sequence[Any]) -> OpenRlhfStepInputs:
         """The values that experiences of one completion each are meant to train."""

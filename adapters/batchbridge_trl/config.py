@@ -16,9 +16,10 @@ from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
+from batchbridge_trl.held import without_derived
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
-from batchbridge_trl.sizes import ACCUMULATION, BATCH, FIELDS, MICRO, STEPS, sizes_of
+from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import SettingGroup, settings_of, versions_of
 from batchbridge_trl.user_settings import (
@@ -33,7 +34,7 @@ from batchbridge_trl.user_settings import (
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.whose_trainer import condition_of
 from batchbridge_trl.world import KEY as WORLD
-from batchbridge_trl.world import world_size
+from batchbridge_trl.world import world_of, world_size
 
 
 class TrlAdapter(PackagedAdapter):
@@ -55,6 +56,7 @@ class TrlAdapter(PackagedAdapter):
     resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
     texts = "batchbridge_trl.texts:TEXTS"
+    tries = "batchbridge_trl.trying:TRIAL"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
@@ -103,6 +105,10 @@ class TrlAdapter(PackagedAdapter):
             groups = ", ".join(group.source for group in self.groups[:2])
             refused = [*refusals(command, self.codes, groups), *strays(command, self.codes, groups, NOT_USED)]
             bad = {one.name for one in command.refused}
+        if source.record is not None:
+            known = source.record.world_size
+            given = without_derived(given, known.value if known else world_of(given))
+            bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
         default_of: dict[str, str] = {}
@@ -155,7 +161,7 @@ class TrlAdapter(PackagedAdapter):
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         condition = condition_of(source, program_of(source.argv), native)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts), condition=condition)
-        if bad or (told := meaning(native, sizes, version)) is None:
+        if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
@@ -276,7 +282,7 @@ def _is_a(name: str, thing: object) -> bool:
 
 def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:
     """The settings of a constructed config. Its post-init filled both generation_batch_size and steps_per_generation;
-    the user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
+    the user gave at most one; see `held`."""
     given = {}
     for key, row in rows.items():
         if row.fixed or not hasattr(config, key):
@@ -284,18 +290,8 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
         value = getattr(config, key)
         value = getattr(value, "value", value) if row.kind.name in ("choice", "any") else value
         given[key] = value
-    micro, steps, batch, world = (
-        given.get(MICRO),
-        given.get(STEPS),
-        given.get(BATCH),
-        getattr(config, "world_size", None),
-    )
-    if isinstance(micro, int) and isinstance(steps, int) and isinstance(world, int) and batch == micro * steps * world:
-        given[BATCH] = None
-        if steps == given.get(ACCUMULATION):
-            given[STEPS] = None
-    elif isinstance(batch, int) and isinstance(steps, int):
-        given[STEPS] = None
+    world = getattr(config, "world_size", None)
+    given = without_derived(given, world if isinstance(world, int) else None)
     return given, {key: Where(key, printable(value)) for key, value in given.items() if value != rows[key].default}
 
 

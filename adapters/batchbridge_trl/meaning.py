@@ -115,8 +115,13 @@ FIXED_FIELDS = (
 Trainer._inner_training_loop."""
 
 
-def meaning(native: Mapping[str, Any], sizes: TrlSizes, version: str) -> dict[str, FieldValue] | None:
-    """Canonical field (dotted) -> what TRL's settings say; None where they leave the sizes or the loss open."""
+def meaning(
+    native: Mapping[str, Any], sizes: TrlSizes, version: str, ends_after: int | None = None
+) -> dict[str, FieldValue] | None:
+    """Canonical field (dotted) -> what TRL's settings say; None where they leave the sizes or the loss open.
+
+    ends_after: optimizer steps after which transformers ends the run before its epochs do.
+    """
     rollout = sizes.resolve()
     loss = loss_types(version).get(native["loss_type"])
     scale = scales(version).get(native["scale_rewards"])
@@ -138,6 +143,9 @@ def meaning(native: Mapping[str, Any], sizes: TrlSizes, version: str) -> dict[st
         values["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
     if native["max_steps"] > 0:
         values["horizon.optimizer_steps"] = FieldValue(native["max_steps"], "max_steps")
+    elif ends_after is not None:
+        unplanned = "num_train_epochs, of which transformers before 4.52 plans whole optimizer steps only"
+        values["horizon.optimizer_steps"] = FieldValue(ends_after, "num_train_epochs", unplanned, ("max_steps",))
     else:
         values["horizon.epochs"] = FieldValue(
             float(native["num_train_epochs"]), "num_train_epochs", None, ("max_steps",)
@@ -158,8 +166,15 @@ CORRECTED = ("use_vllm", "vllm_importance_sampling_correction")
 
 
 def samples_with_correction(native: Mapping[str, Any]) -> bool:
-    """Whether losses are corrected towards vLLM's probabilities."""
+    """Whether a rollout's log-probabilities are compared with vLLM's."""
     return all(native[key] for key in CORRECTED)
+
+
+def loses_correction(native: Mapping[str, Any], version: str) -> bool:
+    """Whether a fused loss is computed without the ratio to vLLM's probabilities. Up to 0.24 use_liger_kernel replaces
+    layers alone. Source: trl 0.23.1 to 0.29.0 GRPOTrainer.compute_liger_loss."""
+    names = ("use_liger_loss",) if holds("<0.25", version) else ("use_liger_kernel", "use_liger_loss")
+    return holds("<0.29", version) and any(native.get(name) for name in names)
 
 
 def _prompts(prompts: int, sizes: TrlSizes) -> FieldValue:
@@ -209,7 +224,10 @@ def _objective(
     elif loss.surrogate == "cispo":
         # trl clamps cispo's ratio at epsilon_high itself, not at 1 + epsilon_high.
         values["clip_high"] = FieldValue(shifted(high, -1), high_key, f"{high_key} {high} - 1")
-    if corrected:
+    if corrected and loses_correction(native, version):
+        unsaid = "the fused loss takes no ratio to vLLM's probabilities before trl 0.29.0"
+        values["sampler_correction"] = by(None, unsaid, "use_liger_kernel", "use_liger_loss", *CORRECTED)
+    elif corrected:
         values["sampler_correction"] = FieldValue(
             _correction(native), MODE, None, (*CORRECTED, CLIP_MIN, CLIP_MAX, CAP)
         )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from batchbridge.kit import Request
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
@@ -27,15 +28,18 @@ _ROW = "batchbridge_row"
 class _RecordedBatches:
     """A batch sampler that remembers what it handed out, in order, and is otherwise the one it wraps."""
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
+    def __init__(self, native: Any, observation: Observation) -> None:
+        self._native, self._observation = native, observation
         self.handed_out: deque[list[int]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.handed_out.clear()
         for batch in self._native:
-            self.handed_out.append([int(index) for index in batch])
+            self._observation.read(self._keep, batch)
             yield batch
+
+    def _keep(self, batch: Any) -> None:
+        self.handed_out.append([int(index) for index in batch])
 
     def __len__(self) -> int:
         return len(self._native)
@@ -49,6 +53,7 @@ class TrlObserver:
 
     def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
         self._trainer, self._log, self._watch = trainer, log, watch
+        self._observation = patches.observation
         self._batches: _RecordedBatches | None = None
         """The batches of the training run that goes on."""
         self._prompts: list[int] = []
@@ -57,14 +62,14 @@ class TrlObserver:
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
         self._tap = RewardTap(trainer, patches)
-        recorded = functools.partial(patches.set, trainer, what="recorded", why="ledger")
+        recorded = functools.partial(patches.read, trainer, what="recorded", why="ledger")
         self._native_loader = recorded("get_train_dataloader", self._loader)
         self._native_step = recorded("training_step", self._training_step)
         self._native_generate = recorded("_generate_and_score_completions", self._generate)
         self._native_loss = recorded("compute_loss", self._loss)
         check = request.mode == "verify"
         steps = None if request.plan is None else request.plan.total_optimizer_steps
-        self._callback = StepCallback(log, watch, check=check, planned_steps=steps)
+        self._callback = StepCallback(log, watch, check=check, planned_steps=steps, observation=self._observation)
         trainer.add_callback(self._callback)
         why = "ledger" + (", verification" if check else "")
         added = "StepCallback added"
@@ -79,7 +84,7 @@ class TrlObserver:
         loader = self._native_loader()
         inner = _inner(loader)
         # torch forbids reassigning the batch sampler, but its iterator reads this entry.
-        vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler)
+        vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler, self._observation)
         return loader
 
     def _begin(self, batches: _RecordedBatches) -> None:

@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.reporting import PaddingTokens, StepNumbers
 from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
@@ -45,7 +46,7 @@ class RewardTap:
         inside = not releases.has(releases.HAS_CALCULATE_REWARDS)
         attribute = "_generate_and_score_completions" if inside else "_calculate_rewards"
         own = self._generated if inside else self._calculated
-        self._native = patches.set(trainer, attribute, own, what="recorded", why="ledger and advantages")
+        self._native = patches.read(trainer, attribute, own, what="recorded", why="ledger and advantages")
 
     def _calculated(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         per_function: torch.Tensor = self._native(inputs, prompts, completions, completion_ids_list)
@@ -155,16 +156,31 @@ class StepLog:
             dataclasses.replace(self._orders, start_id=broadcast_object_list([uuid.uuid4().hex])[0]),
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
-            gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
+            gather=self.exchange,
         )
         self._recorder.padding = self.padding
         self._recorder.begin(step)
+
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger that nothing is observed from the current step on, and closes it."""
+        self.clear()
+        if self._recorder is not None:
+            self._recorder.end_observing(why)
 
     def close(self) -> None:
         """Ends the ledger file."""
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process trains with this one."""
+        return bool(self._trainer.accelerator.num_processes == 1)
+
+    def exchange(self, mine: Any) -> list[Any]:
+        """Every rank's items, of this rank's. Collective."""
+        return list(mine) if self.is_alone else list(gather_object(list(mine)))
 
     def measure(self) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
@@ -175,7 +191,7 @@ class StepLog:
             objections.append(f"{error}: an engine or a callback took it away")
         except ValueError:
             objections.append("the loss did not take the rows of log-probabilities that the step has")
-        if (why := self._watch.objection()) is not None:
+        if self._orders.mode != "observe" and (why := self._watch.objection()) is not None:
             objections.append(why)
         return objections
 
@@ -230,10 +246,21 @@ class StepLog:
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """The optimizer step's clock, seen from the native training loop.
 
-    check: whether a step is held against the plan.
+    check: whether a step is held against the plan. observation: of a run that is observed alone, which no error of
+    ours may end.
     """
 
-    def __init__(self, log: StepLog, watch: TrlStepProbe, *, check: bool, planned_steps: int | None) -> None:
+    def __init__(
+        self,
+        log: StepLog,
+        watch: TrlStepProbe,
+        *,
+        check: bool,
+        planned_steps: int | None,
+        observation: Observation | None = None,
+    ) -> None:
+        self._observation = observation or Observation()
+        self._observation.when_over = log.end_observing
         self.log = self._log = log
         self._watch, self._check, self._planned_steps = watch, check, planned_steps
         self._state: Any = None
@@ -250,14 +277,19 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 "clock",
                 f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
             )
-        if has_lone_head(kwargs["model"]):  # Accelerate makes the units when training begins
+        if self._observation.ended:
+            return
+        if self._observation.read(
+            has_lone_head, kwargs["model"], default=False
+        ):  # Accelerate makes the units when training begins
             if self._check:
                 raise CannotAttach({"lone_head": LONE_HEAD})
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
         self._log.open(state.global_step)
         self._state, self._optimizer = state, kwargs["optimizer"]
-        self._early = not self._watch.begin(self._optimizer, self._look)
+        begun = self._observation.read(self._watch.begin, self._optimizer, self._look, default=True)
+        self._early = not begun
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # DeepSpeed's engine was not asked for an update where there was nothing to train.
@@ -266,6 +298,9 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
 
     def _look(self) -> None:
         """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
+        self._observation.read(self._look_at_step)
+
+    def _look_at_step(self) -> None:
         self._looked = True
         self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
         objections = self._log.measure()
@@ -273,10 +308,16 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
             self._log.check(self._state.global_step, objections)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self._observation.agree(self._log.exchange):
+            self._watch.end()
+            return
         skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
         if self._check and not self._looked and not skipped:
             self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
         self._looked = False
+        self._observation.read(self._write, state, skipped)
+
+    def _write(self, state: Any, skipped: bool) -> None:
         self._log.write(state.global_step - 1, skipped=skipped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -94,7 +94,9 @@ RUNTIME = Runtime(
     uses=lambda trainer: ("deepspeed",) if trainer.is_deepspeed_enabled else (),
     refusals=REFUSALS,
     always=[fork.name for fork in FORKS],
-    training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
+    training=lambda trainer: is_inside(
+        trainer, "train", "_inner_training_loop", of=("trl", "transformers", "accelerate")
+    ),
     gather=_gather,
     patch=_patch,
     would_use=would_use,

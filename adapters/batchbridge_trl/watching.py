@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,7 +40,8 @@ class TrlStepProbe:
         self._trainer = trainer
         self._surrogate = surrogates(trainer).get(objective.surrogate or "")
         self.objective = objective
-        self.tap = Tap(objective, surrogate=self._surrogate)
+        self._observation = patches.observation
+        self.tap = Tap(objective, surrogate=self._surrogate, hook=self._observation.hook)
         self._expected: Rows | None = None
         self._reference: torch.Tensor | None = None
         self._witness: Witness | None = None
@@ -54,10 +56,11 @@ class TrlStepProbe:
         self.gradient_norm: float | None = None
         """The step's gradient norm before clipping; None where neither TRL nor transformers asks for it."""
         made, why = "log-probabilities hooked", "what a step trains is measured"
-        self._native_producer = patches.set(trainer, self.producer.name, self._produce, what=made, why=why)
-        self._native_clip = patches.set(trainer.accelerator, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        self._native_producer = patches.read(trainer, self.producer.name, self._produce, what=made, why=why)
+        recorded = functools.partial(patches.read, what="recorded", exchanges=True)  # a sharded model's norm
+        self._native_clip = recorded(trainer.accelerator, "clip_grad_norm_", self._clip, why=why)
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
-            self._native_norm = patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
+            self._native_norm = recorded(trainer, "_get_grad_norm", self._norm, why="ledger")
 
     # ---- log-probabilities
 
@@ -114,12 +117,15 @@ class TrlStepProbe:
             self.terms.drop()
         if self.engine is not None:
             self._handle = BeforeUpdate(self.engine, before_update)
-            self._watch_smallest(size=whole_size)
+            if not self._observation.observes:
+                self._watch_smallest(size=whole_size)
             return True
         inner = getattr(optimizer, "optimizer", optimizer)
         if not isinstance(inner, torch.optim.Optimizer):
             return False
         self._handle = inner.register_step_pre_hook(lambda *_: before_update())
+        if self._observation.observes:  # nobody asks what it says, and it takes an exchange of all ranks
+            return True
         model = self._trainer.model
         if (sharded := smallest_weight(model)) is not None:
             self._sharded, self._witness = sharded, sharded.witness

@@ -40,6 +40,8 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
     """Processes that train. `native`: the recipe's converted settings."""
     if context.world_size is not None:
         return _said(context.world_size, "argument", "the world size that was asked for")
+    if source.record is not None:
+        return _of_record(source)
     if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
         return _said(size, "object", "the config object's world_size")
     if (size := launched_world_size(source.launcher)) is not None:
@@ -59,6 +61,33 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
         return WorldSize(None, None, f"accelerate_config = {named} does not say num_processes")
     return _beside(source.path)
+
+
+def _of_record(source: Source) -> WorldSize:
+    """The devices that a run's record says; what lies beside it now need not be what the run was started with."""
+    if source.record is not None and (told := source.record.world_size) is not None:
+        return _said(told.value, "file", told.place)
+    if (size := world_of(source.values)) is not None:
+        formula = "generation_batch_size / (per_device_train_batch_size x steps_per_generation), as the run held them"
+        return _said(size, "derived", formula)
+    return WorldSize(None, None, "the record of the run does not say them")
+
+
+def world_of(held: Mapping[str, Any]) -> int | None:
+    """The devices on which a configuration that holds these settings was constructed; None: they do not say it.
+    Source: trl 0.16.0 to 1.16.0 GRPOConfig.__post_init__, which fills in generation_batch_size from them."""
+    batch, micro, steps = (held.get(key) for key in _SIZES)
+    if not are_sizes(batch, micro, steps) or batch % (micro * steps):  # type: ignore[operator]  # they are sizes
+        return None
+    return int(batch // (micro * steps))  # type: ignore[operator]  # as above
+
+
+_SIZES = ("generation_batch_size", "per_device_train_batch_size", "steps_per_generation")
+
+
+def are_sizes(*values: object) -> bool:
+    """Whether all of them are whole numbers of at least 1."""
+    return all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
 
 
 def _beside(recipe: Path | None) -> WorldSize:

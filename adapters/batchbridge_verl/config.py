@@ -52,6 +52,7 @@ class VerlAdapter(PackagedAdapter):
     runtime = "batchbridge_verl.attaching:RUNTIME"
     reports = "batchbridge_verl.reporting:report"
     texts = "batchbridge_verl.texts:TEXTS"
+    tries = "batchbridge_verl.trying:TRIAL"
     rule_table = "batchbridge_verl.rules:RULES"
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge.kit.enforced_fields:PLANNED_FIELDS"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import Normaliser, Objective, Row, StepPlan, proven, token_weights
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_verl.proven import CODE
@@ -47,7 +48,7 @@ def install(
         raise CannotAttach({ALLOWED: f"{engine} is not proven; proven: {', '.join(PROVEN)}"})
     found = proven.require(CODE, orders.allow, worker, *([worker.engine] if known else ()))
     orders = orders.here(found if known else named_in(found, worker.engine))
-    patches = Patches()
+    patches = Patches(Observation(orders.mode))
     try:
         worker.batchbridge = (layer or VerlEngineLayer)(worker, orders, patches, beside)
     except BaseException:
@@ -87,9 +88,8 @@ class VerlEngineLayer:
             gather=self._gather,
         )
         self._plan = self._recorder.plan
-        self._native_train = self._engine.train_batch
-        self._native_optimizer_step = self._engine.optimizer_step
-        self._native_call = worker.train_mini_batch
+        self._observation = patches.observation
+        self._observation.when_over = self._recorder.end_observing
         self._rows: list[TrainedRow] = []
         self._call_steps = 0
         self._last: int | None = None
@@ -110,12 +110,10 @@ class VerlEngineLayer:
             surrogate = orders.trained.objective.surrogate
             reason = f'nothing shows what the rows of the surrogate {surrogate} weigh; wrap with mode="observe"'
             raise CannotAttach({"surrogate": reason})
-        for target, name, value in (
-            (self._engine, "train_batch", self._train_batch),
-            (self._engine, "optimizer_step", self._optimizer_step),
-            (worker, "train_mini_batch", self._call),
-        ):
-            patches.set(target, name, value, what="held against the plan", why="ledger")
+        held = functools.partial(patches.read, what="held against the plan", why="ledger")
+        self._native_train = held(self._engine, "train_batch", self._train_batch, exchanges=True)
+        self._native_optimizer_step = held(self._engine, "optimizer_step", self._optimizer_step)
+        self._native_call = held(worker, "train_mini_batch", self._call)
 
     def _watching(self, patches: Patches) -> VerlStepProbe:
         """The part that measures this model's optimizer steps."""
@@ -225,14 +223,13 @@ class VerlEngineLayer:
         from batchbridge_verl.other_engines import learning_rate
         from batchbridge_verl.watching import ROW
 
-        if POSITION not in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
-            raise CannotAttach(
-                {"unplanned_batch": f"a batch without BatchBridge's columns reached the {self.model}'s optimizer"}
-            )
+        identified = self._observation.read(self._identify, data)
+        if not self._observation.agree(self._gather):  # before the first exchange: others would wait for this rank
+            return self._native_train(data, loss_function)
+        self._rows = identified
         if self._enforces and self._mask != "loss_mask":
             # verl counts by loss_mask, in which rejected tokens still are. V0 has made them one already.
             data["loss_mask"] = data[self._mask]
-        self._rows = self._identify(data)
         step = self._step_index(data)
         if self._last is not None and step != self._last + 1:
             reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
@@ -253,7 +250,8 @@ class VerlEngineLayer:
         else:
             data[ROW] = torch.arange(len(data))
             size = len(data)
-            with self._watch.expecting(self._given(data, everyone), lambda: self._look(step, size)):
+            look = functools.partial(self._observation.read, self._look, step, size)
+            with self._watch.expecting(self._given(data, everyone), look):
                 output = self._native_train(data, self._watch.loss(loss_function))
             if not self._looked:
                 # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
@@ -277,6 +275,8 @@ class VerlEngineLayer:
 
         from batchbridge_verl.other_engines import is_proven
 
+        if self._orders.mode == "observe":
+            return
         drift: BatchDrift | None = None
         try:
             self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
@@ -354,6 +354,10 @@ class VerlEngineLayer:
 
     def _identify(self, data: Any) -> list[TrainedRow]:
         """This rank's rows, fillers left out."""
+        if POSITION not in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            raise CannotAttach(
+                {"unplanned_batch": f"a batch without BatchBridge's columns reached the {self.model}'s optimizer"}
+            )
         columns = [column(data, name) for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
         if "uid" in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             # The V1 trainer's own filler rows are copies of a real one under another name.

@@ -7,6 +7,7 @@ they get one that says whose weights generated them, too (`apart`, `queued`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from batchbridge import CannotAttach
@@ -30,19 +31,17 @@ class VerlObserver:
         self._apart = SeparateEngines(trainer, orders.steps_per_rollout, patches) if is_one_step_off(trainer) else None
         number_dataset(trainer, patches)
         if hasattr(trainer, "_fetch_one_gen_batch"):
-            self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint
-            self._set("_init_dataloader", lambda: None)  # loaded already, for its length
-            self._set("_fetch_one_gen_batch", self._fetch)
-            self._set("_load_checkpoint", self._load)
+            patches.set(trainer, "_init_dataloader", lambda: None, what="loaded already, for its length", why="ledger")
+            self._native_fetch = self._read("_fetch_one_gen_batch", self._fetch)
+            self._native_load = self._read("_load_checkpoint", self._load)
         else:
-            self._native_split, self._native_init = trainer._get_gen_batch, trainer.init_workers
-            self._set("_get_gen_batch", self._split)
-            self._set("init_workers", self._init_workers)
+            self._native_split = self._read("_get_gen_batch", self._split)
+            self._native_init = self._read("init_workers", self._init_workers)
         if getattr(trainer, "actor_rollout_wg", None) is not None:
             self._arrive()
 
-    def _set(self, name: str, value: Any) -> None:
-        self._patches.set(self._trainer, name, value, what="rows are told apart", why="ledger")
+    def _read(self, name: str, ours: Callable[..., Any]) -> Any:
+        return self._patches.read(self._trainer, name, ours, what="rows are told apart", why="ledger")
 
     def _arrive(self) -> None:
         trainer = self._trainer
@@ -51,11 +50,15 @@ class VerlObserver:
             self._apart.arrive()
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
-            native = manager.generate_sequences
             group = self._orders.spec.rollout.completions_per_prompt
-            numbering = numbered if self._apart is None else self._apart.generating
-            value = numbering(native, group)
-            self._patches.set(manager, "generate_sequences", value, what="rows are told apart", why="ledger")
+            told: dict[str, Any] = {"what": "rows are told apart", "why": "ledger"}
+            if self._apart is not None:
+                value = self._apart.generating(manager.generate_sequences, group)
+                self._patches.set(manager, "generate_sequences", value, **told)
+                return
+            native: Any = None
+            ours = numbered(lambda *arguments, **options: native(*arguments, **options), group)
+            native = self._patches.read(manager, "generate_sequences", ours, **told)
 
     # ---- V1
 

@@ -187,7 +187,7 @@ RUNTIME = Runtime(
     code=CODE,
     refusals=REFUSALS,
     always=ALWAYS,
-    training=lambda trainer: is_inside(trainer, "fit"),
+    training=lambda trainer: is_inside(trainer, "fit", of=("verl",)),
     patch=_patch,
     assumes=_assumed,
 )

@@ -41,6 +41,8 @@ ROLLOUT = "actor_rollout_ref.rollout."
 REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 SQUARES = f"{ACTOR}calculate_sum_pi_squared"
+AGENT_WORKERS = f"{ROLLOUT}agent.num_workers"
+"""The workers that generate, and share the completions of a rollout. Source: verl 0.5.0 to 0.9.1 AgentLoopManager."""
 PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
 """The key of shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
 
@@ -173,6 +175,10 @@ SETTINGS = (
     *_alike(f"{ACTOR}fsdp_config.mixed_precision.", OPTIONAL_TEXT, None, "param_dtype", "reduce_dtype", "buffer_dtype"),
     # what is not written
     Key("trainer.balance_batch", TRUTH, True),
+    Key("trainer.save_freq", INT, -1),
+    Key(f"{ROLLOUT}logprobs_mode", OPTIONAL_TEXT, "raw_logprobs"),
+    Key(f"{ROLLOUT}calculate_log_probs", TRUTH, False),
+    Key("trainer.resume_mode", TEXT, "auto"),
     Key("trainer.v1.sampler.max_off_policy_strategy", TEXT, "drop"),
     Key("trainer.v1.sampler.sync_refill_failed_groups", TRUTH, False),
     Key("data.dataloader_num_workers", INT, 8),
@@ -191,6 +197,7 @@ SETTINGS = (
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
     Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
+    Key(AGENT_WORKERS, INT, 8),
     *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
     Key(f"{ROLLOUT}val_kwargs.do_sample", TRUTH, False),
     Key(f"{ROLLOUT}multi_turn.enable", TRUTH, False),

@@ -26,6 +26,30 @@ def _chunks(n: Numbers) -> Iterator[Fix]:
     yield from (Fix(f"{count} workers") for count in divisors(rows, parts))
 
 
+def _more_groups(n: Numbers) -> Iterator[Fix]:
+    yield Fix(
+        "algorithm.filter_groups.max_num_gen_batches = 0, no limit", {"algorithm.filter_groups.max_num_gen_batches": 0}
+    )
+    if n.get("most"):
+        yield Fix(
+            f"a larger algorithm.filter_groups.max_num_gen_batches than {n['most']}, or a larger data.gen_batch_size"
+        )
+
+
+def _minis(n: Numbers) -> Iterator[Fix]:
+    if n.get("rows") and n.get("mini"):
+        yield from (
+            Fix(f"{size} completions for each replica and optimizer step") for size in divisors(n["rows"], n["mini"])
+        )
+    yield Fix("data.train_batch_size as a multiple of actor_rollout_ref.actor.ppo_mini_batch_size (both in prompts)")
+
+
+def _repeated(n: Numbers) -> Iterator[Fix]:
+    small, large = sorted((n["one"], n["other"]))
+    if small and large % small == 0:
+        yield Fix(f"repeat once: one part has {large // small} rows for each row of the other (rollout.n?)")
+
+
 TEXTS: tuple[ErrorText, ...] = (
     _text(
         name="verl-equal-chunks",
@@ -104,5 +128,87 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="first_rollout",
         source="verl protocol.py DataProto.check_consistency; PRIME-RL/SimpleVLA-RL issue 32",
         neighbours=_one_per_row,
+    ),
+    _text(
+        name="verl-too-few-groups",
+        versions="recipe.dapo and main_ppo of 0.3 to 0.6, and forks of them",
+        pattern=pattern(
+            r"num_gen_batches=# >= max_num_gen_batches=#\.(?: Generated too many\.)?"
+            r"|Generated too many\. Please check (?:if )?your data",
+            "made",
+            "most",
+        ),
+        rule="filtering leaves data.train_batch_size groups (prompts) in algorithm.filter_groups.max_num_gen_batches "
+        "batches of data.gen_batch_size prompts; 0 is no limit",
+        meaning="too many groups had equal rewards and were filtered out: all completions of a prompt are right, or "
+        "all are wrong. No size is illegal; the data are too easy or too hard, or the reward is never positive",
+        phase="first_rollout",
+        source="verl recipe/dapo/dapo_ray_trainer.py RayDAPOTrainer.fit",
+        neighbours=_more_groups,
+    ),
+    _text(
+        name="verl-mini-batches-of-a-rank",
+        versions=">=0.1",
+        pattern=pattern(r"AssertionError: # % # != 0", "rows", "mini")
+        + r"|assert self\.batch\.batch_size\[0\] % mini_batch_size == 0",
+        rule="the completions of a rollout on each replica are a multiple of its mini-batch (ppo_mini_batch_size x "
+        "rollout.n / replicas)",
+        meaning="the workers cut a rollout into optimizer steps, and the last one is not full: data.train_batch_size "
+        "is not a multiple of ppo_mini_batch_size, or rows were dropped on the way",
+        phase="optimizer_step",
+        source="verl 0.1 to 0.7.1 protocol.py DataProto.make_iterator",
+        neighbours=_minis,
+        codes=("BB-VERL-022",),
+    ),
+    _text(
+        name="verl-micro-batches-of-a-rank",
+        versions="Megatron and EasyR1's relatives",
+        pattern=r"assert tensors\.batch_size\[0\] % batch_size == 0",
+        rule="the completions of a mini-batch on each replica are a multiple of ppo_micro_batch_size_per_gpu",
+        meaning="a mini-batch does not come out in whole micro-batches",
+        phase="optimizer_step",
+        source="verl utils/torch_functional.py split_dict_tensor_into_batches",
+        neighbours=lambda n: (Fix("a ppo_micro_batch_size_per_gpu that divides a replica's share of a mini-batch"),),
+        codes=("BB-VERL-021",),
+    ),
+    _text(
+        name="verl-virtual-pipeline",
+        versions="with Megatron",
+        pattern=pattern(
+            r"micro-batches in a virtual pipeline stage ?should range in \[PP=# ?, ?M=#\]", "stages", "micro"
+        ),
+        rule="an optimizer step has at least as many micro-batches on each replica as pipeline stages",
+        meaning="a mini-batch gives fewer micro-batches than the pipeline has stages: a smaller "
+        "ppo_micro_batch_size_per_gpu or a larger ppo_mini_batch_size gives more",
+        phase="optimizer_step",
+        source="megatron.core pipeline_parallel/schedules.py",
+        neighbours=lambda n: (Fix(f"at least {n['stages']} micro-batches for each replica and optimizer step"),),
+    ),
+    _text(
+        name="verl-other-number-of-rows",
+        versions=">=0.1",
+        pattern=pattern(
+            r"Two tensor dict must have identical batch size\. Got (?:torch\.Size\(\[)?\[?#\]?(?:\]\))? and "
+            r"(?:torch\.Size\(\[)?\[?#",
+            "one",
+            "other",
+        ),
+        rule="the rollout returns data.train_batch_size x rollout.n rows",
+        meaning="two parts of one batch have different numbers of rows: the user's rollout repeats prompts (rollout.n) "
+        "and the trainer repeats them again, or the engine returned one completion of each",
+        phase="first_rollout",
+        source="verl protocol.py union_tensor_dict",
+        neighbours=_repeated,
+    ),
+    _text(
+        name="verl-uneven-answers",
+        versions=">=0.5",
+        pattern=r"agent_loop.{0,600}?ValueError: zip\(\) argument 2 is (?:shorter|longer) than argument 1",
+        rule="every request of a rollout has one answer, and every row of a batch one value in each column",
+        meaning="no setting alone: the agent loop, the reward manager or the dataset returned another number of items "
+        "than it was given",
+        phase="first_rollout",
+        source="verl experimental/agent_loop/agent_loop.py",
+        neighbours=lambda n: (Fix("code of the user's that returns one item for each item that it is given"),),
     ),
 )

@@ -122,6 +122,7 @@ class VerlStepProbe:
         self._engine, self._config = engine, config
         self.objective = objective_of(objective)
         self.shows = (self.objective.surrogate or "ppo") in FORMULAS
+        self._observation = patches.observation
         self._tap = self.tap()
         self._given: VerlStepInputs | None = None
         self._places: list[list[int]] = []
@@ -131,16 +132,22 @@ class VerlStepProbe:
 
     def _hook(self, patches: Patches) -> None:
         engine, why = self._engine, "what a step trains is measured"
-        self._native_outputs = engine.prepare_model_outputs
-        patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
+        made = "log-probabilities hooked"
+        self._native_outputs = patches.read(engine, "prepare_model_outputs", self._outputs, what=made, why=why)
         self._hook_clipping(patches)
+        if self._observation.observes:  # nobody asks what it says, and it takes an exchange of all ranks
+            return
         self._weight = smallest_weight(engine.module)
         if self._weight is not None:
             patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
-        return Tap(self.objective, surrogate=surrogates(self._config).get(self.objective.surrogate or ""))
+        return Tap(
+            self.objective,
+            surrogate=surrogates(self._config).get(self.objective.surrogate or ""),
+            hook=self._observation.hook,
+        )
 
     @property
     def ranks(self) -> int:
@@ -249,7 +256,6 @@ class VerlStepProbe:
                 sys.modules[_defining(type(self._engine), "optimizer_step").__module__],
                 "fsdp2_clip_grad_norm_",
             )
-        native = getattr(owner, name)
 
         def clip(*arguments: Any, **options: Any) -> Any:
             norm = native(*arguments, **options)
@@ -259,7 +265,8 @@ class VerlStepProbe:
             self._clipping = min(1.0, limit / (value + 1e-6)) if math.isfinite(limit) else 1.0
             return norm
 
-        patches.set(owner, name, clip, what="its factor is recorded", why="what a step trains is measured")
+        why = "what a step trains is measured"
+        native = patches.read(owner, name, clip, what="its factor is recorded", why=why, exchanges=True)
 
 
 def _defining(kind: type, name: str) -> type:

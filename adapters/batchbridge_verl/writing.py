@@ -19,14 +19,16 @@ from batchbridge_verl.run import (
     DYNAMIC,
     FORWARD_BUDGET,
     GPUS,
+    GROUP,
     MICRO,
     MINI,
     NODES,
+    PROMPTS,
     THRESHOLD,
     TOTAL_EPOCHS,
     TRAINER_MODE,
 )
-from batchbridge_verl.settings import ACTOR, PARALLEL, REFERENCE, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, AGENT_WORKERS, PARALLEL, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.writing_carried import WritingTarget, write_carried
 
 
@@ -39,6 +41,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     of_loss = (_write_loss, _write_objective)
     for write in (_write_sizes, _write_order, _write_staleness, *of_loss, write_carried, write_critic):
         write(spec, to, values, problems)
+    _write_workers(values, to)
     known, written = tables.defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
@@ -137,6 +140,17 @@ def _write_order(spec: Spec, to: WritingTarget, values: dict[str, Any], problems
         values[TOTAL_EPOCHS] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
     elif horizon.rollouts is not None:
         values[TOTAL_EPOCHS] = horizon.rollouts  # each has a rollout at least: they never end first
+
+
+def _write_workers(values: dict[str, Any], to: WritingTarget) -> None:
+    """Workers of the agent loop that share a rollout's completions evenly, where verl's own number does not."""
+    native = tables.BY_KEY[AGENT_WORKERS].default
+    v1 = holds(">=0.9.0", to.version) and values.get("trainer.use_v1", True)
+    if v1 or holds("<0.7.0", to.version) or not (values.get(PROMPTS) and values.get(GROUP)):
+        return
+    rows = values[PROMPTS] * values[GROUP]
+    if rows % native:
+        values[AGENT_WORKERS] = next(count for count in range(native, 0, -1) if rows % count == 0)
 
 
 def budget_settings(micro: MicroBatch) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bashread.state import Shell
+from bashread.state import PYTHON_PATH, Shell
 from bashread.syntax import WORDS, assignments
 from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooManyCommands, Unknown, Word
 from bashread.words import array_of, fields, index, single
@@ -57,6 +57,8 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
         shell.variables[name] = shell.env[name]  # whoever reads the script says what only running would tell
     else:
         shell.variables[name] = text
+        if name == PYTHON_PATH and name not in raw_value:
+            shell.replacing[text] = line
     if isinstance(made := shell.variables.get(name), str) and len(made) > MAX_TEXT:
         raise TooManyCommands(f"a variable has more than {MAX_TEXT:,} characters")
     return DONE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bashread.assignments import assign
 from bashread.builtins import BUILTINS, Builtin
-from bashread.state import ExitLeft, ReturnLeft, Shell
+from bashread.state import PYTHON_PATH, ExitLeft, ReturnLeft, Shell
 from bashread.syntax import WORDS, assignments, beyond
 from bashread.values import ASSUMED, DONE, NotBash, Outcome, Word
 from bashread.words import single
@@ -34,7 +34,8 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
         for child, end in prefix:
             assign(shell, child, end)
         return DONE
-    if prefix and words[0].text in (*shell.functions, "bash", "sh", "eval"):
+    own_path = any(shell.raw(child).startswith(f"{PYTHON_PATH}=") for child, _ in prefix)
+    if own_path or (prefix and words[0].text in (*shell.functions, "bash", "sh", "eval")):
         saved, exported = shell.copied(), shell.exported
         for child, end in prefix:
             assign(shell, child, end)

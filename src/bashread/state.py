@@ -90,6 +90,10 @@ class LoopLeft(Exception):
         self.name, self.levels = name, levels
 
 
+PYTHON_PATH = "PYTHONPATH"
+"""The one variable of which it is said whether a script replaces it."""
+
+
 class Shell:
     """The state of a shell that runs nothing."""
 
@@ -115,6 +119,8 @@ class Shell:
             (ExitLeft, ReturnLeft, "break", "continue"), ()
         )
         """The deciding unknowns of each way out; see `enclosed`."""
+        self.replacing: dict[str, int] = {}
+        """Values that PYTHONPATH was given by an assignment that does not name it, and the line."""
         self.work = self.depth = 0
         self.source = b""
         self.base = self.line = 0
@@ -225,7 +231,15 @@ class Shell:
         own = {name: self.variables.get(name, self.env.get(name)) for name in self.exported}
         own |= self.prefix
         plain = {name: value for name, value in own.items() if isinstance(value, str) and not self.unknowns.of(value)}
-        self.commands.append(Command(shown, line, self.only_if, plain))
+        self.commands.append(Command(shown, line, self.only_if, self._python_path(), plain))
+
+    def _python_path(self) -> Argument | None:
+        value = self.variables.get(PYTHON_PATH)
+        if not isinstance(value, str) or value not in self.replacing:
+            return None
+        unknown = self.unknowns.of(value)
+        inherits = any(PYTHON_PATH in one.names or PYTHON_PATH in one.shown for one in unknown)
+        return None if inherits else Argument(self.unknowns.shown(value), self.replacing[value], unknown)
 
     # ---- variables
 

@@ -22,6 +22,7 @@ from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations
 from batchbridge.kit.versions import includes, spanned
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Fix
+from batchbridge.reading.pasted import ESCAPES, PREFIX, read_pasted
 from batchbridge.reading.read import read
 
 MAX_CHARACTERS = 1 << 20
@@ -37,7 +38,7 @@ class Diagnosis:
     """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked.
 
     codes: its rules. reading, findings: a configuration that the text is held against, and what of it the
-    text tells of.
+    text tells of. differs: numbers that the two say differently, a sentence each.
     """
 
     text: ErrorText
@@ -49,6 +50,7 @@ class Diagnosis:
     codes: tuple[str, ...] = ()
     reading: Reading | None = None
     findings: tuple[Finding, ...] = ()
+    differs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self, self.text.name, f"line {self.line}", many(self.fixes, "way") + " out")
@@ -71,6 +73,7 @@ class Diagnosis:
             "asks": [dataclasses.asdict(ask) for ask in self.asks],
             "read_as": None if self.reading is None else self.reading.framework_version,
             "findings": [finding.to_dict() for finding in self.findings],
+            "differs": list(self.differs),
             "source": text.source,
         }
 
@@ -90,7 +93,8 @@ def doctor(
         texts: The texts to look for; by default all that are known, those of installed adapters included, and behind
             them the messages that rules quote.
         readings: The run's configuration, a `Reading` or what `read` takes, under each version in question,
-            the likeliest first: what a diagnosis asks for is looked up there, and what the text tells of.
+            the likeliest first: what a diagnosis asks for is looked up there, and what the text tells of. By default
+            the configuration that the text itself holds, if it does (`readings_in`).
 
     Returns:
         One diagnosis for each text that was recognised; none where nothing is known.
@@ -120,8 +124,25 @@ def doctor(
             known = dataclasses.replace(_diagnosis(entry, said, lines(start), {}, {}), codes=(entry.name,))
             found[entry.name, said] = known, start, end
     diagnoses = sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line)
-    configurations = [read(one) for one in readings]
+    configurations = [read(one) for one in readings] or (list(readings_in(text)) if diagnoses else [])
     return tuple(_held_against(diagnosis, configurations, given or {}) for diagnosis in diagnoses)
+
+
+def readings_in(text: str, **said: Any) -> Iterator[Reading]:
+    """The configuration that a log holds, under the version that is said, or else under every known one, the newest
+    first; nothing where it holds none that is read. said: arguments of `read`."""
+    from batchbridge.contract import plugins
+
+    source = read_pasted(text, None)
+    if source is None:
+        return
+    reading = read(source, **said)
+    adapter = plugins.adapters().get(reading.framework)
+    if reading.native:
+        yield reading
+    elif adapter is not None and said.get("version") is None:
+        for version in reversed(adapter.releases):
+            yield read(source, **{**said, "version": version})
 
 
 def _codes(text: ErrorText, quoting: Iterable[ErrorText]) -> tuple[str, ...]:
@@ -140,7 +161,32 @@ def _held_against(diagnosis: Diagnosis, readings: Sequence[Reading], given: Numb
     reading, findings = next((one for one in told if one[1]), (readings[0], []))
     known = {ask.name: number for ask in diagnosis.text.asks if (number := _answer(ask, reading)) is not None}
     again = _diagnosis(diagnosis.text, diagnosis.said, diagnosis.line, diagnosis.numbers, {**known, **given})
-    return dataclasses.replace(again, codes=diagnosis.codes, reading=reading, findings=tuple(findings))
+    differs = tuple(_differing(diagnosis, reading))
+    return dataclasses.replace(again, codes=diagnosis.codes, reading=reading, findings=tuple(findings), differs=differs)
+
+
+def _differing(diagnosis: Diagnosis, reading: Reading) -> Iterator[str]:
+    """The numbers of a text that the configuration says differently."""
+    for ask in diagnosis.text.asks:
+        said, held = diagnosis.numbers.get(ask.name), _answer(ask, reading)
+        if said is not None and held is not None and said != held:
+            yield f"the text says {said}, the configuration {held}: {ask.question}"
+    for name, what in diagnosis.text.counts.items():
+        said, held = diagnosis.numbers.get(name), _counted(what, reading)
+        if said is not None and held is not None and said != held:
+            path = "topology.world_size" if what == "devices" else ""
+            origin = reading.provenance.get(path)
+            place = f" ({origin.detail})" if origin is not None else ""
+            unit = "devices that hold copies of the policy" if what == "devices" else what.replace("_", " ")
+            yield f"the text counts {said} {unit}, the configuration {held}{place}"
+
+
+def _counted(what: str, reading: Reading) -> int | None:
+    """A number of a configuration, by its name in `ErrorText.counts`."""
+    if reading.spec is None:
+        return None
+    number = reading.spec.topology.data_parallel_size if what == "devices" else reading.derived.get(what)
+    return int(number) if isinstance(number, int) or (number is not None and number == int(number)) else None
 
 
 def _tells_of(diagnosis: Diagnosis, finding: Finding, reading: Reading) -> bool:
@@ -179,7 +225,7 @@ def _matches(entry: ErrorText, flat: str) -> Iterator[tuple[str, int, int, dict[
 def nearest(text: str) -> list[tuple[float, ErrorText]]:
     """The three known texts that are most like one of the last lines, with their likeness from 0 to 1; those that are
     like anything are left out."""
-    last = [line for line in _PREFIX.sub("", _ESCAPES.sub("", text[-MAX_CHARACTERS:])).splitlines() if line.strip()]
+    last = [line for line in PREFIX.sub("", ESCAPES.sub("", text[-MAX_CHARACTERS:])).splitlines() if line.strip()]
     lines = [_words(" ".join(pair)) for pair in pairwise([*last[-_LINES:], ""])]
     known = [(_words(_MARKS.sub(" ", entry.pattern)), entry) for entry in (*known_texts(), *quoted_texts())]
     likeness = [
@@ -289,20 +335,12 @@ def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: 
     return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(fixes.values()), asks=missing)
 
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""Sequences that colour, move or link: CSI and OSC."""
-_PREFIX = re.compile(
-    r"(?:^|(?<=\r))(?:\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) |\[(?:default)?\d*\]:|\[rank\d+\]: ?)+", re.MULTILINE
-)
-"""The mark that Ray, torchrun (`--tee`, `[default0]:`) and PyTorch (`[rank0]:`) put before each line of a process."""
-
-
 def _flat(text: str) -> tuple[str, Callable[[int], int]]:
     """The end of `text` without colours and launchers' prefixes, with single blanks; and a function from position to
     the line of `text`, as editors count them: a progress bar is one."""
     words, starts, length = [], [], 0
     first = 1 + text.count("\n", 0, max(len(text) - MAX_CHARACTERS, 0))
-    for number, line in enumerate(_PREFIX.sub("", _ESCAPES.sub("", text[-MAX_CHARACTERS:])).split("\n"), first):
+    for number, line in enumerate(PREFIX.sub("", ESCAPES.sub("", text[-MAX_CHARACTERS:])).split("\n"), first):
         for word in line.split():
             starts.append((length, number))
             words.append(word)
@@ -420,6 +458,30 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="construction",
         source="unslothai/unsloth issues 2765 and 3572",
         neighbours=_unsloth,
+    ),
+    ErrorText(
+        name="no-optimizer-step",
+        framework="megatron",
+        versions="slime, and others on Megatron",
+        pattern=r"assert self\.lr_decay_steps > 0",
+        rule="the run has at least one optimizer step: rollouts x prompts x completions of each / completions of an "
+        "optimizer step (slime: num_rollout x rollout_batch_size x n_samples_per_prompt // global_batch_size)",
+        meaning="the division gives 0 steps, so the learning rate's schedule has no length",
+        phase="construction",
+        source="megatron.core optimizer_param_scheduler.py; THUDM/slime arguments.py",
+        neighbours=lambda n: (Fix("more rollouts, or fewer completions in an optimizer step (global_batch_size)"),),
+    ),
+    ErrorText(
+        name="deepspeed-active-modules",
+        framework="deepspeed",
+        versions="ZeRO stage 3",
+        pattern=r"assert not param\.ds_active_sub_modules|ds_active_sub_modules",
+        rule="not a batch rule: a parameter is used while ZeRO gathers it for another module",
+        meaning="the model runs twice before its backward pass is over, or generates while it trains (sync_ref_model, "
+        "gradient checkpointing with reentrant calls, a shared head)",
+        phase="optimizer_step",
+        source="deepspeed runtime/zero/partition_parameters.py",
+        neighbours=lambda n: (Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),),
     ),
     ErrorText(
         name="skyrl-mini-batch",

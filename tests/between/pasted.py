@@ -54,6 +54,18 @@ SAID = {
     "verl-token-budget": "AssertionError: max_token_len must be greater than the sequence length. Got "
     "max_token_len=4096 and max_seq_len=5120",
     "verl-rows-of-a-column": "AssertionError: key task_suite_name length 10 is not equal to batch size 11",
+    "verl-too-few-groups": "ValueError: num_gen_batches=10 >= max_num_gen_batches=10. Generated too many. Please check "
+    "your data.",
+    "verl-mini-batches-of-a-rank": "AssertionError: 128 % 24 != 0",
+    "verl-micro-batches-of-a-rank": "    assert tensors.batch_size[0] % batch_size == 0",
+    "verl-virtual-pipeline": "ValueError: The number of contiguous micro-batches in a virtual pipeline stageshould "
+    "range in [PP=2 , M=1]",
+    "verl-other-number-of-rows": "AssertionError: Two tensor dict must have identical batch size. Got "
+    "torch.Size([8192]) and torch.Size([1024])",
+    "verl-uneven-answers": 'File "verl/experimental/agent_loop/agent_loop.py", line 800, in _postprocess\n'
+    "ValueError: zip() argument 2 is shorter than argument 1",
+    "no-optimizer-step": "    assert self.lr_decay_steps > 0",
+    "deepspeed-active-modules": "    assert not param.ds_active_sub_modules, param.ds_summary()",
     "verl-step-of-replicas": "AssertionError: Got mini_batch_size=80 and self.engine.get_data_parallel_size()=32",
     "verl-micro-of-share": "AssertionError: data size must be divisible by micro_batch_size_per_gpu, got 10 and 4",
     "verl-no-micro-batch": "ValueError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "

@@ -142,7 +142,7 @@ def test_a_shell_in_the_first_line_makes_a_launch_script(tmp_path: Path) -> None
 
 def test_another_program_in_the_first_line_is_refused_by_name(tmp_path: Path) -> None:
     source = load(tmp_path, "#!/usr/bin/env python3\nx = 1\n", "run")
-    assert codes(source) == ["BB028"]
+    assert codes(source) == ["BB043"]
 
 
 def test_a_script_without_training_is_undecided_and_shows_what_it_runs(tmp_path: Path) -> None:

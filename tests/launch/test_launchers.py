@@ -16,6 +16,7 @@ import pytest
 
 from bashread import Argument
 from batchbridge.cli.main import UNDECIDED, USAGE
+from batchbridge.reading import read
 from batchbridge.reading.launchers import LaunchedProgram, programs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -137,6 +138,63 @@ def test_what_cannot_be_reached_names_the_command_to_write(line: str, instead: s
     assert stop is not None
     assert stop.place is None
     assert stop.instead.endswith(instead)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("tmux new-session -d -s x 'python t.py a=1'", 'tmux new-session -d -s x "batchbridge run -- python t.py a=1"'),
+        ("tmux new -s x python t.py", "tmux new -s x batchbridge run -- python t.py"),
+        ("tmux send-keys -t x 'python t.py' Enter", "in the keys, before the program: batchbridge run -- COMMAND"),
+        ("screen -dmS x python t.py", "in the session, before the program: batchbridge run -- COMMAND"),
+        ("screen -S x -X stuff 'python t.py'", "in the session, before the program: batchbridge run -- COMMAND"),
+        ("mpirun -np 8 -H a:4,b:4 --mca btl ^openib python t.py", "--mca btl ^openib batchbridge run -- python t.py"),
+        ("mpiexec -n 2 --hostfile h python t.py", "mpiexec -n 2 --hostfile h batchbridge run -- python t.py"),
+    ],
+)
+def test_sessions_and_other_hosts_name_where_run_stands(run: Run, tmp_path: Path, line: str, instead: str) -> None:
+    stop = only(line).stop
+    assert stop is not None
+    assert stop.instead.endswith(instead)
+    program = tmp_path / "bin" / line.split()[0]
+    program.write_text(STARTED.format(folder=tmp_path))
+    program.chmod(0o755)
+    ran = run("--", *shlex.split(line))
+    assert ran.returncode == USAGE
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("line", ["screen python t.py", "mpirun -np 8 python t.py", "nohup setsid python t.py"])
+def test_what_hands_the_environment_on_is_left_alone(line: str) -> None:
+    assert only(line).stop is None
+    assert only(line).argv == ("python", "t.py")
+
+
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [
+        ("export PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH"),
+        ("PYTHONPATH=$(pwd)", "PYTHONPATH=.:$PYTHONPATH"),
+        ("PYTHONPATH=/mine \\", "PYTHONPATH=/mine:$PYTHONPATH"),
+        ("export PYTHONPATH=/mine:$PYTHONPATH", None),
+        ("export PYTHONPATH=/mine:${PYTHONPATH:-}", None),
+        ("OTHER=/mine:$PYTHONPATH; export PYTHONPATH=$OTHER", None),
+        ("(export PYTHONPATH=/mine; python prepare.py)", None),
+        ("PYTHONPATH=/mine python prepare.py", None),
+        ("export PYTHONPATH=/mine\nray job submit --address http://a:1 -- \\", None),
+    ],
+)
+def test_a_script_that_replaces_pythonpath_is_said(run: Run, tmp_path: Path, before: str, lost: str | None) -> None:
+    line = "python -m verl.trainer.main_ppo data.train_batch_size=8"
+    (tmp_path / "job.sh").write_text(f"{before}\n{line}\n")
+    unreached = read.read(tmp_path / "job.sh").unreached
+    assert (None if unreached is None else unreached.instead) == lost
+    if lost is not None:
+        (tmp_path / "bin" / "python").write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / "python").chmod(0o755)
+        ran = run("--", "bash", "job.sh")
+        assert "and leaves out what it was: `batchbridge run` in front of job.sh does not reach" in ran.stderr
+        assert f"write there: {lost}" in ran.stderr
 
 
 @pytest.mark.parametrize("name", ["ssh", "docker", "sbatch", "kubectl"])

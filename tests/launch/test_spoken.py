@@ -117,6 +117,13 @@ def test_a_run_that_dies_says_how_far_its_ledger_goes_and_how_to_go_on(run: Run,
     ]
 
 
+def test_a_run_whose_observing_has_ended_says_so_at_its_end(run: Run) -> None:
+    ended = dying(2, "    writer.end('KeyError: a field')")
+    ran = run("--mode", "observe", "--ledger", "kept", "--", sys.executable, "-c", ended)
+    said = "batchbridge: incomplete: nothing was observed from optimizer step 2 on, the run went on: KeyError: a field"
+    assert said in ours(ran)
+
+
 def test_a_run_that_fails_after_its_last_step_has_nothing_to_go_on_with(run: Run) -> None:
     ran = run("--ledger", "kept", "--", sys.executable, "-c", dying(4, "sys.exit(5)"))
     assert ran.returncode == 5

@@ -63,7 +63,7 @@ def test_frameworks_are_extras_only(distribution: importlib.metadata.Distributio
     assert not [
         name for name in plain if name.startswith(("torch", "trl", "verl", "openrlhf", "hydra", "transformers"))
     ]
-    extras = {"trl", "verl", "openrlhf", "hydra", "speed", "html", "parquet", "remote"}
+    extras = {"trl", "verl", "openrlhf", "try-verl", "try-openrlhf", "hydra", "speed", "html", "parquet", "remote"}
     assert set(distribution.metadata.get_all("Provides-Extra") or ()) == extras
 
 

@@ -40,7 +40,8 @@ def by_another_door(graph: Mapping[str, set[str]]) -> list[str]:
             package = target.partition(".")[0]
             is_open = target == "batchbridge" or f"{target}.".startswith("batchbridge.kit.")
             stands_on = (own, package) == ("batchbridge_open_r1", "batchbridge_trl") or own == "batchbridge_history"
-            is_kit = module == "batchbridge_trl.testing" and room(target) == "batchbridge.testing"
+            runs = module == "batchbridge_trl.testing" or module.split(".")[1:2] == ["on_cpu"]
+            is_kit = runs and room(target) == "batchbridge.testing"
             if package != own and not (is_open or stands_on or is_kit):
                 found.append(f"{module} imports {target}")
     return found

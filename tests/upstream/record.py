@@ -39,14 +39,15 @@ def code_of(adapter: str) -> Code:
     return found
 
 
-def fetched(name: str, version: str | None, into: Path, pip: tuple[str, ...] = ()) -> tuple[Path, str]:
+def fetched(name: str, version: str | None, into: Path, distribution: str | None = None) -> tuple[Path, str]:
     """The folder of a package, and its version: the newest where none is named. Nothing is installed.
 
-    pip: further options of `pip download`.
+    distribution: its name on the index, where that is another.
     """
     target = into / f"{name}-{version or 'newest'}"
-    requirement = name if version is None else f"{name}=={version}"
-    words = ("download", "--quiet", "--no-deps", "--no-build-isolation", "--dest", str(target), *pip, requirement)
+    requirement = distribution or name if version is None else f"{distribution or name}=={version}"
+    alone = ("--no-deps", "--no-build-isolation", "--ignore-requires-python")  # verl 0.9.1 is for Python below 3.13
+    words = ("download", "--quiet", *alone, "--dest", str(target), requirement)
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     (archive,) = target.iterdir()
     return unpacked(archive, name, target / "unpacked"), version_in(archive.name)

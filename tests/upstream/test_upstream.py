@@ -14,7 +14,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # its two scripts are no package
 
-import record  # noqa: E402  # found by the line above
+import beneath  # noqa: E402  # found by the line above
+import record  # noqa: E402  # as above
 import upstream  # noqa: E402  # as above
 
 from batchbridge.contract.evidence import Code, Package  # noqa: E402  # as above
@@ -41,6 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(upstream, "code_of", lambda adapter: CODE)
     monkeypatch.setattr(upstream, "WATCHED", {"toy": ("toyframe",)})
     monkeypatch.setattr(upstream, "settings_of", lambda adapter, folders: "")
+    monkeypatch.setattr(upstream, "look_beneath", lambda work, only: [])
     root = tmp_path / "adapters"
     record.record("toy", "toyframe", "1.0", package(tmp_path / "one", STEP + LOSS), "tested", root)
     file = root / "batchbridge_toy" / "proven.json"
@@ -184,3 +186,50 @@ def test_a_package_that_two_adapters_watch_is_fetched_once(home: Path, monkeypat
     monkeypatch.setattr(upstream, "fetched", fetched)
     assert upstream.main([]) == 0
     assert asked == ["toyframe"]
+
+
+LIBRARY = Package("toylib", "toy-lib", control={"call.py": ("called", "gone")})
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("def called():\n    return 1\ndef gone():\n    return 2\n", ()),
+        ("def called():\n    return 9\n", ("call.py: called", "call.py: gone")),
+    ],
+)
+def test_a_library_below_names_what_differs(tmp_path: Path, text: str, changed: tuple[str, ...]) -> None:
+    for name, body in (("old", "def called():\n    return 1\ndef gone():\n    return 2\n"), ("new", text)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "call.py").write_text(body)
+    known = {"toylib": {"version": "1.0", "functions": fingerprints.of_package(LIBRARY, tmp_path / "old")}}
+    row = beneath.compared(LIBRARY, tmp_path / "new", "2.0", known)
+    assert (row.changed, row.asks) == (changed, bool(changed))
+    assert row.text().startswith("toylib        2.0        newer than 1.0")
+    file = tmp_path / "beneath.json"
+    file.write_text(json.dumps(known))
+    assert beneath.see([row], file) == (["toylib 2.0: recorded as seen"] if changed else [])
+    again = beneath.compared(LIBRARY, tmp_path / "new", "2.0", beneath.known(file))
+    assert not again.asks
+    assert beneath.compared(LIBRARY, tmp_path / "new", "3.0", beneath.known(file)).asks is bool(changed)
+
+
+def test_every_library_below_is_recorded_with_all_of_its_functions() -> None:
+    known = beneath.known()
+    assert list(known) == [package.name for package in beneath.LIBRARIES]
+    for package in beneath.LIBRARIES:
+        functions = known[package.name]["functions"]
+        assert isinstance(functions, dict)
+        assert set(functions) == {f"{file}: {name}" for file, names in package.functions.items() for name in names}
+        assert all(functions.values()), "a function that is not there was recorded"
+        assert known[package.name]["version"] == beneath.pinned(str(package.distribution), "verl")
+    assert all(beneath.pinned(*one) for one in beneath.BY_VERSION.items())
+
+
+def test_a_main_branch_is_compared_and_never_recorded(home: Path, tmp_path: Path) -> None:
+    checkout = package(tmp_path / "checkout", STEP.replace("1", "9") + LOSS)
+    rows = upstream.look(upstream.checkouts([f"toyframe={checkout}"]))
+    assert [(row.version, row.asks) for row in rows] == [("main", True)]
+    assert upstream.write(rows, {"toyframe": (checkout, "main")}, home) == []
+    with pytest.raises(ValueError, match="is no folder of the package toyframe"):
+        upstream.checkouts([f"toyframe={tmp_path}"])

@@ -2,7 +2,9 @@
 
     nox -s upstream                 fetch, compare, print
     nox -s upstream -- --write      and record releases that are new in each adapter's `proven.json`
+    nox -s upstream -- --checkout verl=CHECKOUT/verl    and a framework's main branch; it is never recorded
 
+What lies below the frameworks (Ray, TransferQueue, tensordict, peft, torch, vLLM) is looked at, too; see `beneath`.
 Fetched with pip, alone: nothing is built, installed or imported, and neither torch nor a GPU is needed. Exit code 1
 says that a release is new whose code or settings differ; docs/versions.md says what to do then.
 """
@@ -12,11 +14,12 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import get_data
 
+import beneath
 from record import ROOT, code_of, fetched, record
 
 from batchbridge.contract.evidence import Code, Evidence, Package
@@ -28,6 +31,8 @@ WATCHED: Mapping[str, tuple[str, ...]] = {
     "openrlhf": ("openrlhf", "deepspeed"),
 }
 """Adapter to the packages whose newest release is fetched."""
+MAIN = "main"
+"""The version of a checkout."""
 NEW = "new"
 """In the place of a status: nothing is recorded of this release."""
 
@@ -106,27 +111,53 @@ def write(rows: list[Row], folders: Mapping[str, tuple[Path, str]], root: Path =
     """Records every release that is not recorded yet, and says which."""
     told = []
     for row in rows:
-        if row.status == NEW:
+        if row.status == NEW and row.version != MAIN:
             folder, status = folders[row.package.name][0], row.status_to_write
             record(row.adapter, row.package.record, row.version, folder, status, root)
             told.append(f"{row.package.title} {row.version}: recorded as {status} for {row.adapter}")
     return told
 
 
+def look_beneath(work: Path, only: Collection[str]) -> list[beneath.LibraryRow]:
+    """The libraries below, each in its newest release."""
+    record_of = beneath.known()
+    wanted = [package for package in beneath.LIBRARIES if not only or package.name in only]
+    rows = [beneath.compared(one, *fetched(one.name, None, work, one.distribution), record_of) for one in wanted]
+    return rows if only else [*rows, *beneath.by_version()]
+
+
+def checkouts(named: Iterable[str]) -> dict[str, tuple[Path, str]]:
+    """The folders of `NAME=FOLDER` words. Raises `ValueError` where one holds no such package."""
+    found = {}
+    for word in named:
+        name, _, folder = word.partition("=")
+        if not (Path(folder) / "__init__.py").is_file():
+            raise ValueError(f"--checkout {word}: {folder or '(nothing)'} is no folder of the package {name}")
+        found[name] = Path(folder), MAIN
+    return found
+
+
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description="See the module.")
     parser.add_argument("--write", action="store_true", help="record releases that are new")
     parser.add_argument("--only", action="append", metavar="PACKAGE", help="default: every watched one")
+    parser.add_argument("--checkout", action="append", default=[], metavar="PACKAGE=FOLDER", help="a main branch, too")
     asked = parser.parse_args(words)
     every = dict.fromkeys(name for group in WATCHED.values() for name in group)  # adapters may watch one together
     names = [name for name in every if not asked.only or name in asked.only]
     with tempfile.TemporaryDirectory() as work:
         folders = {name: fetched(name, None, Path(work)) for name in names}
         rows = look(folders)
-        print("\n".join(row.text() for row in rows))
+        below = look_beneath(Path(work), asked.only or ())
+        print("\n".join(row.text() for row in (*rows, *below)))
+        if asked.checkout:
+            ahead = look(checkouts(asked.checkout))
+            print("\n".join(row.text() for row in ahead))
+            rows += ahead
         if asked.write:
-            print("\n".join(write(rows, folders)) or "every release is recorded already")
-    return int(any(row.asks for row in rows))
+            told = [*write(rows, folders), *beneath.see(below)]
+            print("\n".join(told) or "every release is recorded already")
+    return int(any(row.asks for row in (*rows, *below)))
 
 
 if __name__ == "__main__":

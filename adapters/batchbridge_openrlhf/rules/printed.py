@@ -42,6 +42,7 @@ DEEPSPEED_BATCH = ErrorText(
     "one device was lost or kept for something else",
     source="OpenRLHF/OpenRLHF issue 346",
     neighbours=_deepspeed_batch,
+    counts={"train": "completions_per_step", "devices": "devices"},
 )
 
 SAMPLE_BATCHES = ErrorText(

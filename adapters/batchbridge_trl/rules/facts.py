@@ -76,6 +76,17 @@ class TrlFacts(NamedTuple):
         return epoch(self.sizes, self.rollout, self.prompts, self.version, drop_last=drop_last)
 
     @property
+    def unplanned_end(self) -> int | None:
+        """The optimizer steps after which the run ends, where it trains short steps at the ends of epochs that
+        transformers does not plan; else None: the epochs say when it ends."""
+        found, native = self.epoch, self.native
+        if found is None or native["max_steps"] > 0 or found.loop.plans_short_steps:
+            return None
+        if found.real % found.window == 0 or found.real != found.promised:
+            return None
+        return found.stops(native["num_train_epochs"], 0)[0]
+
+    @property
     def evaluates(self) -> bool:
         """Whether there are evaluations: transformers turns do_eval on by itself where there is a strategy."""
         return bool(self.native["eval_strategy"] != "no")

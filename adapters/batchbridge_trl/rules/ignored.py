@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from batchbridge.kit.rule_table import NOTE, SILENT, Rules, says
-from batchbridge_trl.meaning import CAP, UNCARRIED
+from batchbridge import Fix
+from batchbridge.kit.rule_table import NOTE, SILENT, WRONG, Rules, says
+from batchbridge_trl.meaning import CAP, MODE, UNCARRIED, loses_correction, samples_with_correction
 from batchbridge_trl.rules.facts import ALL, LOSS, POST_INIT, TrlFacts
 from batchbridge_trl.rules.fixes import setting
-from batchbridge_trl.settings import TRL_GROUPS
+from batchbridge_trl.settings import TRL_GROUPS, holds
 from batchbridge_trl.tables import settings_of
 
 RULES = Rules[TrlFacts]()
@@ -65,6 +66,53 @@ def _untempered_loss(facts: TrlFacts) -> str | None:
     if (temperature := facts.native["temperature"]) == 1:
         return None
     return f"completions are sampled at temperature {temperature}, and the loss takes their log-probabilities at 1"
+
+
+def _limits(facts: TrlFacts) -> str | None:
+    """What keeps vLLM from tokens whose log-probabilities the trainer takes whole; None: nothing, or no correction."""
+    native = facts.native
+    if not samples_with_correction(native) or loses_correction(native, facts.version):
+        return None
+    if native["vllm_mode"] != "colocate" and holds("<0.28", facts.version):
+        return None  # the server of these versions returns log-probabilities of the whole distribution
+    said = [f"top_p = {native['top_p']}"] if native["top_p"] is not None and native["top_p"] < 1 else []
+    said += [f"top_k = {native['top_k']}"] if native["top_k"] is not None and native["top_k"] > 0 else []
+    said += [f"min_p = {native['min_p']}"] if native["min_p"] else []
+    return ", ".join(said) or None
+
+
+def _no_limits(facts: TrlFacts) -> tuple[Fix, ...]:
+    none = {"top_p": 1.0, "top_k": None if holds("<0.27", facts.version) else 0, "min_p": None}
+    changes = {key: value for key, value in none.items() if facts.native[key] not in (value, 0, -1)}
+    text = ", ".join(f"{key} = {'null' if value is None else value}" for key, value in changes.items())
+    return Fix(text, changes), *setting("vllm_importance_sampling_correction", False)(facts)
+
+
+_RENORMALISED = "vLLM's log-probabilities are those of the tokens that the limit leaves (processed_logprobs)"
+_LIMITED = (
+    "trl 0.24.0 to 1.16.0 GRPOTrainer and VLLMGeneration: logprobs_mode; from 0.28.0 on vllm_serve, too; the trainer's "
+    "are those of all tokens"
+)
+_LIMITS = ("top_p", "top_k", "min_p", MODE)
+
+
+@RULES.add(SILENT, "BB-TRL-097", *_LIMITS, fixes=_no_limits)
+@says(_RENORMALISED, _LIMITED, ">=0.24")
+def _limited_tokens(facts: TrlFacts) -> str | None:
+    if (said := _limits(facts)) is None or str(facts.native[MODE]).startswith("sequence"):
+        return None
+    return f"{said}: vLLM's correction multiplies each token's loss by the probability that the limit leaves to it"
+
+
+@RULES.add(WRONG, "BB-TRL-098", *_LIMITS, fixes=_no_limits)
+@says(_RENORMALISED, _LIMITED, ">=0.26")
+def _limited_sequences(facts: TrlFacts) -> str | None:
+    if (said := _limits(facts)) is None or not str(facts.native[MODE]).startswith("sequence"):
+        return None
+    return (
+        f"{said} with {MODE} = {facts.native[MODE]}: a completion's loss is multiplied by the probability that the "
+        f"limit leaves, of each of its tokens: 0.95 in 256 tokens is {0.95**256:.0e}"
+    )
 
 
 @RULES.add(SILENT, "BB-TRL-077", "eval_on_start", "eval_strategy", fixes=setting("eval_on_start", False))

@@ -60,6 +60,7 @@ GLOBAL_BATCH = ErrorText(
     source="huggingface/open-r1 issues 217 and 249, huggingface/trl issues 2858 and 2876",
     neighbours=_trl_groups,
     asks=(_GROUP,),
+    counts={"world": "devices"},
 )
 
 EFFECTIVE_BATCH = ErrorText(
@@ -78,6 +79,7 @@ EFFECTIVE_BATCH = ErrorText(
     source="huggingface/trl pull request 3283",
     neighbours=_trl_groups,
     asks=(_GROUP,),
+    counts={"world": "devices"},
 )
 
 GENERATION_BATCH = ErrorText(
@@ -87,6 +89,7 @@ GENERATION_BATCH = ErrorText(
     "steps_per_generation) is a multiple of num_generations (completions per prompt)",
     meaning="a rollout would cut a group",
     neighbours=_trl_batch,
+    counts={"batch": "completions_per_rollout"},
 )
 
 GENERATION_MICRO_STEPS = ErrorText(

@@ -2,7 +2,8 @@
 
 Phases: `config` is `validate_config` and the dataclasses that it builds, in the driver before any worker, in verl's own
 order (`validated`); `construction` the trainer, `worker_start` the workers, `first_rollout` and `optimizer_step`
-assertions deep in a run (`later`, and `names` that are looked up then); `never` what nothing reports (`silent`).
+assertions deep in a run (`later`, `dispatch`, and `names` that are looked up then); `never` what nothing reports
+(`silent`).
 
 Codes are stable, and a number is never used again; 001 to 011 belong to reading, see `config` and `given`.
 """
@@ -13,7 +14,17 @@ from collections.abc import Sequence
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
-from batchbridge_verl.rules import fully_async, later, later_sizes, names, retired, silent, silent_steps, validated
+from batchbridge_verl.rules import (
+    dispatch,
+    fully_async,
+    later,
+    later_sizes,
+    names,
+    retired,
+    silent,
+    silent_steps,
+    validated,
+)
 from batchbridge_verl.rules.row import VerlRule
 from batchbridge_verl.run import FULLY_ASYNC, VerlRun
 
@@ -24,6 +35,7 @@ RULES = (
     *VALIDATED,
     *later.RULES,
     *later_sizes.RULES,
+    *dispatch.RULES,
     *names.RULES,
     *silent_steps.RULES,
     *silent.RULES,

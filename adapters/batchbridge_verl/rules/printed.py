@@ -118,6 +118,7 @@ MINIMAL_BATCH = ErrorText(
     meaning="a rollout cannot be dealt out evenly",
     neighbours=minimal_batch,
     asks=(SAMPLES,),
+    counts={"real": "completions_per_rollout", "minimal": "devices"},
 )
 
 ENGINE_DEVICES = ErrorText(
@@ -138,6 +139,7 @@ STEP_OF_REPLICAS = ErrorText(
     meaning="a step cannot be shared out to the replicas; nothing checks it before the first update",
     neighbours=_step,
     asks=(SAMPLES,),
+    counts={"replicas": "devices"},
 )
 
 MICRO_OF_SHARE = ErrorText(

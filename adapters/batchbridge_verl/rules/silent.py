@@ -10,7 +10,7 @@ from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.row import AGGREGATION, BALANCE, BYPASS, CORRECTION, ESTIMATOR, FILTERED, MODE, OF_V1, V1
 from batchbridge_verl.rules.ways_out import either, fix, setting
 from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, VerlRun
-from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, holds
+from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER, ROLLOUT, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES
 
 _FACTOR, _CLIP = f"{ACTOR}loss_scale_factor", f"{ACTOR}clip_ratio"
@@ -20,8 +20,58 @@ _IN_LOSS, _IN_REWARD, _CONTROL = f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_rew
 _IS, _RS, _LOSS_TYPE = f"{CORRECTION}rollout_is", f"{CORRECTION}rollout_rs", f"{CORRECTION}loss_type"
 _DTYPE, _MIXED = f"{ACTOR}fsdp_config.dtype", f"{ACTOR}fsdp_config.mixed_precision"
 _PACKED, _FUSED = "actor_rollout_ref.model.use_remove_padding", "actor_rollout_ref.model.use_fused_kernels"
+_TOP_P, _TOP_K, _NAME = f"{ROLLOUT}top_p", f"{ROLLOUT}top_k", f"{ROLLOUT}name"
+_SCORED, _LOG_PROBS_MODE = f"{ROLLOUT}calculate_log_probs", f"{ROLLOUT}logprobs_mode"
 
 RULES = Rules[VerlRun]()
+
+
+def _limits(run: VerlRun) -> str | None:
+    """What keeps vLLM from tokens whose log-probabilities the policy takes whole, where the two are compared."""
+    compared = run[BYPASS] or (run[_SCORED] and (run[_IS] is not None or run[_RS] is not None))
+    if not compared or run[_NAME] != "vllm" or run[_LOG_PROBS_MODE] != "processed_logprobs":
+        return None
+    said = [f"{_TOP_P} = {run[_TOP_P]}"] if run[_TOP_P] < 1 else []
+    said += [f"{_TOP_K} = {run[_TOP_K]}"] if run[_TOP_K] > 0 else []
+    return ", ".join(said) or None
+
+
+def _of_sequences(run: VerlRun) -> bool:
+    """Whether a completion has one weight, the product over its tokens."""
+    return not run[BYPASS] and (run[_IS] == "sequence" or str(run[_RS] or "").startswith("seq"))
+
+
+def _no_limits(run: VerlRun) -> tuple[Fix, ...]:
+    limits = {_TOP_P: 1.0, _TOP_K: -1}
+    return (
+        fix({key: none for key, none in limits.items() if run[key] != none and not (key == _TOP_K and run[key] == 0)}),
+    )
+
+
+_LIMITED = (_TOP_P, _TOP_K, _LOG_PROBS_MODE, _IS, _RS, BYPASS)
+_RENORMALISED = "vLLM's log-probabilities are those of the tokens that the limit leaves"
+_RENORMALISED_SOURCE = "verl 0.7.0 to 0.9.1 vllm_async_server.py (logprobs_mode), rollout_correction of the trainer"
+
+
+@RULES.add(SILENT, "BB-VERL-102", *_LIMITED, fixes=_no_limits)
+@says(_RENORMALISED, _RENORMALISED_SOURCE, ">=0.7.0")
+def _limited_tokens(run: VerlRun) -> str | None:
+    if (said := _limits(run)) is None or _of_sequences(run):
+        return None
+    return (
+        f"{said}: rollout_correction's ratio of each token has the probability that the limit leaves to it as a factor"
+    )
+
+
+@RULES.add(WRONG, "BB-VERL-103", *_LIMITED, fixes=_no_limits)
+@says(_RENORMALISED, _RENORMALISED_SOURCE, ">=0.7.0")
+def _limited_sequences(run: VerlRun) -> str | None:
+    if (said := _limits(run)) is None or not _of_sequences(run):
+        return None
+    return (
+        f"{said} with a rollout_correction of sequences: the probability that the limit leaves, of each token, is a "
+        f"factor of a completion's ratio: 0.95 in 256 tokens is {0.95**256:.0e}"
+    )
 
 
 @RULES.add(OPEN, "BB-VERL-025", MODE)

@@ -27,6 +27,7 @@ _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
 _GENERATION, _MOST_GENERATIONS = "data.gen_batch_size", "algorithm.filter_groups.max_num_gen_batches"
 _WORKERS, _OVERLONG = "data.dataloader_num_workers", "data.filter_overlong_prompts"
 _CRITIC_MINI, _SHUFFLE, _LEGACY = f"{CRITIC}ppo_mini_batch_size", f"{ACTOR}shuffle", "trainer.use_legacy_worker_impl"
+_SAVE, _RESUME = "trainer.save_freq", "trainer.resume_mode"
 
 RULES = Rules[VerlRun]()
 
@@ -222,6 +223,35 @@ def _ends_before(run: VerlRun) -> str | None:
         f"{TOTAL_EPOCHS} = {run[TOTAL_EPOCHS]} ends the run after {rollouts} rollouts, before {TOTAL_STEPS} = {steps}: "
         f"the learning rate's schedule is made for {steps}"
     )
+
+
+def _exhausted_at(run: VerlRun) -> int | None:
+    """The first saved step that ends an epoch, of those after which an epoch follows."""
+    prompts, every = run.prompts_in_dataset, run[_SAVE]
+    per_epoch = 0 if prompts is None or not run.plain else prompts // run[PROMPTS]
+    if per_epoch < 1 or every < 1 or run[_RESUME] == "disable":
+        return None
+    step = math.lcm(per_epoch, every)
+    return step if step < run[TOTAL_EPOCHS] * per_epoch else None
+
+
+def _no_exhausted(run: VerlRun) -> tuple[Fix, ...]:
+    return (fix({_SAVE: run[_SAVE] - 1}),) if run[_SAVE] > 2 else (fix({_SAVE: run[_SAVE] + 1}),)
+
+
+@RULES.add(SILENT, "BB-VERL-101", _SAVE, _RESUME, PROMPTS, TOTAL_EPOCHS, fixes=_no_exhausted)
+@says(
+    "the data loader's state is exhausted, and the loop begins with the epoch after it",
+    "verl 0.7.0 and 0.7.1 ray_trainer.py fit and _load_checkpoint; mended in 0.8.0",
+    ">=0.7.0,<0.8.0",
+)
+def _resumed_at_an_epochs_end(run: VerlRun) -> str | None:
+    if run.entry == FULLY_ASYNC or (step := _exhausted_at(run)) is None:
+        return None
+    left_out = "the next epoch is left out"
+    if step == (run[TOTAL_EPOCHS] - 1) * ((run.prompts_in_dataset or 0) // run[PROMPTS]):
+        left_out = "no rollout is left"
+    return f"{_SAVE} = {run[_SAVE]} saves at step {step}, an epoch's end: in a run that is resumed from it {left_out}"
 
 
 @RULES.add(OPEN, "BB-VERL-053", _LEGACY, fixes=setting(_LEGACY, "auto"))

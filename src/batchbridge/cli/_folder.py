@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from batchbridge.cli._progress import progress
+from batchbridge.reading import past_runs
 from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
 
 if TYPE_CHECKING:
@@ -35,21 +36,22 @@ _NO_RUN = ("BB005", "BB010", "BB020", "BB021")
 
 
 def files_of(path: str) -> list[str]:
-    """A file itself; the files of a folder and those below it, but for hidden ones and what links lead to, sorted."""
+    """A file, or what is left of a run, itself; the files of a folder and those below it, but for hidden ones, past
+    runs' and what links lead to, sorted; where it has none, the past runs in it."""
     try:
         folder = Path(path).is_dir()
     except ValueError:  # a NUL character
         folder = False
-    if not folder:
+    if not folder or past_runs.is_run(Path(path)):
         return [path]
     found = []
     for place, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not (name.startswith(".") or past_runs.is_run(Path(place, name)))]
         for name in names:
             file = Path(place, name)
             if not name.startswith(".") and (name.endswith(SUFFIXES) or (_python(name) and _trains(file))):
                 found.append(str(file))
-    return sorted(found)
+    return sorted(found) or [str(run) for run in past_runs.runs_below(Path(path))]
 
 
 def _python(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -36,7 +37,7 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
 
     numbers = dict(_number(text) for text in given)
     said, before = _said(text)
-    readings, versioned = ([], True) if config is None else _readings(config, source)
+    readings, versioned = _in_text(text, said, source) if config is None else _readings(config, source)
     found = [replace(one, line=before + one.line) for one in doctor(said, numbers, readings=readings)]
     if as_json:
         from batchbridge.cli._json import print_json
@@ -98,6 +99,24 @@ def _readings(config: str, source: dict[str, Any]) -> tuple[list[Reading], bool]
     asked.pop("name")
     releases = plugins.adapters()[first.reading.framework].releases
     return [first.reading, *(read(**{**asked, "version": version}) for version in reversed(releases))], False
+
+
+def _in_text(text: str | None, said: str, source: dict[str, Any]) -> tuple[list[Reading], bool]:
+    """The configuration that the log itself holds, as `_readings` has that of a file. The end of a long log may lack
+    it: of a file the whole is looked at."""
+    from batchbridge.diagnosis import readings_in
+    from batchbridge.reading.documents import read_text
+    from batchbridge.reading.files import LARGEST_LOG
+    from batchbridge.reading.yaml_json import RefusedFile
+
+    whole = said
+    if text is not None and text != "-" and os.path.lexists(text):
+        with suppress(RefusedFile):
+            whole = read_text(Path(text), text, LARGEST_LOG)
+    asked = asked_for(file=None, **source, words=("-",))
+    given = {name: asked[name] for name in ("framework", "version", "world_size", "dataset_size")}
+    found = list(readings_in(whole, **given))
+    return found, len(found) < 2
 
 
 def _end(stream: BinaryIO, most: int) -> tuple[bytes, int]:

@@ -42,8 +42,11 @@ COMMANDS = {
     "adapters": "List the installed adapters and what is wrong with plugins.",
     "new-adapter": "Begin an adapter for another framework.",
     "ledger": "Show, compare, verify or export the ledgers of runs.",
+    "try": "Train a tiny model with a framework on this CPU, as it is and wrapped.",
 }
-"""Command name to its line in `--help`; its body is `command` of the module of that name."""
+"""Command name to its line in `--help`; its body is `command` of the module of that name, or of `BODIES`."""
+BODIES = {"try": "try_it"}
+"""Modules that cannot have their command's name, which is a word of Python's."""
 
 
 EXAMPLES = {
@@ -74,6 +77,7 @@ EXAMPLES = {
         "export runs/a --parquet run.parquet",
         "verify runs/a",
     ),
+    "try": ("trl", "verl --folder runs/tried"),
 }
 """Arguments that a command's `--help` shows."""
 
@@ -105,7 +109,8 @@ class LazyGroup(click.Group):
             return None
         import importlib
 
-        command = importlib.import_module(f"batchbridge.cli.{cmd_name.replace('-', '_')}").command
+        body = BODIES.get(cmd_name, cmd_name.replace("-", "_"))
+        command = importlib.import_module(f"batchbridge.cli.{body}").command
         assert isinstance(command, click.Command)
         command.epilog = _shown(cmd_name, EXAMPLES[cmd_name])
         for name, part in command.commands.items() if isinstance(command, click.Group) else ():

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     help="Say so where no trainer has been reached by then; 0: never.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List every patch of the trainer.")
+@click.option("--dry", is_flag=True, help="Train nothing: end once the trainer is built, explain and judge it.")
 @click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
 @click.option("--framework", metavar="NAME", help="Framework of COMMAND; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -83,6 +84,7 @@ def command(
     allow: tuple[str, ...],
     expect_within: int,
     verbose: bool,
+    dry: bool,
     handed_over: bool,
     framework: str | None,
     words: tuple[str, ...],
@@ -92,6 +94,9 @@ def command(
     Each trainer that COMMAND builds in any of its processes is wrapped before it trains; one that its own script has
     wrapped is left alone. The exit code is the command's own; 2 where its configuration is invalid and nothing was
     started, 4 where it ended well without a trainer that BatchBridge wrapped, or could not have been reached.
+
+    With --dry COMMAND runs until it would train: its trainer is explained and judged as it stands, no optimizer step is
+    taken, and the exit codes are those of check (4, too, where no trainer was built).
     """
     if handed_over:
         return _go_on(words)
@@ -125,6 +130,14 @@ def command(
         raise click.UsageError(no_loggers(own.framework))
     if padding == "free" and asked and not any(adapter.packs for adapter in asked):
         raise click.UsageError(no_packing(own.framework))
+    if dry:
+        asked_for: dict[str, object] = {"--spec": spec_file, "--like": like, "--sync": sync, "--ledger": ledger}
+        asked_for |= {"--allow": allow, "--tokens-per-device": tokens_per_device, "--report-to": report_to}
+        if useless := [option for option, value in asked_for.items() if value]:
+            raise click.UsageError(f"--dry trains nothing, and {useless[0]} is about training: give one of the two")
+        return _dry(
+            words, Launch(framework=own.framework, hooks=hooks, expect_within=expect_within, instead=_JUDGED), stop
+        )
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
@@ -169,6 +182,30 @@ def command(
     return _run(words, launch, stop, own)
 
 
+_JUDGED = "batchbridge.cli._dry:judged_trainer"
+"""The place of what judges a trainer in its own process."""
+
+
+def _dry(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:
+    """The exit code of a run that trains nothing; prints what its trainer was judged as."""
+    from batchbridge.cli._dry import told_by_receipts
+    from batchbridge.running import command
+    from batchbridge.running.telling import tell
+
+    tell("dry: the command runs until it would train; nothing is trained")
+    try:
+        receipts, code = command.dry_run(words, launch, stop=stop)
+    except OSError as error:
+        raise click.UsageError(f"{words[0]} cannot be started: {error.strerror}") from None
+    if not receipts:
+        of = "" if launch.framework == "unknown" else f" of {launch.framework}"
+        tell(f"the command ended with exit code {code} without a trainer{of} that was about to train: not judged")
+        return UNDECIDED
+    text, code = told_by_receipts(receipts)
+    click.echo(text)
+    return code
+
+
 def _go_on(words: tuple[str, ...]) -> int:
     """The command of a job that was sent to a cluster, run there with the launch that it was sent with."""
     from batchbridge.reading import read
@@ -177,6 +214,8 @@ def _go_on(words: tuple[str, ...]) -> int:
     launch = taken_over(os.environ)
     if launch is None:
         raise click.UsageError(f"--handed-over: {HANDED_OVER} is not set; it is `batchbridge run` that starts this")
+    if launch.instead:
+        return _dry(words, launch, _reachable(words))
     return _run(words, launch, _reachable(words), read.read(list(words)))
 
 

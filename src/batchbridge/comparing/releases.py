@@ -197,7 +197,7 @@ def _with_note(found: ReleaseVerdicts) -> Reading:
     others = "" if len(found.spans) == 1 else "; other releases read it otherwise, as `batchbridge check` lists"
     version = f"{taken.framework} {taken.framework_version}"
     message = f"no version was named: {version} is taken, the newest that has the most of its keys{others}"
-    note = Finding("BB029", "note", "config", message, fixes=(Fix("name one with --framework-version"),))
+    note = Finding("BB044", "note", "config", message, fixes=(Fix("name one with --framework-version"),))
     return replace(taken, findings=(*taken.findings, note))
 
 

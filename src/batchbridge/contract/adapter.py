@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
     from batchbridge.contract.native_check import NativeCheck
+    from batchbridge.contract.trial import Trial
 
 
 class Adapter(ABC):
@@ -56,6 +57,8 @@ class Adapter(ABC):
     what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
     """The place of the texts that the framework prints and no rule is about, `module:NAME`; see `error_texts`."""
+    tries: ClassVar[str] = ""
+    """The place of the run of its framework on a CPU, `module:NAME` of a `Trial`; see `trial`. Empty: there is none."""
     rule_table: ClassVar[str] = ""
     """The place of its rows of rules, `package:NAME`; see `rows` and `examples`."""
     recorded_code: ClassVar[str] = ""
@@ -227,6 +230,12 @@ class Adapter(ABC):
         """The construction of the framework's own configuration object of this reading, for `check --native`; it
         imports no framework itself. Default: None, there is none."""
         return None
+
+    def trial(self) -> Trial | None:
+        """The run of the framework itself on a CPU, for `batchbridge try`; imports no framework. Default: what `tries`
+        names; None: there is none."""
+        found: Trial | None = _named(self.tries) if self.tries else None
+        return found
 
     def examples(self) -> Mapping[str, Mapping[str, Any]]:
         """The smallest configuration that breaks a rule, by code, for the rule's page: `values` or `argv`, `version`,

@@ -64,6 +64,8 @@ class DetectionFacts:
             return float(any(found))
         if source.construction is not None:
             return float(self.constructs((source.construction.name, *source.construction.bases)))
+        if source.record is not None and source.record.built and self.constructs((source.record.built,)):
+            return 1.0
         if source.argv:
             words = "\n".join(source.argv)
             for pattern, sure in self.programs.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from typing import Protocol
 
 from batchbridge.frozen import dataclass
@@ -27,8 +28,9 @@ class ErrorText:
     pattern: a regular expression over the text with all white space as single blanks; groups are whole numbers by name.
     versions: a PEP 440 specifier, or words where they are not known. rule: what must hold, in the user's keys and
     units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
-    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours. codes: the
-    rules about it.
+    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours. counts:
+    what of a configuration a number of the text is, `devices` (that hold copies of the policy) or a derived number
+    (`batchbridge.meaning.derived.UNITS`), so that the two can be compared. codes: the rules about it.
 
     A row of a rule carries its text without what the row says itself: framework, phase and codes; the pattern, where it
     is the message that the row quotes; versions and source, but where the text is printed or was reported elsewhere. A
@@ -45,6 +47,7 @@ class ErrorText:
     source: str = ""
     neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
     asks: tuple[Ask, ...] = ()
+    counts: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
 
 

@@ -75,6 +75,36 @@ class Construction:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RecordedNumber:
+    """A number that the record of a run says, and the place that says it, for a person."""
+
+    value: int
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The record that a run left of itself: settings as its framework held them, which nothing will parse again.
+
+    kind: what it is, for a person ("W&B's record of a run"). versions: distribution to its version and the place that
+    says it. built: the full name of the class whose object it is of, where it says that. world_size: devices that
+    trained the policy. dataset_size: prompts. steps: optimizer steps that the run planned. partial: it says some of the
+    settings alone, so that the others need not be at their defaults. has_lines: the file is a text. told: further
+    facts, for a person.
+    """
+
+    kind: str
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    built: str = ""
+    world_size: RecordedNumber | None = None
+    dataset_size: RecordedNumber | None = None
+    steps: RecordedNumber | None = None
+    partial: bool = False
+    has_lines: bool = True
+    told: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """One input that is to be read, in one of the forms that users have.
@@ -89,7 +119,8 @@ class Source:
     that the user gave. unreached: the launcher, if there is one, that keeps `batchbridge run` from the training.
     construction: the call that the values are the arguments of, of a Python program or a notebook. trainers: those that
     the program builds, of a construction those that are handed its object where there are such; None: no program was
-    read.
+    read. record: what else is left of a run that was started before, where the settings are a record of it: keys that
+    are no settings are then no errors.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +135,7 @@ class Source:
     unreached: Unreached | None = None
     construction: Construction | None = None
     trainers: tuple[BuiltTrainer, ...] | None = None
+    record: RunRecord | None = None
 
     def file_of(self, key: str) -> str | None:
         """The file, or the notebook's cell, that a native key stands in; None where there is no file."""

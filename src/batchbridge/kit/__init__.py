@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.reading import Defect as Defect
     from batchbridge.contract.reading import NativeRow as NativeRow
     from batchbridge.contract.reading import NativeStep as NativeStep
+    from batchbridge.contract.trial import TRIAL_FIGURES as TRIAL_FIGURES
+    from batchbridge.contract.trial import Trial as Trial
+    from batchbridge.contract.trial import TrialCommand as TrialCommand
     from batchbridge.kit.objectives import KL_ESTIMATORS as KL_ESTIMATORS
     from batchbridge.kit.objectives import Surrogate as Surrogate
     from batchbridge.kit.objectives import clip_bounds as clip_bounds

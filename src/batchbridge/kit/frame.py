@@ -81,8 +81,12 @@ class FramedAdapter(Adapter):
             found.append(Finding(self.no_configuration or self.codes.wrong_value, "error", "config", text))
         empty = not source.values and not source.argv and source.problems
         if version is None or foreign or empty:
-            return self.unread(version or self.asked_version(context)[0], found, context)
+            return self.unread(version or self._asked(source, context)[0], found, context)
         reading = self.read_settings(source, context, version, found)
+        if source.record is not None:
+            from batchbridge.kit.run_records import as_of_record
+
+            reading = as_of_record(source.record, reading, self.codes, self.name)
         rows, _ = added(self.framework, version)  # who failed, `check` says
         if not rows or reading.spec is None or reading.behaviour is None:
             return reading
@@ -119,6 +123,11 @@ class FramedAdapter(Adapter):
         """The version that is asked for or installed, and what makes an installed one doubtful."""
         return context.framework_version or installed(self.distribution), ""
 
+    def _asked(self, source: Source, context: Context) -> tuple[str | None, str]:
+        """The answer of `asked_version`; but what is installed here need not be what a past run was trained with."""
+        of_another_day = source.record is not None and context.framework_version is None
+        return (None, "") if of_another_day else self.asked_version(context)
+
     def difference(self, version: str) -> str:
         """The parts of a newer version's configuration that differ from the newest known one's; empty: not known."""
         return ""
@@ -129,7 +138,7 @@ class FramedAdapter(Adapter):
 
     def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read; None where none is, with a finding."""
-        asked, why = self.asked_version(context)
+        asked, why = self._asked(source, context)
         version = asked and self._readable(asked)
         codes, newest = (self.codes.no_version, self.codes.unknown_version), self.newest_version
         if not version or asked is None or not self.knows(version):

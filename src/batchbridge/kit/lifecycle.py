@@ -20,6 +20,7 @@ from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
 from batchbridge.frozen import dataclass
 from batchbridge.kit.foreseen import foreseen
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import UNPROVEN, require
 from batchbridge.kit.refusals import RefusalRow, not_allowable, reasons_against
@@ -118,7 +119,7 @@ class Runtime:
     def attach(self, trainer: Any, request: Request) -> Attachment:
         """Checks, patches and probes. Raises `CannotAttach` with every reason, also those of another process that is
         wrapped together with this one; the trainer is then as it was."""
-        patches = Patches()
+        patches = Patches(Observation(request.mode))
         patched = Patched()
         version = "of an unknown version"
         try:
@@ -174,15 +175,17 @@ def _undo(patches: Patches, patched: Patched) -> None:
         patched.detach()
 
 
-def is_inside(trainer: object, *functions: str) -> bool:
+def is_inside(trainer: object, *functions: str, of: Collection[str]) -> bool:
     """Whether some thread is inside a method of `trainer` with one of these names right now.
 
-    A flag that a framework sets when training begins stays set after a run that was interrupted.
+    of: the packages whose functions count: a subclass of the user's own may override them, and do its work before it
+    calls theirs. A flag that a framework sets when training begins stays set after a run that was interrupted.
     """
     for frame in list(sys._current_frames().values()):
         inner = frame
         while inner is not None:
-            if inner.f_code.co_name in functions and inner.f_locals.get("self") is trainer:
+            package = str(inner.f_globals.get("__name__", "")).partition(".")[0]
+            if inner.f_code.co_name in functions and package in of and inner.f_locals.get("self") is trainer:
                 return True
             inner = inner.f_back  # type: ignore[assignment]  # the outermost frame has none
     return False

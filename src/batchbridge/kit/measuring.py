@@ -71,10 +71,19 @@ class Measured:
 
 
 class Tap:
-    """The gradients at the log-probabilities of a step's micro-batches, and what they say of each row."""
+    """The gradients at the log-probabilities of a step's micro-batches, and what they say of each row.
 
-    def __init__(self, objective: Objective, *, surrogate: Surrogate | None = None) -> None:
-        self._objective, self._surrogate = objective, surrogate
+    hook: makes what autograd calls of a function of ours (see `Observation.hook`).
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        surrogate: Surrogate | None = None,
+        hook: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    ) -> None:
+        self._objective, self._surrogate, self._hook = objective, surrogate, hook
         self._pending: list[_MicroBatch] = []
 
     def watch(
@@ -87,7 +96,7 @@ class Tap:
         if logprobs.requires_grad:
             seen = _MicroBatch(logprobs.detach(), rows, view)
             self._pending.append(seen)
-            logprobs.register_hook(seen.arrive)
+            logprobs.register_hook(self._hook(seen.arrive))
         return logprobs
 
     def leaf(

@@ -10,14 +10,19 @@ from typing import Any
 
 from batchbridge.contract.attachment import Change
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.observing import Observation
 
 _ABSENT = object()
 
 
 class Patches:
-    """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry."""
+    """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry.
 
-    def __init__(self) -> None:
+    observation: of the run, whose functions are guarded where it is observed alone.
+    """
+
+    def __init__(self, observation: Observation | None = None) -> None:
+        self.observation = observation or Observation()
         # How each change is undone, and how what then stands there is seen, for it to be put back.
         self._saved: list[tuple[Callable[[], None], Callable[[], Callable[[], None]] | None]] = []
         self._changes: list[Change] = []
@@ -26,6 +31,23 @@ class Patches:
     def changes(self) -> tuple[Change, ...]:
         """The patches so far."""
         return tuple(self._changes)
+
+    def read(
+        self,
+        target: object,
+        attribute: str,
+        ours: Callable[..., Any],
+        *,
+        what: str,
+        why: str,
+        exchanges: bool = False,
+    ) -> Any:
+        """The change that `set` makes, for a function that reads what goes through the native one and changes nothing
+        that it is given: in a run that is observed alone it is guarded. Returns the native function as `ours` has to
+        call it: no other way, or its errors would be taken for ours. exchanges: see `Observation.guarded`."""
+        guarded, native = self.observation.guarded(getattr(target, attribute), ours, exchanges=exchanges)
+        self.set(target, attribute, guarded, what=what, why=why)
+        return native
 
     def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
         """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not

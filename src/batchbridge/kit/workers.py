@@ -190,6 +190,7 @@ class Recorder:
         self._framework, self._orders, self._rank, self._world_size = framework, orders, rank, world_size
         self._gather = gather
         self._writer: Writer | None = None
+        self._next_step = 0
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
@@ -204,6 +205,7 @@ class Recorder:
 
     def begin(self, step: int) -> None:
         """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
+        self._next_step = step
         if self._orders.ledger is not None:
             Writer.place(self._orders.ledger, self._header(step))
             try_to_write(self._orders.ledger, leave_folder=True)
@@ -303,21 +305,31 @@ class Recorder:
             compute_seconds=compute_seconds,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
-        if self._orders.ledger is not None:
-            if self._writer is None:
-                self._writer = Writer(self._orders.ledger, self._header(step))
-                # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
-                weakref.finalize(self, self._writer.close)
-            self._writer.append(record)
-        if self._orders.report:
+        if self._orders.report:  # before what may fail here alone: others would wait for this rank
             mine = [row.facts_for_loggers for row in rows]
             padding = self.padding()
             told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
             width = len(PaddingTokens._fields)
             paddings = [PaddingTokens(*one) for one in told if len(one) == width]
             self._keep(step, [one for one in told if len(one) != width], paddings)
+        if self._orders.ledger is not None:
+            self._opened(self._orders.ledger, step).append(record)
+        self._next_step = step + 1
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
+
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger that nothing is observed from the next step on, and closes it. Raises `LedgerError`."""
+        if self._orders.ledger is not None:
+            self._opened(self._orders.ledger, self._next_step).end(why)
+        self.close()
+
+    def _opened(self, folder: Path, step: int) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(folder, self._header(step))
+            # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
+            weakref.finalize(self, self._writer.close)
+        return self._writer
 
     def _header(self, step: int) -> Header:
         return Header(

@@ -122,6 +122,8 @@ class Ledger:
         at_step = self.headers[0]["at_step"] if self.headers else 0
         self.first_step: int = self._spans[0][0] if self._spans else at_step
         self.stop_step: int = self._spans[-1][1] if self._spans else at_step
+        self.unobserved_from = min((file.ended.step for file in self.files if file.ended is not None), default=None)
+        """The first step of the last start that was not observed, since the observing had ended; None: all were."""
         self.incomplete = self._missing_at_end()
 
     def steps(self, start: int) -> Iterator[StepLines]:
@@ -197,6 +199,12 @@ class Ledger:
     def _missing_at_end(self) -> str | None:
         beyond = [file.rank for file in self.files if any(s.stop > self.stop_step for s in file.stretches)]
         notes = [f"{file.local.name} ends in a torn line, which is ignored" for file in self.files if file.torn]
+        ends = [(file.rank, file.ended) for file in self.files if file.ended is not None]
+        if ends and self.unobserved_from is not None:
+            rank, (_, why) = next((one for one in ends if not one[1].why.startswith("on rank ")), ends[0])
+            of = f" on rank {rank}" if len(self.files) > 1 and not why.startswith("on rank ") else ""
+            step = self.unobserved_from
+            notes.insert(0, f"nothing was observed from optimizer step {step} on, the run went on: {why}{of}")
         if beyond:
             notes.insert(0, f"step {self.stop_step} is recorded by rank {_list(beyond)} only, and not read")
         return "; ".join(notes) or None

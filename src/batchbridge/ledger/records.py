@@ -69,6 +69,9 @@ FLOATS = ("reward", "advantage", "weights")
 _KINDS = {int, str, type(None)}
 _FLOAT_KINDS = {float, *_KINDS}
 STEP_PREFIX = b'{"record":"step","step":'
+ENDED = "observing_ended"
+"""The kind of the record that ends a start whose observing turned itself off: `step` is the first that nobody observed,
+`why` what could not be read."""
 
 
 # ---- records
@@ -205,6 +208,10 @@ class Writer:
             raise ValueError(f"optimizer step {record.step} follows {self._next_step - 1} in {self.path}")
         self._write(record.to_line())
         self._next_step += 1
+
+    def end(self, why: str) -> None:
+        """Writes that nothing is observed from the next step on, and why; no step follows in this start."""
+        self._write(_json({"record": ENDED, "step": self._next_step, "why": why}) + b"\n")
 
     def close(self) -> None:
         """Closes the file; closing twice is fine."""

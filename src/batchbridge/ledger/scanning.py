@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.records import SCHEMA, STEP_PREFIX, is_json
+from batchbridge.ledger.records import ENDED, SCHEMA, STEP_PREFIX, is_json
 
 _HEADER = {
     **dict.fromkeys(("world_size", "rank", "at_step", "dataset_size"), int),
@@ -58,9 +58,17 @@ class StepStretch(NamedTuple):
     """(offset of a stretch of the other ledger's file, first step that it does not have in the same line)."""
 
 
+class ObservingEnd(NamedTuple):
+    """The end of the observing in one start of one rank: the first step that nobody observed, and why."""
+
+    step: int
+    why: str
+
+
 @dataclass(frozen=True)
 class RankFile:
-    """The result of scanning one rank's file. torn: the last line is not whole."""
+    """The result of scanning one rank's file. torn: the last line is not whole. ended: what ended the observing of its
+    last start, and the first step that nobody observed; None where nothing did."""
 
     local: Path
     path: Path | str
@@ -69,6 +77,7 @@ class RankFile:
     headers: list[dict[str, Any]]
     stretches: list[StepStretch]
     torn: bool
+    ended: ObservingEnd | None = None
 
 
 def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: RankFile | None = None) -> RankFile:
@@ -76,6 +85,7 @@ def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: R
     beside: what was found in another ledger's file of this rank."""
     headers: list[dict[str, Any]] = []
     stretches: list[StepStretch] = []
+    ended: ObservingEnd | None = None
     torn, expected, number, offset = False, 0, 0, 0
     twins = iter(beside.stretches if beside else ())
     least, most = _bounds(0)
@@ -94,8 +104,14 @@ def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: R
                 if not line.endswith(b"\n") and not is_json(line):
                     torn = True
                     break
+                if _ends_observing(line):
+                    stretches[-1:] = _closed(stretches, expected, offset)
+                    ended = _end_of_observing(parse(line, path, number), expected, path, number)
+                    offset += len(line)
+                    continue
                 step = step_of(line, path, number)
                 if step is None:
+                    ended = None
                     stretches[-1:] = _closed(stretches, expected, offset)
                     headers.append(_header(line, rank, path, number, known))
                     start = start_of(headers[-1])
@@ -112,13 +128,16 @@ def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: R
                     break
                 if not headers:
                     raise LedgerError("a step before any header", path, number)
+                if ended is not None:
+                    raise LedgerError(f"step {step} behind the end of the observing", path, number)
                 if step != expected:
                     raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
                 expected += 1
                 offset += len(line)
             least, most = _bounds(expected)
-    stretches[-1:] = _closed(stretches, expected, offset)
-    return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
+    if ended is None:
+        stretches[-1:] = _closed(stretches, expected, offset)
+    return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn, ended)
 
 
 def start_of(header: Mapping[str, Any]) -> tuple[str | None, int, int]:
@@ -287,6 +306,21 @@ def _same_lines(a: Sequence[bytes], b: Sequence[bytes]) -> int:
         return length
     a, b = untimed(a), untimed(b)
     return next((i for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other), length)
+
+
+def _ends_observing(line: bytes) -> bool:
+    """Whether a line is of that kind; of a step's or a header's, which begin otherwise, nothing more is looked at."""
+    if line.startswith((STEP_PREFIX, _HEADER_START)) or ENDED.encode() not in line:
+        return False
+    record = json.loads(line) if is_json(line) else {}
+    return isinstance(record, dict) and record.get("record") == ENDED
+
+
+def _end_of_observing(record: Mapping[str, Any], expected: int, path: Path | str, number: int) -> ObservingEnd:
+    step, why = record.get("step"), record.get("why")
+    if type(step) is not int or step != expected or not isinstance(why, str):
+        raise LedgerError(f"{ENDED}: step {step!r:.20} and why, where step {expected} should follow", path, number)
+    return ObservingEnd(step, why)
 
 
 def _header(line: bytes, rank: int, path: Path | str, number: int, known: SeenHeaders) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class LedgerVerification(NamedTuple):
     checks: tuple[LedgerCheck, ...]
     incomplete: str | None
     unseen: int
+    unobserved_from: int | None = None
+    """The first step that was not observed, see `Ledger.unobserved_from`."""
 
     @property
     def departed(self) -> int:
@@ -105,8 +107,9 @@ class LedgerVerification(NamedTuple):
 
     @property
     def decided(self) -> bool:
-        """Whether membership and weights of every step were recomputed."""
-        return all(not check.skipped for check in self.checks if check.name in DECISIVE)
+        """Whether every step was observed, and its membership and weights recomputed."""
+        whole = self.unobserved_from is None
+        return whole and all(not check.skipped for check in self.checks if check.name in DECISIVE)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -268,6 +271,7 @@ class _Looking:
             checks,
             ledger.incomplete,
             self.unseen,
+            ledger.unobserved_from,
         )
 
     def look(self, step: _Step) -> None:

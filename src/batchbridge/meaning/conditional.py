@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from batchbridge.meaning.findings import Finding, Where
 
-CONDITION = "BB026"
+CONDITION = "BB041"
 """The finding that says on what a reading rests."""
 _OF_INPUT = re.compile(r"BB0\d\d")
 """Codes of the reading of a file: whoever trains, these are wrong."""

@@ -24,6 +24,11 @@ def parse_document(text: str, suffix: str, file: str) -> Document:
 
 def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:
     """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or above `most` bytes."""
+    return decoded(read_bytes(path, file, most), file, most)
+
+
+def read_bytes(path: Path, file: str, most: int) -> bytes:
+    """The bytes of a file. Raises `Refused` where it is missing, no regular file, or above `most` bytes."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -34,13 +39,12 @@ def read_text(path: Path, file: str, most: int = MAX_BYTES) -> str:
         if status.st_size > most:
             refuse("BB002", f"the file has {status.st_size:,} bytes; at most {most:,} are read", file)
         with path.open("rb") as stream:
-            data = stream.read(most + 1)
+            return stream.read(most + 1)
     except FileNotFoundError:
         refuse("BB001", "there is no such file", file)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         refuse("BB001", f"the file cannot be read: {reason}", file)
-    return decoded(data, file, most)
 
 
 def decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:

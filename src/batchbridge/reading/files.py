@@ -27,6 +27,15 @@ PYTHON = frozenset({".py", ".ipynb"})
 
 STANDARD_INPUT = "-"
 
+LOGS = frozenset({".log", ".out", ".err", ".txt"})
+"""Suffixes of what a run has printed; see `batchbridge.reading.pasted`. Other texts are looked at for its marks."""
+LARGEST_LOG = 64 << 20
+"""Largest log that is read (bytes)."""
+_OF_RUNS = frozenset({"training_args.bin", "trainer_state.json", ".wandb", ".db"})
+"""Names and suffixes of files that a run leaves; see `batchbridge.reading.past_runs`."""
+_MARKS = frozenset({"_wandb", "wandb_version", "transformers_version"})
+"""Keys of a record of a run, which no recipe has."""
+
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
 
@@ -50,6 +59,8 @@ def load_source(
         loaded = replace(source, env=dict(env)) if env else source
     elif isinstance(source, str) and re.match(r"https?://", source):
         loaded = Source(problems=(_link(source),))
+    elif source == "":
+        loaded = Source(problems=(problem("BB001", "the name of the file is empty", ""),))
     elif isinstance(source, (str, os.PathLike)):
         loaded = _load_file(Path(source), env, framework, command)
     elif isinstance(source, Mapping):
@@ -80,13 +91,28 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     file = str(path)
     try:
         suffix = path.suffix.lower()
+        folder = _is_folder(path)
+        if folder or suffix in _OF_RUNS or path.name in _OF_RUNS or path.parent.name == ".hydra":
+            from batchbridge.reading import past_runs
+
+            recorded = past_runs.load_folder(path, command) if folder else past_runs.load_file(path, command)
+            if recorded is not None:
+                return replace(recorded, env=dict(env or {}))
         if suffix in PYTHON:
             from batchbridge.reading import python
 
             text = read_text(path, file, python.MAX_BYTES)
             return python.load_python(text, path, env=env, framework=framework, chosen=command)
-        text = read_text(path, file) if file != STANDARD_INPUT else decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
+        most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
+        text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
         first = text.partition("\n")[0]
+        if suffix in LOGS or (suffix not in SCRIPTS and _of_run(text)):
+            from batchbridge.reading import pasted
+
+            if (found := pasted.read_pasted(text, path)) is not None:
+                return replace(found, env=dict(env or {}))
+        if len(text) > MAX_BYTES:
+            refuse("BB002", f"the text has {len(text):,} characters; settings have at most {MAX_BYTES:,}", file)
         script = suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first)
         if script or (not suffix and _runs(text)):
             from batchbridge.reading.scripts import load_script
@@ -94,7 +120,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             return load_script(text, path, env=env, framework=framework, chosen=command)
         if first.startswith("#!"):
             what = "YAML, JSON, TOML, Python, notebooks and shell scripts"
-            refuse("BB028", f"this is a script of another language; {what} are read (or --set KEY=VALUE)", file, 1)
+            refuse("BB043", f"this is a script of another language; {what} are read (or --set KEY=VALUE)", file, 1)
         document = parse_document(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
@@ -105,9 +131,31 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     except RefusedFile as refused:
         return Source(path=path, problems=(refused.finding,))
     values = document.value if isinstance(document.value, dict) else {}
-    return Source(
-        values=values, lines=document.lines, path=path, problems=tuple(document.problems), env=dict(env or {})
-    )
+    problems = tuple(document.problems)
+    read = Source(values=values, lines=document.lines, path=path, problems=problems, env=dict(env or {}))
+    wrapped = (isinstance(value, dict) and "value" in value for value in values.values())
+    if not values.keys() & _MARKS and not all(wrapped):
+        return read
+    from batchbridge.reading.past_runs import as_recorded
+
+    return as_recorded(read)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or a NUL character; reading it says so
+        return False
+
+
+def _piped(most: int) -> bytes:
+    return sys.stdin.buffer.read(most + 1)
+
+
+def _of_run(text: str) -> bool:
+    """Whether a text without a name that says so is a log, or what a run printed."""
+    printed = re.match(r"\s*(\([^()\n]+\) )?\{\s*'", text) is not None
+    return printed or "Error executing job with overrides:" in text or "***** Running training *****" in text
 
 
 def _runs(text: str) -> bool:

@@ -61,6 +61,24 @@ def _several_nodes(said: LauncherWords) -> str | None:
     return None
 
 
+def _screen(said: LauncherWords) -> str | None:
+    """screen: -d -m starts a session and returns; -X and -R go to one that is there. Without them it has our variables
+    and stays."""
+    letters = {letter for name in said.options if len(name) <= 4 for letter in name}
+    if letters & set("XRx"):
+        return "a session that runs already has its own variables"
+    if {"d", "m"} <= letters:
+        return "`screen -dm` returns at once, so BatchBridge could not see whether a trainer was reached"
+    return None
+
+
+def _other_hosts(said: LauncherWords) -> str | None:
+    """mpirun (Open MPI, MPICH): to other hosts the variables that it is told alone."""
+    if said.has("H", "host", "hosts", "hostfile", "machinefile", "f", "default_hostfile"):
+        return "`mpirun` hands variables on to other hosts that it is told by name alone"
+    return None
+
+
 IN_CONTAINER = "a container has its own variables and files"
 """The one reason that words do not help against."""
 _INSIDE = "in the container, before the program"
@@ -69,12 +87,12 @@ _INSIDE = "in the container, before the program"
 class LaunchWrapper(NamedTuple):
     """One launcher.
 
-    words: what it starts with. values: its options that take a value; flags: the other way round, every option but
-    these takes one. bundles: `-it` is `-i -t`. skipped: words between its options and the program (`timeout 60`).
-    behind_dashes: the program stands behind `--`. options_anywhere: behind other words, too. shell: the program is a
-    shell's text, spelt as words (`ssh HOST 'cd x && python ...'`). text: the option that has such a text instead
-    (`sbatch --wrap`). starts: whether it starts a Python script itself. keeps: options whose values `Source.launcher`
-    keeps.
+    words: what it starts with. values: its options that take a value; pairs: those that take two; flags: the other
+    way round, every option but these takes one. bundles: `-it` is `-i -t`. skipped: words between its options and
+    the program (`timeout 60`). behind_dashes: the program stands behind `--`. options_anywhere: behind other words,
+    too. shell: the program is a shell's text, spelt as words (`ssh HOST 'cd x && python ...'`). text: the option
+    that has such a text instead (`sbatch --wrap`). starts: whether it starts a Python script itself. keeps: options
+    whose values `Source.launcher` keeps.
 
     stops: why the environment of whoever starts it does not arrive in the program, for what it is told; None: it does.
     takes_words: variables can be given to the program as words before it (`env NAME=VALUE`), which `batchbridge run`
@@ -84,6 +102,7 @@ class LaunchWrapper(NamedTuple):
     words: tuple[str, ...]
     source: str
     values: frozenset[str] = frozenset()
+    pairs: frozenset[str] = frozenset()
     flags: frozenset[str] | None = None
     bundles: bool = False
     skipped: int = 0
@@ -139,6 +158,14 @@ _CONTAINER_FLAGS = frozenset(
         *("service_ports", "use_aliases", "replace", "tls_verify", "rmi", "T", "no_TTY", "help"),
     }
 )
+_MPI_VALUES = frozenset(
+    {
+        *("np", "n", "c", "N", "H", "host", "hosts", "hostfile", "machinefile", "default_hostfile", "f", "x", "wdir"),
+        *("wd", "path", "prefix", "npernode", "npersocket", "ppn", "ppr", "map_by", "bind_to", "rank_by", "output"),
+        *("output_filename", "timeout", "stdin", "tune", "genvlist", "bootstrap", "launcher", "iface", "envlist"),
+    }
+)
+_TMUX_VALUES = frozenset("ceFfnstxylLS")
 _APPTAINER_VALUES = frozenset(
     {
         *("B", "bind", "H", "home", "W", "workdir", "pwd", "cwd", "env", "env_file", "o", "overlay", "net", "network"),
@@ -222,6 +249,44 @@ WRAPPERS = (
     ),
     LaunchWrapper(
         ("ray", "exec"), "ray 2.60", skipped=1, shell=True, stops=_never("the cluster has its own variables")
+    ),
+    *(
+        LaunchWrapper(
+            (program,),
+            "openmpi 5.0, mpich 4.2",
+            _MPI_VALUES,
+            frozenset({"mca", "gmca", "pmca", "prtemca", "genv", "env"}),
+            stops=_other_hosts,
+        )
+        for program in ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
+    ),
+    *(
+        LaunchWrapper(
+            ("tmux", word),
+            "tmux 3.4",
+            _TMUX_VALUES,
+            shell=True,
+            stops=_never("tmux's server starts the program, with variables of its own, and `tmux` returns at once"),
+        )
+        for word in ("new-session", "new", "new-window", "neww", "split-window", "splitw", "respawn-pane")
+    ),
+    *(
+        LaunchWrapper(
+            ("tmux", word),
+            "tmux 3.4",
+            _TMUX_VALUES,
+            stops=_never("the session that gets the keys has its own variables"),
+            instead="in the keys, before the program",
+        )
+        for word in ("send-keys", "send")
+    ),
+    LaunchWrapper(
+        ("screen",),
+        "screen 4.9",
+        flags=frozenset("dmDRrxAaLUlqwOi4"),
+        bundles=True,
+        stops=_screen,
+        instead="in the session, before the program",
     ),
     LaunchWrapper(("nice",), "coreutils 9.4", frozenset({"n", "adjustment"})),
     LaunchWrapper(("stdbuf",), "coreutils 9.4", frozenset({"i", "o", "e"})),

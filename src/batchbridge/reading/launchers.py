@@ -209,7 +209,9 @@ def _inside(words: list[Argument], wrapper: LaunchWrapper, way: _Way) -> tuple[s
         module = module or ((wrapper.starts or wrapper.words == UV) and name in ("m", "module"))
         starts = starts and name != "no_python"
         at = place - 1
-        if not equals and takes and place < len(words):
+        if not equals and name in wrapper.pairs:
+            place += 2
+        elif not equals and takes and place < len(words):
             value = words[place].text
             place += 1
         if name in wrapper.text:
@@ -255,9 +257,7 @@ def _takes(dashed: str, name: str, wrapper: LaunchWrapper) -> bool:
         return not set(name) <= wrapper.flags and name[0] in wrapper.flags  # -it; -iv /a:/b; -eNAME
     if wrapper.flags is not None:
         return name not in wrapper.flags
-    if re.fullmatch(r"-[A-Za-z]\S+", dashed) and dashed[1] in wrapper.values:
-        return False  # -n10
-    return name in {*wrapper.values, *wrapper.text}
+    return name in {*wrapper.values, *wrapper.text}  # -n10 has its value, and mpirun's -np is one name
 
 
 def _instead(

@@ -84,8 +84,18 @@ def read(
     adapter = adapter or _choose(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    if loaded.record is not None:
+        from batchbridge.reading.recorded import recorded
+
+        said, notes = recorded(loaded.record, adapter, said)
+        findings += notes
     reading = read_source(loaded, adapter, said)
-    if reading.framework_version is None and loaded.path is not None and (adapter.distribution or adapter.checkout):
+    if (
+        loaded.record is None
+        and reading.framework_version is None
+        and loaded.path is not None
+        and (adapter.distribution or adapter.checkout)
+    ):
         reading = _pinned(loaded, adapter, said, loaded.path) or reading
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 
@@ -231,7 +241,7 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         listed = ", ".join(installed) or "none"
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
-    recipe = not source.argv and source.native is None and source.construction is None
+    recipe = not source.argv and source.native is None and source.construction is None and source.record is None
     if recipe and (foreign := foreign_file(source.values)) is not None:
         what, trains = foreign
         code = LOOKS_LIKE_TRAINING if trains else "BB020"

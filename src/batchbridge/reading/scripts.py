@@ -12,7 +12,7 @@ from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, launcher_of, programs
+from batchbridge.reading.launchers import LaunchedProgram, Stop, launcher_of, programs
 from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training
 from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
 
@@ -121,9 +121,12 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
     asked = (framework,) if framework is not None and named else None
     all_of_them, seen = [], set()
     for command in script.commands:
+        replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
         for found in programs(command.words):
             launcher = {**launcher_of(found.argv, command.assigned), **found.launcher}
             program = _answered(replace(found, launcher=launcher) if launcher else found, env)
+            if program.stop is None and replaced is not None:
+                program = replace(program, stop=_replaced(replaced))
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
                 continue
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
@@ -158,6 +161,16 @@ def _followed(
     found = python.started(words, path, framework, program.launcher)
     sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
     return found._replace(sources=sources)
+
+
+_BY_HOOK = ("ray", "job", "submit")
+"""A command that is reached by a variable that names a function of ours, and not by PYTHONPATH."""
+
+
+def _replaced(path: Argument) -> Stop:
+    """The stop of a script that gives Python another path than it had."""
+    reason = f"line {path.line} sets PYTHONPATH, and leaves out what it was"
+    return Stop("a script with this line", reason, f"PYTHONPATH={path.text}:$PYTHONPATH")
 
 
 def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:

@@ -51,7 +51,7 @@ def refuse(code: str, message: str, file: str, line: int | None = None, fix: str
     raise RefusedFile(replace(found, undecided=code in NOT_READ))
 
 
-NOT_READ = ("BB002", "BB003", "BB028")
+NOT_READ = ("BB002", "BB003", "BB043")
 """Codes of files that are not read and may be right: too large, no text, in another language."""
 
 

@@ -66,7 +66,7 @@ def _taken_for_granted(reading: Reading) -> Iterator[str]:
         yield one_line(f"if {reading.condition.supposed}: {reading.condition.why}")
 
 
-UNNAMED = "BB029"
+UNNAMED = "BB044"
 """The note about the version that was taken where nobody named one."""
 
 
@@ -325,18 +325,22 @@ def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versione
     return clean("\n\n".join("\n".join([*_diagnosis(one), *_in_config(one, config, versioned)]) for one in found))
 
 
+_IS_IT = "; is it the run's framework, version, devices?"
+
+
 def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterator[str]:
     if found.reading is None:
         return
-    name, framework = one_line(config or "the configuration"), found.reading.framework
+    name, framework = one_line(config or "the configuration in the text"), found.reading.framework
     yield from (f"  {one_line(one.message)}" for one in found.reading.findings if one.code == "BB024")
     if not versioned and found.findings:
         yield f"  no version of {framework} was named: one that says this is taken; --framework-version names yours"
     if not found.reading.native:
         yield from (f"  {name} is not read: {line}" for line in _problems(found.reading))
-    elif not found.findings:
+    yield from (f"  {one_line(sentence)}" for sentence in found.differs)
+    if found.reading.native and not found.findings:
         read_as = who(found.reading) if versioned else f"{framework} of every known version"
-        yield f"  {name}, as {read_as}: breaks no rule with this text; is it the run's framework, version, devices?"
+        yield f"  {name}, as {read_as}: breaks no rule with this text{'' if found.differs else _IS_IT}"
     for finding in found.findings:
         places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
         keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))

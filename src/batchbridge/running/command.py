@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
-from batchbridge.running.launch import ENVIRONMENT, JOB, TRAINER, Launch
+from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, TRAINER, Launch
 from batchbridge.running.signals import handed_on
 from batchbridge.running.telling import last_words, log, tell
 
@@ -64,6 +67,24 @@ def run(
     return code or unreached
 
 
+def dry_run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None) -> tuple[list[str], int]:
+    """(the receipts of what the command's trainers were judged as, its exit code). The command is ended once there is
+    one, if it does not end by itself; trackers write nothing that stays (`NO_TRACKER`).
+
+    Raises `OSError` where nothing starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchbridge-dry-", dir=_shared_folder(words)) as arrivals:
+        launch = replace(launch, arrivals=arrivals)
+        if stop is not None:
+            words = with_words(words, stop, launch, os.environ)
+        code = _started(words, launch, lambda: _reached(arrivals))
+        return [file.read_text(encoding="utf-8") for file in sorted(Path(arrivals).glob(f"{JUDGED}-*"))], code
+
+
+NO_TRACKER = {"WANDB_MODE": "disabled"}
+"""Variables by which trackers log nothing. Source: wandb 0.31.0, run."""
+
+
 def _shared_folder(words: Sequence[str]) -> Path | None:
     """The folder for receipts, where Slurm starts the trainer, perhaps on another machine: the one that we are in."""
     slurm = "srun" in {word.rpartition("/")[2] for word in words}
@@ -72,12 +93,16 @@ def _shared_folder(words: Sequence[str]) -> Path | None:
 
 def _reached(arrivals: str) -> bool:
     """Whether a trainer was wrapped, or a job that was sent to a cluster looks after it."""
-    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB))
+    return any(any(Path(arrivals).glob(f"{name}-*")) for name in (TRAINER, JOB, JUDGED))
 
 
 def _started(words: Sequence[str], launch: Launch, reached: Callable[[], bool]) -> int:
-    """The command's exit code, as a shell has it."""
-    expect_within = launch.expect_within
+    """The command's exit code, as a shell has it. Where trainers are only judged, it has a session of its own, all of
+    which is ended soon after one was reached."""
+    expect_within, dry = launch.expect_within, bool(launch.instead)
+    environment = launch.environment(os.environ)
+    if dry:
+        environment |= {**NO_TRACKER, "TRACKIO_DIR": str(Path(launch.arrivals or ".", "trackio"))}
 
     def remind() -> None:
         if not reached():
@@ -89,13 +114,37 @@ def _started(words: Sequence[str], launch: Launch, reached: Callable[[], bool]) 
     timer = threading.Timer(expect_within, remind)
     timer.daemon = True
     with handed_on() as signals:
-        process = subprocess.Popen(list(words), env=launch.environment(os.environ))
+        process = subprocess.Popen(list(words), env=environment, start_new_session=dry)
         signals.started(process)
         if expect_within:
             timer.start()
         try:
-            code = process.wait()
+            code = _ended_once(reached, process) if dry else process.wait()
         finally:
             timer.cancel()
     sys.stdout.flush()
     return code if code >= 0 else 128 - code
+
+
+_GRACE = 10.0
+"""Seconds that a command may take to end by itself, and again after it was asked to."""
+
+
+def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a command that leads a session of its own; of all of it nothing is left behind."""
+
+    def wait(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end and not until():
+            time.sleep(0.1)
+
+    try:
+        wait(float("inf"), reached)
+        wait(_GRACE)
+        return process.wait() if process.poll() is not None else 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            wait(_GRACE)
+        process.wait()

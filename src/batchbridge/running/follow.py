@@ -6,11 +6,12 @@ import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
+from batchbridge.running.launch import JUDGED, TRAINER, Launch, arrived, current_launch, named
 from batchbridge.running.telling import tell
 
 
@@ -23,6 +24,8 @@ def follow(trainer: Any) -> Any:
     launch = current_launch()
     if launch is None:
         return trainer
+    if launch.instead:
+        _end(launch, named(launch.instead)(trainer))
     from batchbridge.running.wrap import wrap
 
     asked = {name: getattr(launch, name) for name in ("tokens_per_device", "allow", "report_to", "padding")}
@@ -43,6 +46,25 @@ def follow(trainer: Any) -> Any:
     return trainer
 
 
+_SECONDS = 60
+"""The time that an actor waits for its command to be ended."""
+
+
+def _end(launch: Launch, text: str) -> NoReturn:
+    """The end of a process that trains nothing: it leaves the receipt. An actor of Ray's waits for the command to be
+    ended, which would else print the actor's death; if it is not, the actor ends with an error."""
+    arrived(f"{JUDGED}-{os.getpid()}", text)
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        raise SystemExit(0)
+    from batchbridge.running.launch_ray import announce, in_actor
+
+    announce(launch.run, JUDGED, text)
+    if in_actor():
+        time.sleep(_SECONDS)
+    raise SystemExit(0)
+
+
 def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda trainer: True) -> None:
     """Makes every object of `cls` follow the launch before its `method` runs, unless it is wrapped already; of these
     `only` those for which it is true.
@@ -57,7 +79,9 @@ def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda tr
     def followed(self: Any, *arguments: Any, **options: Any) -> Any:
         if not isinstance(self, cls) or not only(self):
             return native(self, *arguments, **options)
-        if "batchbridge" in vars(self):  # wrapped by this, or by the script itself
+        launch = current_launch()
+        if "batchbridge" in vars(self) and not (launch is not None and launch.instead):
+            # wrapped by this, or by the script itself
             arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())
             return native(self, *arguments, **options)
         follow(self)

@@ -32,8 +32,9 @@ else:  # the import system asks for methods, and that module brings temporary fi
 
 ENVIRONMENT = "BATCHBRIDGE_RUN"
 """The environment variable that holds the launch."""
-TRAINER, JOB = "trainer", "job"
-"""The beginnings of the names of receipts that say: a trainer was wrapped; a job was sent that looks after its own."""
+TRAINER, JOB, JUDGED = "trainer", "job", "judged"
+"""The beginnings of the names of receipts that say: a trainer was wrapped; a job was sent that looks after its own; a
+trainer was judged, and does not train."""
 SUBMIT_HOOK, THEIR_SUBMIT_HOOK = "RAY_JOB_SUBMIT_HOOK", "BATCHBRIDGE_THEIR_SUBMIT_HOOK"
 """The variable that names what `ray job submit` calls before it sends anything, and the one that keeps the user's."""
 SITE = Path(__file__).parent / "_site"
@@ -49,7 +50,8 @@ class Launch:
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
     ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
     launch. expect_within: seconds after which a line says that no trainer was wrapped; 0: never. verbose: every patch
-    of a trainer is said.
+    of a trainer is said. instead: a function (`package.module:name`) that a trainer is given to in place of `wrap`,
+    whose text is the receipt; the process then ends. Empty: trainers are wrapped.
     """
 
     framework: str
@@ -66,6 +68,7 @@ class Launch:
     arrivals: str | None = None
     expect_within: float = 0
     verbose: bool = False
+    instead: str = ""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
@@ -129,10 +132,15 @@ def arrived(name: str, text: str) -> None:
     (Path(launch.arrivals) / name).write_text(text, encoding="utf-8")
 
 
+def named(place: str) -> Callable[[Any], Any]:
+    """The function that `package.module:name` names; the module is imported."""
+    module, _, name = place.partition(":")
+    found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
 def _call(target: str, module: ModuleType) -> None:
-    place, _, name = target.partition(":")
-    hook: Callable[[ModuleType], object] = getattr(importlib.import_module(place), name)
-    hook(module)
+    named(target)(module)
 
 
 class _Finder(MetaPathFinder):

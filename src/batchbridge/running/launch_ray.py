@@ -131,11 +131,11 @@ def confirm(ray: Any, run: str) -> None:
     arrived(f"ray-{os.getpid()}", run)
 
 
-def announce(run: str) -> None:
-    """DetectionFacts the whole cluster that a trainer of the launch `run` was wrapped."""
+def announce(run: str, kind: str = TRAINER, text: str = "") -> None:
+    """Tells the whole cluster that a trainer of the launch `run` was wrapped, or judged. kind, text: the receipt."""
     from ray.experimental import internal_kv
 
-    internal_kv._internal_kv_put(_key(run), b"wrapped", overwrite=True)
+    internal_kv._internal_kv_put(_key(run), json.dumps([kind, text or run]).encode(), overwrite=True)
 
 
 def collect(run: str) -> bool:
@@ -146,10 +146,18 @@ def collect(run: str) -> bool:
         return False
     from ray.experimental import internal_kv
 
-    if internal_kv._internal_kv_get(_key(run)) != b"wrapped":
+    found = internal_kv._internal_kv_get(_key(run))
+    if not found:
         return False
-    arrived(f"{TRAINER}-of-the-cluster", run)
+    kind, text = json.loads(found)
+    arrived(f"{kind}-of-the-cluster", text)
     return True
+
+
+def in_actor() -> bool:
+    """Whether this process is an actor of Ray's."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 def _collect_soon(run: str) -> None:

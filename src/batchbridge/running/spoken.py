@@ -53,6 +53,8 @@ def after(launch: Launch, code: int) -> Iterator[str]:
     held = "held against the plan" if launch.mode != "observe" else "observed"
     of_ranks = f", of {len(ledger.files)} ranks" if len(ledger.files) > 1 else ""
     yield f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger verify {folder}`"
+    if ledger.unobserved_from is not None:
+        yield f"incomplete: {ledger.incomplete}"
     if code:
         yield from _going_on(ledger, code)
 

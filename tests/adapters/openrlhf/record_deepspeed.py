@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from batchbridge_on_cpu.openrlhf import cpu
+from batchbridge_openrlhf.on_cpu import cpu
 
 RECORD = Path(__file__).parent / "deepspeed_gradients.json"
 STEPS, MICRO_BATCHES = 3, 3

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchbridge import read
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge_history.trl import ROWS
@@ -110,6 +111,8 @@ BROKEN = {
     "BB-TRL-092": {"use_vllm": True, "vllm_importance_sampling_mode": "token"},
     "BB-TRL-093": {"loss_type": "cispo"},
     "BB-TRL-094": {"max_steps": 0},
+    "BB-TRL-097": {"use_vllm": True, "top_p": 0.9, "vllm_importance_sampling_mode": "token_truncate"},
+    "BB-TRL-098": {"use_vllm": True, "top_k": 20},
     "BB-TRL-052": {"num_train_epochs": 0},
     "BB-TRL-061": {"loss_type": "dapo", "steps_per_generation": 2},
     "BB-TRL-062": {"loss_type": "bnpo", "gradient_accumulation_steps": 2},
@@ -293,3 +296,62 @@ def test_every_offered_change_of_size_makes_legal_sizes_and_none_exceeds_a_datas
                 fixed = findings({**values, **changes}, world=devices, prompts=prompts)
                 remaining = {f.code for f in fixed if f.severity == "error"}
                 assert remaining <= ({"BB-TRL-050"} if finding.code != "BB-TRL-050" else set())
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "code"),
+    [
+        ({"top_p": 0.9}, "1.16.0", "BB-TRL-098"),  # sequence_mask is the default
+        ({"top_p": 0.9}, "0.25.1", "BB-TRL-097"),  # whose correction is of tokens
+        ({"top_p": 0.9}, "0.23.1", None),  # whose vLLM returns log-probabilities of all tokens
+        ({"top_p": 0.9, "vllm_mode": "server"}, "0.26.2", None),  # whose server does
+        ({"top_p": 0.9, "vllm_mode": "server"}, "1.16.0", "BB-TRL-098"),
+        ({"min_p": 0.1, "vllm_importance_sampling_mode": "token_mask"}, "1.16.0", "BB-TRL-097"),
+        ({"top_p": 0.9, "use_vllm": False}, "1.16.0", None),
+        ({"top_p": 0.9, "vllm_importance_sampling_correction": False}, "1.16.0", None),
+        ({"top_k": 0, "top_p": 1.0}, "1.16.0", None),
+        ({"top_p": 0.9, "use_liger_kernel": True}, "0.26.2", None),  # which has no correction
+    ],
+)
+def test_a_limit_of_sampling_is_told_where_its_probabilities_are_compared_with_whole_ones(values, version, code):
+    values = {**LEGAL, "use_vllm": True, "vllm_mode": "colocate", **values}
+    found = [one for one in findings(values, version=version) if one.code in ("BB-TRL-097", "BB-TRL-098")]
+    assert [one.code for one in found] == ([code] if code else [])
+    for fix in (fix for one in found for fix in one.fixes):
+        assert code not in codes({**values, **fix.changes}, version=version)
+
+
+@pytest.mark.parametrize(
+    ("version", "values", "correction"),
+    [
+        ("0.24.0", {"use_liger_loss": True}, None),
+        ("0.24.0", {"use_liger_kernel": True}, "token_truncate"),  # transformers' own: it replaces layers
+        ("0.26.2", {"use_liger_kernel": True}, None),
+        ("0.26.2", {}, "sequence_mask"),
+        ("0.29.0", {"use_liger_kernel": True}, "sequence_mask"),
+    ],
+)
+def test_a_fused_loss_has_no_correction_before_it_takes_one(version, values, correction):
+    reading = read(
+        {**LEGAL, "use_vllm": True, "vllm_mode": "colocate", **values}, framework="trl", version=version, world_size=1
+    )
+    found = reading.spec.objective.sampler_correction
+    assert (found or "").partition(" ")[0] == (correction or "")
+
+
+@pytest.mark.parametrize(
+    ("version", "devices", "sizes", "prompts", "epochs", "steps"),
+    [
+        # 5,498 prompts, 7 x 8 completions of 8, 4 micro-batches a step: 786 micro-batches (open-r1 issue 483: 196)
+        ("0.15.2", 7, (8, 4), 5498, 1, 196),
+        ("0.15.2", 7, (8, 4), 5498, 2, 392),
+        ("0.15.2", 2, (4, 4), 1001, 3, 750),
+        ("0.15.2", 2, (4, 4), 1000, 3, 750),  # no remainder
+        ("0.17.0", 2, (4, 4), 1001, 1, 250),  # drops what fills no rollout
+    ],
+)
+def test_the_total_is_what_transformers_plans(version, devices, sizes, prompts, epochs, steps):
+    values = {"num_generations": 8, "num_train_epochs": epochs, "max_completion_length": 8}
+    values |= dict(zip(("per_device_train_batch_size", "gradient_accumulation_steps"), sizes, strict=True))
+    reading = read(values, framework="trl", version=version, world_size=devices, dataset_size=prompts)
+    assert reading.derived["total_optimizer_steps"] == steps

@@ -36,6 +36,9 @@ GROUPER = {f"{ACTOR}use_prefix_grouper": True}
 UNEVEN = {"data.train_batch_size": 36, f"{ACTOR}ppo_mini_batch_size": 36, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}
 """36 groups on 8 replicas."""
 NO_MICRO = "BB-VERL-013"
+WORKERS, FORWARD = f"{ROLLOUT}agent.num_workers", f"{ROLLOUT}log_prob_micro_batch_size"
+REMOVE_PADDING = "actor_rollout_ref.model.use_remove_padding"
+REFERENCE_FORWARD = "actor_rollout_ref.ref.log_prob_micro_batch_size"
 PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 
 
@@ -179,6 +182,11 @@ CASES = [
     ({**BYPASS, "algorithm.rollout_correction.loss_type": "reinforce"}, "0.9.1", "BB-VERL-095"),
     ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
     ({PER_GPU: 3}, "0.9.1", "BB-VERL-098"),
+    ({WORKERS: 7}, "0.7.1", "BB-VERL-099"),
+    ({**BYPASS, f"{ROLLOUT}top_k": 20}, "0.9.1", "BB-VERL-102"),
+    ({f"{CORRECTION}rollout_is": "token", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-102"),
+    ({f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-103"),
+    ({FORWARD: 7, PER_GPU: None}, "0.7.1", "BB-VERL-100"),
     ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-098"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
@@ -254,6 +262,7 @@ def test_a_rule_speaks_where_it_is_broken(values, version, code):
 
 def test_every_rule_has_a_case():
     outside = {"BB-VERL-034", "BB-VERL-049", "BB-VERL-096"}  # a key that is left out, and datasets: below
+    outside |= {"BB-VERL-101"}  # a dataset: below
     outside |= {"BB-VERL-093", "BB-VERL-094"}  # another program: test_ahead_verl.py
     judged = {rule.code for rule in (*RULES, *history.ROWS) if not rule.retired}
     assert judged - outside == {code for _, _, code in [*CASES, *STANDING]}
@@ -421,6 +430,92 @@ def test_log_probabilities_are_computed_in_whole_micro_batches_by_engine_workers
     found = [one for one in judge({PER_GPU: 3, **values}, version=version, world=8) if one.code == "BB-VERL-098"]
     assert bool(found) is fires
     assert [fix.changes for one in found for fix in one.fixes] == [{PER_GPU: 2}, {PER_GPU: 4}] * fires
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        ({}, "0.7.1", True),
+        ({}, "0.8.0", True),
+        ({}, "0.9.1", False),  # the V1 trainer deals with what is left
+        ({"trainer.use_v1": False}, "0.9.1", True),
+        ({}, "0.6.1", False),  # whose rollouts are not those of the agent loop by default
+        ({f"{ROLLOUT}mode": "async"}, "0.6.1", True),
+        ({f"{ROLLOUT}mode": "async"}, "0.5.0", True),
+        ({}, "0.4.1", False),
+        ({WORKERS: 5}, "0.7.1", False),
+        ({f"{ROLLOUT}n": 6}, "0.7.1", False),
+        # 100 rows and 20 greedy ones are 120, dealt together from 0.8.0 on
+        ({"algorithm.adv_estimator": "remax"}, "0.8.0", False),
+        ({"algorithm.adv_estimator": "remax", WORKERS: 10}, "0.7.1", False),
+        ({"algorithm.adv_estimator": "remax", WORKERS: 25}, "0.7.1", True),
+    ],
+)
+def test_workers_of_the_agent_loop_share_a_rollout_evenly(values, version, fires):
+    """20 prompts x 5 = 100 completions, of 8 workers."""
+    micro = {f"{ACTOR}ppo_micro_batch_size_per_gpu": 1, PER_GPU: 1}
+    run = {"data.train_batch_size": 20, f"{ACTOR}ppo_mini_batch_size": 20, f"{ROLLOUT}n": 5, **micro, **values}
+    found = [one for one in judge(run, version=version, world=4) if one.code == "BB-VERL-099"]
+    assert bool(found) is fires
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-099" not in codes({**run, **fix.changes}, version=version, world=4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {f"{CORRECTION}rollout_is": "sequence"},
+        {f"{ROLLOUT}top_p": 0.9},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9, f"{ROLLOUT}name": "sglang"},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9, f"{ROLLOUT}logprobs_mode": "raw_logprobs"},
+        {f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_k": 0},
+    ],
+)
+def test_nothing_is_said_of_limits_where_none_of_vllms_is_compared(values):
+    assert not {"BB-VERL-102", "BB-VERL-103"} & set(codes(values))
+
+
+@pytest.mark.parametrize(
+    ("version", "saves", "epochs", "prompts", "said"),
+    [
+        # 64 prompts a rollout, 128 prompts: 2 rollouts an epoch
+        ("0.7.1", 2, 2, 128, "no rollout is left"),
+        ("0.7.1", 2, 3, 128, "the next epoch is left out"),
+        ("0.7.0", 4, 3, 128, "no rollout is left"),
+        ("0.7.1", 4, 2, 128, None),  # the last step ends the run
+        ("0.7.1", 3, 2, 128, None),
+        ("0.7.1", -1, 2, 128, None),
+        ("0.6.1", 2, 2, 128, None),
+        ("0.8.0", 2, 2, 128, None),
+        ("0.7.1", 2, 2, None, None),
+    ],
+)
+def test_a_checkpoint_of_an_epochs_end_leaves_an_epoch_out(version, saves, epochs, prompts, said):
+    values = {"trainer.save_freq": saves, "trainer.total_epochs": epochs}
+    found = [one for one in judge(values, version=version, prompts=prompts) if one.code == "BB-VERL-101"]
+    assert [said in one.message for one in found] == ([True] if said else [])
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-101" not in codes({**values, **fix.changes}, version=version, prompts=prompts)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        ({FORWARD: 3}, "0.4.1", True),
+        ({FORWARD: 3}, "0.7.1", True),
+        ({FORWARD: 4}, "0.7.1", False),
+        ({FORWARD: 3, f"{ROLLOUT}log_prob_use_dynamic_bsz": True}, "0.7.1", False),
+        ({REFERENCE_FORWARD: 3}, "0.7.1", False),  # no reference: nothing is computed of it
+        ({REFERENCE_FORWARD: 3, f"{ACTOR}use_kl_loss": True}, "0.7.1", True),
+        ({FORWARD: 3, f"{ACTOR}ulysses_sequence_parallel_size": 2, REMOVE_PADDING: True}, "0.7.1", False),
+    ],
+)
+def test_a_micro_batch_of_all_devices_leaves_something_for_each(values, version, fires):
+    run = {PER_GPU: None if FORWARD in values else 2, **values}
+    found = [one for one in judge(run, version=version, world=4) if one.code == "BB-VERL-100"]
+    assert bool(found) is fires
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-100" not in codes({**run, **fix.changes}, version=version, world=4)
 
 
 @pytest.mark.parametrize(("bound", "offered"), [(0.5, 0.5), (0.0, 1e9)])

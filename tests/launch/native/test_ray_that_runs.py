@@ -24,7 +24,7 @@ SETTINGS = {
 }
 CLUSTER = """
 import sys
-import batchbridge_on_cpu.verl.patient_ray
+import batchbridge_verl.on_cpu.patient_ray
 import ray
 ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80_000_000, _temp_dir=sys.argv[1])
 print("ADDRESS", ray.get_runtime_context().gcs_address, flush=True)

@@ -76,5 +76,5 @@ RUNTIME = Runtime(
     version=lambda trainer: "1.0",
     refusals=REFUSALS,
     patch=patch,
-    training=lambda trainer: is_inside(trainer, "train"),
+    training=lambda trainer: is_inside(trainer, "train", of=("pocketray",)),
 )

@@ -51,5 +51,5 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=("verify",),
     patch=patch,
-    training=lambda trainer: is_inside(trainer, "train"),
+    training=lambda trainer: is_inside(trainer, "train", of=("pocketgrpo",)),
 )

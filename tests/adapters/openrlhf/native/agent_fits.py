@@ -173,7 +173,7 @@ def main(folder: Path) -> None:
         made.append(conversations.engine_of(AGENT, fits.GROUP)())
         return made[-1]
 
-    engines.ScriptedEngine = one  # type: ignore[misc,assignment]  # what `fits` asks for an engine
+    engines.LateEngine = one  # type: ignore[misc,assignment]  # what `fits` asks for an engine
     bench, ledger = fits.enforced(folder, "own", **SETTINGS)
     bench.engine = made[-1]
     found = against_the_oracle(bench, ledger)

@@ -40,7 +40,7 @@ def sampled(prompt: int, number: int) -> torch.Tensor:
         return moved(logprobs(tiny_policy().eval(), made), prompt, number)
 
 
-class TellingExecutor(engines.ScriptedExecutor):
+class TellingExecutor(engines.WatchedExecutor):
     """With the log-probability of every token of a completion; zeros for the prompt's, as OpenRLHF's own has it."""
 
     async def execute(self, prompt: str, label: str, sampling_params: Any, hf_tokenizer: Any, sample: int) -> Any:
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     save_policy(folder / "policy")
     lines = [f'{{"input": "{script.prompt(index)}", "label": ""}}\n' for index in range(fits.PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
-    engines.ScriptedExecutor = TellingExecutor  # type: ignore[misc]  # what a scripted engine answers with
+    engines.WatchedExecutor = TellingExecutor  # type: ignore[misc]  # what a scripted engine answers with
     bench, ledger = fits.enforced(folder, "own", **OPTIONS)
     plan = fits.plan_of(ledger)
 

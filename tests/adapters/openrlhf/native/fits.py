@@ -20,7 +20,8 @@ from unittest import mock
 
 os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
 
-from batchbridge_on_cpu.openrlhf import cpu, engines
+from batchbridge_on_cpu.openrlhf import engines
+from batchbridge_openrlhf.on_cpu import cpu
 
 cpu.start(engines.HOOKS)
 
@@ -137,7 +138,7 @@ class Bench:
             }
         )
         strategy = get_strategy(self.args)
-        handles = [Handle(engines.ScriptedEngine())]
+        handles = [Handle(engines.LateEngine())]
         self.worker = object.__new__(PolicyModelActor.__ray_metadata__.modified_class)
         group = object.__new__(RayActorGroup)
         group._actor_handlers, group.duplicate_actors = [Handle(self.worker)], 1

@@ -11,8 +11,8 @@ import torch
 
 from batchbridge.kit.measuring import Tap
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Rollout, Spec, Topology
-from batchbridge_on_cpu.openrlhf import cpu
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS
+from batchbridge_openrlhf.on_cpu import cpu
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # openrlhf.models compiles a function when it is imported
 cpu.start()

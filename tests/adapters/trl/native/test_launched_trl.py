@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 
 from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
+from batchbridge.reading.read import read
 from batchbridge.running.telling import LOG
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
@@ -55,7 +57,7 @@ def test_what_the_page_shows_is_what_run_says(tmp_path: Path, monkeypatch: pytes
     assert command == "batchbridge run --ledger runs/a -- python train.py"
     ran = started(tmp_path, sys.executable, SCRIPT, str(tmp_path), "--my_flag", "3", options=("--ledger", "runs/a"))
     lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
-    said = "\n".join(lines).replace(str(tmp_path), "/home/me")
+    said = "\n".join(lines).replace(str(tmp_path), "/mine")
     steps = len(list(read_steps(tmp_path / "runs" / "a")))
     assert make_outputs.fits(shown.replace("4 optimizer steps", f"{steps} optimizer steps"), said), said
     kept = (tmp_path / "runs" / "a" / LOG).read_text(encoding="utf-8")
@@ -141,3 +143,93 @@ def test_a_recipe_that_trl_would_refuse_is_not_started(tmp_path: Path) -> None:
     ran = started(tmp_path, str(BIN / "trl"), "grpo", "--config", "recipe.yaml")
     assert ran.returncode == 2
     assert "BB-TRL-003" in ran.stderr
+
+
+def dry(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`batchbridge run --dry`, with W&B asked for, which would leave a run of its own."""
+    before = {name: os.environ.get(name) for name in ("WANDB_DIR", "WANDB_MODE")}
+    os.environ |= {"WANDB_DIR": str(folder), "WANDB_MODE": "offline"}
+    try:
+        return started(folder, *words, options=("--dry",))
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.mark.parametrize("how", ["python", "torchrun"])
+def test_a_dry_run_takes_no_step_and_judges_the_trainer_that_was_built(tmp_path: Path, how: str) -> None:
+    """With --wrapped, the script's own wrapping opens a ledger: its first step would be in it."""
+    ran = dry(tmp_path, *COMMANDS[how], str(tmp_path), "--wrapped")
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    devices = "1 device" if RANKS[how] == 1 else f"{RANKS[how]} devices"
+    assert f"the GRPOTrainer that the command built  trl {version('trl')}  {devices}  VALID" in ran.stdout
+    assert ran.stdout.count("that the command built") == 1, "ranks say the same once"
+    assert f"An optimizer step trains on {4 * RANKS[how]} completions" in ran.stdout
+    assert not list((tmp_path / "by_hand").glob("rank-*")), "which its first step would have written"
+    left = [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if "by_hand" not in str(file)]
+    assert left == ["out"], "no checkpoint and no tracker's run"
+
+
+def test_a_dry_run_of_a_script_without_a_trainer_is_not_judged(tmp_path: Path) -> None:
+    ran = dry(tmp_path, *COMMANDS["python"], str(tmp_path), "--none")
+    assert ran.returncode == 4
+    assert "without a trainer that was about to train: not judged" in ran.stderr
+
+
+def test_a_dry_run_says_of_a_copy_that_it_is_one(tmp_path: Path) -> None:
+    ran = dry(tmp_path, *COMMANDS["python"], str(tmp_path), "--copy")
+    assert ran.returncode == 4
+    assert "the Qwen2VLGRPOTrainer that the command built: UNDECIDED" in ran.stdout
+
+
+def test_a_dry_run_judges_what_only_running_decides_in_a_notebook(tmp_path: Path) -> None:
+    """A notebook as nbconvert writes it, whose sizes come from a function of the machine."""
+    cells = [
+        "# coding: utf-8\n# In[1]:\n",
+        "import os, sys\nos.environ['ACCELERATE_USE_CPU'] = 'true'\n",
+        "from pathlib import Path\nfrom batchbridge_trl.testing import scripted_trainer\n",
+        "# In[2]:\ncores = len(os.sched_getaffinity(0))\nsizes = {'per_device_train_batch_size': 3 * cores // cores}\n",
+        "trainer = scripted_trainer(Path('out'), num_train_epochs=1, gradient_accumulation_steps=4, **sizes)\n",
+        "trainer.train()\nPath('trained').touch()\n",
+    ]
+    (tmp_path / "notebook.py").write_text("\n".join(cells))
+    ran = dry(tmp_path, sys.executable, "notebook.py")
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert "An optimizer step trains on 12 completions" in ran.stdout
+    assert not (tmp_path / "trained").exists()
+
+
+def test_trackers_and_checkpoints_of_a_real_run_are_read_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B's one file of an offline run, trackio's data base and the checkpoint of one run mean the same."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom batchbridge_trl.testing import scripted_trainer\n"
+        "from batchbridge_on_cpu.leaving import leave\n"
+        "sizes = {'per_device_train_batch_size': 2, 'gradient_accumulation_steps': 2, 'num_train_epochs': 1}\n"
+        "kept = {'report_to': ['wandb'], 'save_strategy': 'steps', 'save_steps': 2, 'max_steps': 2}\n"
+        "trainer = scripted_trainer(Path('out'), **sizes, **kept)\ntrainer.train()\nimport wandb\nwandb.finish()\n"
+        "from trackio.sqlite_storage import SQLiteStorage\n"
+        "SQLiteStorage.bulk_log('past', 'first', [{'loss': 0.0}], config=trainer.args.to_dict())\nleave()\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    for name, value in {
+        "WANDB_DIR": str(tmp_path),
+        "WANDB_MODE": "offline",
+        "TRACKIO_DIR": str(tmp_path / "t"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    own = {**os.environ, "ACCELERATE_USE_CPU": "true", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=own, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    (offline,) = (tmp_path / "wandb").glob("offline-run-*")
+    (project,) = (tmp_path / "t").glob("*.db")
+    readings = [read(tmp_path / "out"), read(offline), read(project, framework="trl")]
+    specs = [read(file, framework="trl", version=version("trl")).spec for file in (tmp_path / "out", offline, project)]
+    assert specs[0] is not None
+    assert specs[0].optimizer_step.completions_per_step == 4
+    assert specs[1] == specs[0]
+    assert specs[2] == specs[0]
+    assert [one.framework_version for one in readings] == [None, version("trl"), None]

@@ -316,7 +316,7 @@ def test_what_leaves_no_plan_hides_no_other_reason(
     if missing == "iterable_dataset":
         built.train_dataset = built.train_dataset.to_iterable_dataset()
     assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "fsdp_xla"]
-    monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
+    monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions, of: True)
     assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchbridge_on_cpu.openrlhf import cpu
+from batchbridge_openrlhf.on_cpu import cpu
 
 os.environ.setdefault(cpu.FLOAT32, "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # the entropy is compiled otherwise

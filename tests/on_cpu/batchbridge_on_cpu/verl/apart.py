@@ -27,7 +27,7 @@ import torch
 import verl.workers.rollout.base as base
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineManager, CheckpointEngineRegistry
 
-from batchbridge_on_cpu.verl.rollouts import ScriptedRollout
+from batchbridge_on_cpu.verl.rollouts import KeepingRollout
 
 
 def seen() -> Path:
@@ -90,7 +90,7 @@ class Files(CheckpointEngine):  # type: ignore[misc]  # verl is untyped here
         file.unlink()
 
 
-class Engine(ScriptedRollout):
+class Engine(KeepingRollout):
     """Holds the weights that it was given."""
 
     async def update_weights(self, weights: Any, **options: Any) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from batchbridge_on_cpu.verl.agent import ScriptedAgent
+from batchbridge_on_cpu.verl.agent import WatchedScriptedAgent
 from batchbridge_on_cpu.verl.apart import note, seen
 
 
-class Agent(ScriptedAgent):
+class Agent(WatchedScriptedAgent):
     """Notes whose weights the engine holds, and says of itself what it is told to."""
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:

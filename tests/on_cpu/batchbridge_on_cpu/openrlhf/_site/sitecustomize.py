@@ -3,7 +3,8 @@
 import os
 
 from batchbridge_on_cpu.deepspeed_steps import after_engine
-from batchbridge_on_cpu.openrlhf import ahead, cpu, engines, ring
+from batchbridge_on_cpu.openrlhf import ahead, engines, ring
+from batchbridge_openrlhf.on_cpu import cpu
 
 if os.environ.get("BATCHBRIDGE_RING"):
     ring.start()

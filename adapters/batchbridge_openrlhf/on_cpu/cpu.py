@@ -1,6 +1,6 @@
 """OpenRLHF on the CPU, its files unedited: call `start` in a process before it imports torch or OpenRLHF.
 
-For tests. What it declares: DeepSpeed's CPU accelerator and gloo, without its shared-memory kernel; "cuda" device
+What it declares: DeepSpeed's CPU accelerator and gloo, without its shared-memory kernel; "cuda" device
 meshes are "cpu" ones; torch.cuda's current device is the CPU; ZeRO-3 waits for every gather of parameters (`_gathers`);
 modules that need a GPU and are not installed are empty (`ABSENT`). Two things that the command line does not offer are
 injected where the environment asks for them:

@@ -17,7 +17,7 @@ from ray import _raylet
 from ray._private import services
 
 ABSENT = -1
-"""What an agent writes down for a service that it does not offer."""
+"""The text that an agent writes down for a service that it does not offer."""
 _native = services.start_raylet
 
 

@@ -1,4 +1,4 @@
-"""What verl calls on `torch.cuda`, for processes without one."""
+"""The functions that verl calls on `torch.cuda`, for processes without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Device(types.ModuleType):
-    """What verl calls on `torch.cuda`: torch.cpu where that has it, else nothing."""
+    """The functions that verl calls on `torch.cuda`: torch.cpu where that has it, else nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

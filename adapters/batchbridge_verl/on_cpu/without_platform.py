@@ -13,7 +13,7 @@ from verl.utils import device
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
-from batchbridge_on_cpu.verl.device import Device
+from batchbridge_verl.on_cpu.device import Device
 
 
 class _Torch(types.ModuleType):

@@ -10,7 +10,7 @@ import torch
 from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_base import PlatformBase
 
-from batchbridge_on_cpu.verl.device import Device
+from batchbridge_verl.on_cpu.device import Device
 
 
 @platform_manager.PlatformRegistry.register(platform="cpu")

@@ -1,0 +1,36 @@
+"""`batchbridge run --dry`: what is said of a trainer that a command has built, in the process that built it.
+
+Its own file: the processes of a launched command import it, and nothing else of the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def judged_trainer(trainer: Any) -> str:
+    """JSON of the text and the exit code that `batchbridge explain` and `check` would end with, of a trainer."""
+    from batchbridge import explain
+    from batchbridge.cli.main import EXIT_CODES, UNDECIDED
+    from batchbridge.contract import plugins
+
+    name = f"the {type(trainer).__name__} that the command built"
+    if not any(adapter.owns(trainer) for adapter in plugins.adapters().values()):
+        refused = [adapter.refuses(trainer) for adapter in plugins.adapters().values()]
+        reasons = dict.fromkeys(reason for each in refused for reason in each.values())
+        said = "; ".join(reasons) or "no installed adapter knows it"
+        return json.dumps({"text": f"{name}: UNDECIDED\n  {said}", "code": UNDECIDED})
+    found = explain(trainer, name=name)
+    return json.dumps({"text": found.text(), "code": EXIT_CODES[found.verdict]})
+
+
+def told_by_receipts(receipts: list[str]) -> tuple[str, int]:
+    """The text that is printed, and the exit code, of the receipts of all processes: ranks of one run say the same; of
+    different trainers each is printed, and the worst code counts."""
+    from batchbridge.cli.main import INVALID
+
+    found = [json.loads(receipt) for receipt in receipts]
+    texts = list(dict.fromkeys(str(one["text"]) for one in found))
+    codes = {int(one["code"]) for one in found}
+    return "\n\n".join(texts), INVALID if INVALID in codes else max(codes)
