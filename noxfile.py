@@ -374,7 +374,8 @@ def properties(session: nox.Session) -> None:
     cases = session.posargs[places[-1] + 1] if places else "20000"
     install(session, "core", *TEST, ".[hydra]")
     environment = {**ENVIRONMENT, "BATCHBRIDGE_CASES": cases}
-    session.run("python", "-m", "pytest", "tests/between/test_properties.py", env=environment)
+    laws = ("tests/between/test_properties.py", "tests/between/test_consistency.py")
+    session.run("python", "-m", "pytest", *laws, env=environment)
 
 
 @nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
@@ -574,12 +575,15 @@ MATRIX = (
 
 @nox.session(venv_backend="none")
 def matrix(session: nox.Session) -> None:
-    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`. EasyR1
-    and Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
-    if unknown := set(session.posargs) - set(MATRIX):
+    """By name, every night and before a release, many hours: `MATRIX`, or the parts that are named behind `--`; words
+    behind a second `--` are theirs: `nox -s matrix -- "verl_full(release='0.9.1')" -- -k distillation`. EasyR1 and
+    Open-Instruct need checkouts. It writes the figures of the pages, with the commit and the date."""
+    given = list(session.posargs)
+    end = given.index("--") if "--" in given else len(given)
+    parts, words = given[:end] or MATRIX, given[end:]
+    if unknown := {part for part in parts if part.partition("(")[0] not in MATRIX}:
         session.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(MATRIX)}")
-    parts = session.posargs or MATRIX
-    session.run(sys.executable, "-m", "nox", "-s", *parts, external=True, env={"BATCHBRIDGE_RECORD": "1"})
+    session.run(sys.executable, "-m", "nox", "-s", *parts, *words, external=True, env={"BATCHBRIDGE_RECORD": "1"})
     session.run(sys.executable, "docs/make_figures.py", external=True)
 
 

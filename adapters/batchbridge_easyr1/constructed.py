@@ -14,8 +14,9 @@ _LEFT_OUT = ("trust_remote_code", "config")
 
 
 def question(reading: Reading) -> NativeCheck:
-    """The user's settings for `build`."""
-    said = {key: reading.native[key] for key in reading.given if key in reading.native}
+    """The user's settings for `build`; those that were not understood, as they are written."""
+    native = reading.native
+    said = {key: place.value if native.get(key) is None else native[key] for key, place in reading.given.items()}
     kept = {
         key: value
         for key, value in said.items()

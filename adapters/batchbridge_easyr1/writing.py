@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import MicroBatch, divisors
+from batchbridge.kit import MicroBatch, divisors, nearest_numbers
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems, nodes_and_gpus
@@ -55,7 +55,8 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     group, completions = rollout.completions_per_prompt, step.completions_per_step
     path = "optimizer_step.completions_per_step"
     groups, whole = f"easyr1 counts whole groups of {group}", group > 0 and (completions or 0) % group == 0
-    if problems.given(completions, path) and problems.fits(whole, path, groups):
+    whole_groups = nearest_numbers(completions or 0, multiple_of=group)
+    if problems.given(completions, path) and problems.fits(whole, path, groups, whole_groups):
         values[names.BATCH] = (completions or 0) // group
     filters, has = ("replace_zero_variance", "none"), "easyr1 has none and replace_zero_variance"
     problems.fits(rollout.group_filter in filters, "rollout.group_filter", has, filters)
@@ -73,9 +74,11 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     values |= micro_batch_settings(spec, problems)
     baseline, scale = spec.advantage.baseline, spec.advantage.scale
     known = {name: row for name, row in ESTIMATORS.items() if name != "gae"}  # which cannot run: BB-EZR1-024
+    alone = rollout.completions_per_prompt == 1  # no group to compare with
     estimators = [name for name, row in known.items() if row[:2] == (baseline, scale)]
     none_such = f"advantage.baseline = {baseline} with scale = {scale}: easyr1 has none such"
-    alone = rollout.completions_per_prompt == 1  # no group to compare with
+    if estimators and alone and baseline != "none":
+        none_such = f"advantage.baseline = {baseline}: easyr1's {estimators.pop()} compares the completions of a prompt"
     near = sorted(known.values(), key=lambda row: (alone and row[0] != "none", row[1] != scale, row[0] != baseline))
     ways = ({"advantage.baseline": row[0], "advantage.scale": row[1]} for row in near)
     if problems.need(bool(estimators), none_such, "advantage.baseline", nearest=ways):
@@ -123,7 +126,8 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         size, forward = micro.tokens_per_device * shared // longest, micro.forward_tokens_per_device
         forward = None if forward is None else forward * shared // longest
     is_open = "micro_batch is open: easyr1 needs a size or a token budget"
-    if problems.need(size is not None, is_open, "micro_batch.completions_per_device"):
+    own = {"micro_batch.completions_per_device": settings_of(NEWEST)[names.MICRO].default}
+    if problems.need(size is not None, is_open, "micro_batch.completions_per_device", nearest=(own,)):
         values[names.MICRO], values[names.FORWARD] = size, size if forward is None else forward
     return values
 

@@ -134,7 +134,7 @@ class CandidateQueue:
             raise self._drift(rollout, "membership", detail)
         while self._left_out(number := rollout.next):
             if number in self._asked and self._here.pop(number, None) is None:
-                self._unwanted.add(self.name(number))
+                self._unwanted.add(self.request_name(number))
             rollout.leave_out(self._prompt(number))
 
     def take(self, result: Any, rollout: CandidateRollout) -> bool:
@@ -151,11 +151,12 @@ class CandidateQueue:
     def _prompt(self, number: int) -> int:
         return offered(self._plan, [number])[0][0]
 
-    def name(self, number: int) -> str:
-        """The name of a candidate's request: "ROLLOUT.PLACE", as if every rollout took
-        the planned number of prompts, with ".TRY" behind it for a repeated request."""
-        tries = self._asked[number][1]
-        return f"{number // self._size}.{number % self._size}" + (f".{tries}" if tries else "")
+    def request_name(self, number: int) -> str:
+        """The name of the request for candidate `number`: "ROLLOUT.PLACE" if every rollout takes exactly the planned
+        prompts, and ".REPEAT" behind it from the second request on. `put` reads the number back from it."""
+        rollout, place = divmod(number, self._size)
+        repeats = self._asked[number][1]
+        return f"{rollout}.{place}.{repeats}" if repeats else f"{rollout}.{place}"
 
     def put(self, result: Any, rollout: CandidateRollout) -> None:
         """An answer came while `rollout` is prepared. One that will be older than the staleness allows when it is
@@ -168,7 +169,7 @@ class CandidateQueue:
         place = rest.partition(".")[0]
         number = int(block) * self._size + int(place) if block.isdigit() and place.isdigit() else -1
         waited_for = number in self._asked and number >= rollout.next and number not in self._here
-        if not waited_for or name != self.name(number):
+        if not waited_for or name != self.request_name(number):
             raise self._drift(rollout, "membership", f"the answer {result.prompt_id} came, which is not missing")
         if self._asked[number][0] != result.index:
             raise self._drift(rollout, "membership", f"the answer {result.prompt_id} is to prompt {result.index}")

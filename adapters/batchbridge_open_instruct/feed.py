@@ -176,7 +176,7 @@ class ActorFeed:
             candidates.leave_out(rollout)
             while (result := candidates.arrived(rollout)) is None:
                 for number, prompt, seed in candidates.due(rollout):
-                    self._ask(candidates.name(number), prompt, seed, generation_config, given)
+                    self._ask(candidates.request_name(number), prompt, seed, generation_config, given)
                 try:
                     result = results.get(timeout=_POLL_SECONDS)
                 except Empty:

@@ -131,8 +131,9 @@ class Learner(ABC):
         """Whether a step of this norm is left out."""
         return False
 
-    def forwarded(self) -> None:
-        """A micro-batch's log-probabilities were made, to be differentiated."""
+    def after_forward(self) -> None:
+        """The moment between a micro-batch's log-probabilities and its `backward`. Nothing to do where that itself
+        is patched."""
         return
 
     @abstractmethod
@@ -282,7 +283,7 @@ class OlmoLearner(Learner):
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
         self._norm: float | None = None
-        self._forwarded: Callable[[], None] = lambda: None
+        self._before_backward: Callable[[], None] = lambda: None
 
     @property
     def is_loaded(self) -> bool:
@@ -362,10 +363,9 @@ class OlmoLearner(Learner):
         """The norm of OLMo-core's gradient, as in `Learner`."""
         return self._norm
 
-    def forwarded(self) -> None:
-        """Called after each forward pass: grpo.py calls `backward` at once, inside a function that cannot be
-        patched."""
-        self._forwarded()
+    def after_forward(self) -> None:
+        """The last moment before `backward`, which grpo.py calls at once, inside a function that cannot be patched."""
+        self._before_backward()
 
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
         """The patches of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
@@ -373,7 +373,7 @@ class OlmoLearner(Learner):
         module, optimizer, loader, why = self.module, self.optimizer, self.loader, "ledger"
         native_batches, native_clip = loader._iter_batches, module._clip_grad_norm
         native_whole, native_step = module._do_optim_step, optimizer.step
-        inside, self._forwarded = False, backward
+        inside, self._before_backward = False, backward
 
         def clip(*arguments: Any, **options: Any) -> Any:
             norm = native_clip(*arguments, **options)

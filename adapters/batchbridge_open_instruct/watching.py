@@ -152,7 +152,7 @@ class OpenInstructStepProbe:
         result = self._native_forward(self.shared.of_pieces(model), *arguments, **options)
         logprobs = result[0]
         if self._given and logprobs.requires_grad:
-            self._learner.forwarded()
+            self._learner.after_forward()
             self._expect_next(logprobs)
         return result
 

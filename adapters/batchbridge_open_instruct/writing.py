@@ -7,6 +7,7 @@ from typing import Any
 
 from batchbridge import Problem, Spec
 from batchbridge.kit import Normaliser
+from batchbridge.kit.even_sizes import even_sizes
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.writing import Problems
@@ -32,8 +33,8 @@ def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any
             f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
             f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}"
         )
-        groups = {"advantage.baseline": "group_mean", "critic.": None}
-        problems.insert(0, Problem(("advantage.baseline",), reason, (groups,) if critic else ()))
+        other = {"advantage.baseline": "group_mean", "critic.": None} if critic else {"advantage.baseline": "value"}
+        problems.insert(0, Problem(("advantage.baseline",), reason, (other,)))
     elif not critic:
         _as_in(checkout, values, spec, problems)
     order = (SCRIPT, *dict.fromkeys(row.key for row in (*tables.GRPO_ROWS, *tables.PPO_ROWS)))
@@ -156,7 +157,7 @@ def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     prompts, per_step = spec.rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
     for name, total in (("rollout.prompts_per_rollout", prompts), ("optimizer_step.completions_per_step", per_step)):
         share = f"{name} = {total}: each of {world} learners takes an equal share"
-        problems.need(total > 0 and total % world == 0, share, name)
+        problems.need(total > 0 and total % world == 0, share, name, nearest=even_sizes(spec, whole_rollouts=True))
     estimator, warmup = spec.objective.kl_estimator or "k1", spec.carried.warmup_steps
     values = {
         **_shared_settings(spec, tables.NEWEST_PPO, PPO, problems),

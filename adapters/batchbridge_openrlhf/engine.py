@@ -166,7 +166,9 @@ class OpenRlhfEngineLayer:
                 patches.set(self._schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
         held, why = "held against the plan", "ledger"
         read = patches.read
-        self._native_collate = read(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
+        self._upstream_collate = buffer.collate_fn
+        guarded, self._native_collate = patches.observation.guarded(self._stripped, self._collate)
+        patches.set(buffer, "collate_fn", guarded, what="rows are told apart", why=why)
         self._native_train = read(trainer, "ppo_train", self._train, what=held, why=why)
         self._native_training_step = read(trainer, "training_step", self._training_step, what=held, why=why)
         told = {"what": "written down", "why": why}
@@ -294,9 +296,15 @@ class OpenRlhfEngineLayer:
         items = batch[0] if self._buffer.dynamic_batch else batch
         given = self._watch.inputs_of(items)
         experience = self._native_collate(batch)
+        experience.batchbridge = ExperienceCompanions(items, given)
+        return experience
+
+    def _stripped(self, batch: Any) -> Any:
+        """The native batch without our columns, whether or not they are read: upstream takes all of `info` for
+        numbers."""
+        experience = self._upstream_collate(batch)
         for name in (IDENTITY, ANSWERED):
             experience.info.pop(name, None)
-        experience.batchbridge = ExperienceCompanions(items, given)
         return experience
 
     def _training_step(self, experience: Any, *given: Any) -> Any:

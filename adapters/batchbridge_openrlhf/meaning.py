@@ -82,13 +82,14 @@ MIN_LR_SCHEDULES = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
 
 def _episodes(epochs: float) -> int:
     if epochs != int(epochs):
-        raise Unsayable("openrlhf counts whole episodes")
+        raise Unsayable("openrlhf counts whole episodes", nearest=({"horizon.epochs": float(max(round(epochs), 1))},))
     return int(epochs)
 
 
 def _flag_of_bf16(precision: str) -> bool:
     if precision != "bf16":
-        raise Unsayable("openrlhf before 0.9.2 has bf16 or the checkpoint's own")
+        bf16 = {"carried.precision": "bf16"}
+        raise Unsayable("openrlhf before 0.9.2 has bf16 or the checkpoint's own", nearest=(bf16,))
     return True
 
 

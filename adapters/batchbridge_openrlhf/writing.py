@@ -105,11 +105,11 @@ spec does not hold."""
 def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     rollout, world = spec.rollout, spec.topology.world_size
     for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
-        problems.need(spec.values[path] is not None, f"{path} is open: openrlhf needs a number", path)
+        problems.given(spec.values[path], path)
     if holds(meaning.UNSEEDED, version):
         problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)", (None,))
     else:
-        problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
+        problems.given(spec.order.seed, "order.seed", 42)  # openrlhf's own
     filters = rollout.group_filter == "replace_zero_variance"
     values |= {names.FILTER: True, names.RANGE: ALIKE} if filters else {}
     only = "openrlhf has only none or replace_zero_variance, or bounds of mean scores that the spec does not hold"
@@ -274,7 +274,7 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
 def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     carried = spec.carried
     share = "openrlhf takes a share of the run (warmup_ratio)"
-    problems.fits(not carried.warmup_steps, "carried.warmup_steps", share)
+    problems.fits(not carried.warmup_steps, "carried.warmup_steps", share, (None,))
     if carried.warmup_ratio is not None or carried.warmup_steps is not None:
         values["actor.lr_warmup_ratio"] = carried.warmup_ratio or 0.0
     parts = None if carried.lr_schedule is None else problems.schedule(carried.lr_schedule)

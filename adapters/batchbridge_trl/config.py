@@ -129,11 +129,15 @@ class TrlAdapter(PackagedAdapter):
             gone = any(one.key == key for one in tables.GONE)
             return _of_a_recipe(finding, version, open_to_scripts=alone and not gone) if key in of_recipe else finding
 
+        def unchecked(key: str) -> bool:  # Python's constructor takes what a parser would refuse
+            return built is not None and key not in _DECIDING and (given[key] is None or isinstance(given[key], bool))
+
         def wrong(key: str, error: WrongValue) -> Finding:
-            return _wrong_value(places.get(key) or Where(key), given[key], error)
+            finding = _wrong_value(places.get(key) or Where(key), given[key], error)
+            return dataclasses.replace(finding, severity="warning") if unchecked(key) else finding
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
-        native, bad = taken.native, taken.wrong | bad
+        native, bad = taken.native, {key for key in taken.wrong if not unchecked(key)} | bad
         found += [*refused, *taken.findings]
         world = world_size(source, context, native)
         native[WORLD] = world.size

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from batchbridge.kit import Request
+from batchbridge.kit import Request, fingerprint
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge_trl import rows as rows_module
@@ -61,6 +61,8 @@ class TrlObserver:
         self._micro_step = 0
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
+        self._generated: dict[str, torch.Tensor] = {}
+        """`PAIRED` columns of the rollout, as it was generated."""
         self._tap = RewardTap(trainer, patches)
         recorded = functools.partial(patches.read, trainer, what="recorded", why="ledger")
         self._native_loader = recorded("get_train_dataloader", self._loader)
@@ -125,6 +127,7 @@ class TrlObserver:
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
         self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
         self._generated_at_step = trainer.state.global_step
+        self._generated = {name: columns[name].clone() for name in PAIRED}
         return {**output, _ROW: torch.arange(rows, device=output["completion_ids"].device)}
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -132,6 +135,19 @@ class TrlObserver:
         if not trainer.model.training or _ROW not in inputs or not self._row_prompts:
             return self._native_loss(model, inputs, *args, **kwargs)
         tokens = rows_module.loss_mask(inputs).sum(1).tolist()
+        numbers = inputs[_ROW].tolist()
+        facts = [self._facts[number] for number in numbers]
+        for row in (exchanged := exchanged_rows(self._generated, inputs, numbers)):
+            facts[row] = {**facts[row], **facts_of_loss(inputs, row)}
+        if exchanged:
+            named = [
+                f"{sample} of prompt {prompt}"
+                for prompt, sample in (self._row_prompts[numbers[row]] for row in exchanged)
+            ]
+            self._log.exchanged.append(
+                "the loss takes another completion or advantage than was generated for sample "
+                + ", sample ".join(named)
+            )
         pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
         self._log.parts.append(
             [
@@ -144,13 +160,40 @@ class TrlObserver:
                     index=number,
                     pass_index=pass_index,
                     generated_at_step=self._generated_at_step,
-                    facts=self._facts[number],
+                    facts=told,
                 )
-                for number, count in zip(inputs[_ROW].tolist(), tokens, strict=True)
+                for number, count, told in zip(numbers, tokens, facts, strict=True)
             ]
         )
         with self._watch.expecting(rows_of(trainer, inputs)):
             return self._native_loss(model, inputs, *args, **kwargs)
+
+
+PAIRED = ("completion_ids", "advantages")
+"""Columns whose pairs decide what is trained. Samples of a group are alike: whichever of them comes first, the same is
+trained, as long as each keeps its own advantage."""
+
+
+def exchanged_rows(
+    generated: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], numbers: Sequence[int]
+) -> list[int]:
+    """The rows of a micro-batch that are not those of the rollout which bear their `numbers`."""
+    differ = torch.zeros(len(numbers), dtype=torch.bool, device=inputs["advantages"].device)
+    for name in PAIRED:
+        now, then = inputs[name], generated[name].to(differ.device)[numbers]
+        if now.dim() > 1:  # padding may be cut or added
+            width = min(now.shape[1], then.shape[1])
+            now, then = now[:, :width], then[:, :width]
+        apart = (now != then) & ~(now.isnan() & then.isnan())
+        differ |= apart.reshape(len(numbers), -1).any(1)
+    found: list[int] = differ.nonzero().flatten().tolist()
+    return found
+
+
+def facts_of_loss(inputs: Mapping[str, torch.Tensor], row: int) -> dict[str, Any]:
+    """The ledger's facts of a row that is not what was generated: the completion and advantage that the loss took."""
+    ids = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
+    return {"completion_fingerprint": fingerprint(ids), "advantage": inputs["advantages"][row].tolist()}
 
 
 def _inner(loader: Any) -> Any:

@@ -126,6 +126,8 @@ class StepLog:
         self.parts: list[list[StepRow | None]] = []
         self.silent: list[StepRow] = []
         """Rows of a step without any token: no loss was computed for them."""
+        self.exchanged: list[str] = []
+        """Objections to rows of the step that reached the loss with another completion or advantage than their own."""
         self.learning_rate = math.nan
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
@@ -145,7 +147,7 @@ class StepLog:
 
     def clear(self) -> None:
         """Forgets the current step."""
-        self.parts, self.silent, self._watch.idle = [], [], False
+        self.parts, self.silent, self.exchanged, self._watch.idle = [], [], [], False
 
     def open(self, step: int) -> None:
         """Starts (or continues) the ledger at a step. Collective. Raises `LedgerError` where it cannot."""
@@ -184,7 +186,7 @@ class StepLog:
 
     def measure(self) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        objections = []
+        objections = list(self.exchanged)
         try:
             objections += read_off(self.parts, self._watch.take())
         except LostGradient as error:

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LARGEST, LossTerm
+from batchbridge.kit import LARGEST, LossTerm, MicroBatch
+from batchbridge.kit.even_sizes import even_sizes
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.writing import Problems
@@ -17,6 +18,8 @@ from batchbridge_trl.sizes import ACCUMULATION, BATCH
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.values import too_large
 
+EPSILON = 0.2
+"""GRPOConfig's default bound of the ratio."""
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 
 
@@ -37,8 +40,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     for path, wanted in _allowed(version).items():
         problems.fits(settings.get(path) in wanted, path, f"trl has only {' or '.join(map(str, wanted))}", wanted)
     for path, value in settings.items():
-        fits = not isinstance(value, int) or not too_large(value)
-        problems.fits(fits, path, f"trl takes integers of at most {LARGEST:,} in size")
+        if isinstance(value, int) and too_large(value):
+            problems.fits(False, path, f"trl takes integers of at most {LARGEST:,} in size", [value % (LARGEST + 1)])
     if holds("<1.6", version) and CLIP_MAX in values:
         values[CAP] = values.pop(CLIP_MAX)
     if spec.carried.router_loss_coefficient is None and holds(">=1.7,<1.14", version):
@@ -89,12 +92,12 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     prompts, completions = spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step
     micro, world = spec.micro_batch.completions_per_device, spec.topology.world_size
-    for path, value in (
-        ("rollout.prompts_per_rollout", prompts),
-        ("optimizer_step.completions_per_step", completions),
-        ("micro_batch.completions_per_device", micro),
-    ):
-        problems.need(value is not None, f"{path} is open: trl needs a number", path)
+    problems.given(prompts, "rollout.prompts_per_rollout")
+    problems.given(completions, "optimizer_step.completions_per_step")
+    if micro is None:  # TRL's own per_device_train_batch_size is 8
+        one_size = ({"micro_batch.": MicroBatch(completions_per_device=8)},)
+        is_open = "micro_batch.completions_per_device is open: trl needs a number"
+        problems.add(is_open, "micro_batch.completions_per_device", nearest=one_size)
     if prompts is None or completions is None or micro is None:
         return
     if (per_micro_step := micro * world) > 0:
@@ -111,6 +114,7 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
             f"{name} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
             f"{per_micro_step}; fix: {f'{below} or ' if below else ''}{below + per_micro_step}",
             *(*fields, "micro_batch.completions_per_device", "topology.world_size"),
+            nearest=even_sizes(spec, whole_rollouts=True),
         )
 
 
@@ -168,7 +172,8 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
     if surrogate == "ppo":
         for name in ("clip_low", "clip_high"):
             clips = getattr(objective, name) is not None or holds("<0.16", version)
-            problems.need(clips, f"objective.{name} is off: trl always clips", f"objective.{name}")
+            path = f"objective.{name}"
+            problems.need(clips, f"{path} is off: trl always clips", path, nearest=({path: EPSILON},))
         values |= {"epsilon": objective.clip_low, "epsilon_high": objective.clip_high, "delta": objective.dual_clip}
     else:
         lacking = {"clip_low": "no lower clip", "dual_clip": "none", "clip_high": "none"}
@@ -180,7 +185,8 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
             problems.need(getattr(objective, name) is None, reason, path, nearest=({path: None},))
     if surrogate == "cispo":
         reason = "objective.clip_high is off: trl's cispo always clips"
-        if problems.need(objective.clip_high is not None, reason, "objective.clip_high"):
+        near = ({"objective.clip_high": EPSILON},)
+        if problems.need(objective.clip_high is not None, reason, "objective.clip_high", nearest=near):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
     values.setdefault("beta", 0.0)
     problems.fits(

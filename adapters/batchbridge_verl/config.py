@@ -180,43 +180,63 @@ def _at_most(limit: int, prompts: int | None) -> int | None:
 
 
 def _engine(settings: HydraSettings, version: str) -> str | None:
-    """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says; None with a
-    finding."""
-    named, strategy = settings.values.get(ENGINE), settings.values.get(f"{ACTOR}strategy")
-    engine, key = named, ENGINE
-    if named == "dp":
-        engine = "fsdp"
-    elif named is None and CONFIGS.get(settings.config or ""):
-        engine, key = CONFIGS[settings.config or ""], "--config-name"
-    elif named is None and settings.entry_from_words and not settings.from_file:
-        engine, key = "fsdp", f"{ACTOR}strategy"  # a command composes what it names, whatever the strategy says
-        if isinstance(strategy, str) and strategy in tables.ENGINES[1:]:
-            settings.findings.append(_other_strategy(strategy, settings, version))
-            return None
-    elif named is None and isinstance(strategy, str) and strategy in tables.ENGINES:
-        engine, key = strategy, f"{ACTOR}strategy"
-    elif named is None:
-        groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in settings.values)}
-        engine, key = groups.pop() if len(groups) == 1 else "fsdp", ACTOR
+    """The engine that trains (fsdp, megatron, veomni or torchtitan); None with a finding where the version does not
+    know it, or is not told so in a way that it has."""
+    engine, key = _engine_asked_for(settings)
     known = tables.engines_of(version)
-    if isinstance(engine, str) and engine in known:
-        listed = ENGINE in settings.places and settings.places[ENGINE].key != ENGINE  # in a file's defaults list
-        by_hydra = listed or (settings.entry_from_words and ENGINE not in settings.configured)
-        word = settings.operations.get(ENGINE) if by_hydra else None
-        # Hydra takes no + of a group, and no null; "force" is what was set on top of words.
-        chosen = word in (None, "force") or (word == "set" and named not in (None, "fsdp"))
-        by_name = named is None or not (listed or settings.entry_from_words)
-        if chosen and (by_name or tables.chosen_by_key(engine, version)):
-            return engine
+    if not isinstance(engine, str) or engine not in known:
+        shown = str(engine)[:40].encode("utf-8", "replace").decode()
+        text = f"the engine {shown} is not known for verl {version}; known are {', '.join(known)}"
+        where, fixes = (Where(key, shown),), (Fix("model_engine=dp or model_engine=megatron"),)
+        native = "hydra: MissingConfigException"
+        settings.findings.append(Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native))
+        return None
+    strategy = settings.values.get(_STRATEGY)
+    if _composes(settings) and key == _STRATEGY and isinstance(strategy, str) and strategy in tables.ENGINES[1:]:
+        settings.findings.append(_other_strategy(strategy, settings, version))
+        return None
+    if not _is_composed(engine, settings, version):
         settings.findings.append(_other_strategy(engine, settings, version))
         return None
-    shown = str(engine)[:40].encode("utf-8", "replace").decode()
-    text = f"the engine {shown} is not known for verl {version}; known are {', '.join(known)}"
-    fixes, native = (Fix("model_engine=dp or model_engine=megatron"),), "hydra: MissingConfigException"
-    settings.findings.append(
-        Finding("BB-VERL-007", "error", "config", text, (Where(key, shown),), fixes, native=native)
-    )
-    return None
+    return engine
+
+
+_STRATEGY = f"{ACTOR}strategy"
+
+
+def _engine_asked_for(settings: HydraSettings) -> tuple[object, str]:
+    """The engine that is asked for, and the key or option that asks for it: model_engine; else the configuration's
+    name; else the actor's strategy; else the only engine that has settings; else it is fsdp."""
+    if (engine := settings.values.get(ENGINE)) is not None:
+        return "fsdp" if engine == "dp" else engine, ENGINE
+    if of_configuration := CONFIGS.get(settings.config or ""):
+        return of_configuration, "--config-name"
+    if _composes(settings):
+        return "fsdp", _STRATEGY  # a command composes what it names, whatever the strategy says
+    strategy = settings.values.get(_STRATEGY)
+    if isinstance(strategy, str) and strategy in tables.ENGINES:
+        return strategy, _STRATEGY
+    with_settings = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in settings.values)}
+    return with_settings.pop() if len(with_settings) == 1 else "fsdp", ACTOR
+
+
+def _composes(settings: HydraSettings) -> bool:
+    """Whether the settings are a command's words alone, of which Hydra composes the configuration."""
+    return settings.entry_from_words and not settings.from_file
+
+
+def _is_composed(engine: str, settings: HydraSettings, version: str) -> bool:
+    """Whether Hydra composes the configuration of an engine that is asked for; a file of the whole configuration needs
+    no Hydra."""
+    model_engine = settings.values.get(ENGINE)
+    in_defaults_list = ENGINE in settings.places and settings.places[ENGINE].key != ENGINE
+    if in_defaults_list or (settings.entry_from_words and ENGINE not in settings.configured):
+        # Hydra takes no + of a group, and no null; "force" is what was set on top of words.
+        operation = settings.operations.get(ENGINE)
+        if operation not in (None, "force") and not (operation == "set" and model_engine not in (None, "fsdp")):
+            return False
+    by_key = model_engine is not None and (in_defaults_list or settings.entry_from_words)
+    return not by_key or tables.chosen_by_key(engine, version)
 
 
 def _other_strategy(engine: str, settings: HydraSettings, version: str) -> Finding:
@@ -224,7 +244,7 @@ def _other_strategy(engine: str, settings: HydraSettings, version: str) -> Findi
     by_key = tables.chosen_by_key(engine, version)
     name, config = ("dp", "ppo") if engine == "fsdp" else (engine, f"ppo_{engine}")
     way = f"model_engine={name}" if by_key else f"--config-name={config}_trainer.yaml"
-    key = ENGINE if ENGINE in settings.places else f"{ACTOR}strategy"
+    key = ENGINE if ENGINE in settings.places else _STRATEGY
     said = {"add": "+", "delete": "~"}.get(settings.operations.get(key, ""), "") + key
     said += f" = {as_given(settings.values.get(key))}"
     text = f"{said} does not choose the configuration of verl {version} with that engine; {way} does"

@@ -96,20 +96,21 @@ class VerlLossStepProbe(VerlStepProbe):
     def look(self, rows: Sequence[TrainedRow], size: int) -> list[str]:
         """The measurement of a step's rows, as in `VerlStepProbe.look`. A process that has no loss, of a pipeline's
         earlier stage, shows no weights; another one of its replica does."""
-        if not has_loss(self._engine, bool(self._places)):
+        if not reports_loss(self._engine, bool(self._places)):
             for row in rows:
                 row.measured(Measured(None, 0.0))
             return []
         return super().look(rows, size)
 
 
-def has_loss(engine: Any, seen: bool) -> bool:
-    """Whether the loss reached this process, or reached no process of its replica (which is an error of all).
-    Collective."""
+def reports_loss(engine: Any, seen: bool) -> bool:
+    """Whether this process reports on the loss: `seen` says that it ran here, and where it ran in no process of a
+    replica, all of them report, so that the error is not silent. Collective."""
     everyone: list[Any] = [None] * torch.distributed.get_world_size()
     replica = int(engine.get_data_parallel_rank())
     torch.distributed.all_gather_object(everyone, (replica, seen))
-    return seen or (replica, True) not in everyone
+    replicas_with_loss = {its_replica for its_replica, it_ran in everyone if it_ran}
+    return seen or replica not in replicas_with_loss
 
 
 def learning_rate(optimizer: Any) -> float:
@@ -123,7 +124,7 @@ def run_probe(
 ) -> bool:
     """One probed optimizer step of `batchbridge_verl.probe` through an engine's own loop and model: its
     log-probabilities count nothing, so that gradients go through every stage and are zero. joined: the probe's in their
-    place, packed. Returns whether this process is to have seen it. Collective."""
+    place, packed. Returns whether this process reports on it. Collective."""
     from verl.utils import tensordict_utils as tu
 
     remaining, seen = iter(made), []
@@ -151,4 +152,4 @@ def run_probe(
             engine.forward_backward_batch(data, loss_function=loss)
         finally:
             engine.optimizer_zero_grad()
-    return has_loss(engine, bool(seen))
+    return reports_loss(engine, bool(seen))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import Advantage, MicroBatch, Objective
+from batchbridge.kit import Advantage, MicroBatch, Objective, nearest_numbers
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_verl import distillation, terms
@@ -95,10 +95,9 @@ def _write_sizes(spec: Spec, to: WritingTarget, values: dict[str, Any], problems
         if group > 0 and (completions % group == 0 or floored):
             values[MINI] = mini
         else:
-            below = completions // group * group if group else 0
-            fix = f"{f'{below} or ' if below else ''}{below + group}"
-            groups = f"verl counts whole groups of {group}; fix: {fix}"
-            problems.fits(False, "optimizer_step.completions_per_step", groups)
+            near = nearest_numbers(completions, multiple_of=group)
+            groups = f"verl counts whole groups of {group}; fix: {' or '.join(map(str, near))}"
+            problems.fits(False, "optimizer_step.completions_per_step", groups, near)
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
         if to.engine == "megatron":
@@ -109,7 +108,8 @@ def _write_sizes(spec: Spec, to: WritingTarget, values: dict[str, Any], problems
         values[MICRO] = size
     else:
         unsaid = "micro_batch is open: verl needs a size or a token budget"
-        problems.add(unsaid, "micro_batch.completions_per_device")
+        one = {"micro_batch.completions_per_device": 1}
+        problems.add(unsaid, "micro_batch.completions_per_device", nearest=(one,))
     if rollout.prompts_per_generation_batch is not None:
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
 

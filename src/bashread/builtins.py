@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 
@@ -36,7 +37,12 @@ def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> O
 
 
 def _cd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    shell.variables["PWD"] = shell.unknowns.mark(Unknown("$PWD", line))
+    folder, there = shell.value("PWD", line), [word.text for word in words[1:] if word.text != "--"]
+    decided = len(there) == 1 and there[0] and not there[0].startswith(("-", "~")) and not shell.unknowns.of(there[0])
+    if words[0].text == "cd" and decided and isinstance(folder, str) and not shell.unknowns.of(folder):
+        shell.variables["PWD"] = posixpath.normpath(posixpath.join(folder, there[0]))
+    else:
+        shell.variables["PWD"] = shell.unknowns.mark(Unknown("$PWD", line))
     return ASSUMED
 
 
@@ -45,6 +51,25 @@ def _pwd(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     if shell.captured is not None:
         shell.captured.append(f"{folder}\n")
         shell.decided_output &= isinstance(folder, str) and not shell.unknowns.of(folder)
+    return DONE
+
+
+def _part_of_path(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    """`basename PATH [SUFFIX]` and `dirname PATH` (coreutils 9.4), which ask no disk."""
+    texts = [word.text for word in words]
+    plain_words = all(text and not text.startswith("-") and not shell.unknowns.of(text) for text in texts[1:])
+    if shell.captured is None or not plain_words or not 2 <= len(texts) <= (3 if texts[0] == "basename" else 2):
+        shell.record(words, line)
+        return ASSUMED
+    path = texts[1].rstrip("/")
+    folder, slash, name = path.rpartition("/")
+    if texts[0] == "basename":
+        name = name or "/"
+        suffix = texts[2] if texts[2:] and name != texts[2] else ""
+        printed = name.removesuffix(suffix)
+    else:
+        printed = folder.rstrip("/") or ("/" if slash or not path else ".")
+    shell.captured.append(f"{printed}\n")
     return DONE
 
 
@@ -142,6 +167,7 @@ BUILTINS: Mapping[str, Builtin] = {
     **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
     **dict.fromkeys(("test", "["), _test),
     **dict.fromkeys(("source", "."), _source),
+    **dict.fromkeys(("basename", "dirname"), _part_of_path),
     "cat": _cat,
     "echo": _echo,
     "let": _let,

@@ -21,8 +21,9 @@ MAX_BYTES = 256 * 1024
 """Largest script (bytes). The largest launch scripts of the supported frameworks have some 20 KiB."""
 
 
-def read_script(text: str, env: Mapping[str, str] | None = None) -> ScriptCommands:
-    """The commands of the script `text`. `env`: values of environment variables, and of arguments by number.
+def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None = None) -> ScriptCommands:
+    """The commands of the script `text`. `env`: values of environment variables, and of arguments by number. `own`: the
+    script's own name, `$0` and `${BASH_SOURCE[0]}` in it; None: not known.
 
     Never raises for bad input: what cannot be read is a remark. Raises `TypeError` for values that are not text.
     """
@@ -32,6 +33,7 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> ScriptComman
             raise TypeError(f"env: names and values are text; got {name!r}={value!r}")
     given = {name: value for name, value in given.items() if "\0" not in value}  # as no environment can hold it
     shell = Shell(given, STATEMENTS)
+    shell.zero = own
     numbers = [int(name) for name in given if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 1000]
     shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
     try:

@@ -130,7 +130,7 @@ class Shell:
     # Their meaning: `values.ExpansionScope`.
 
     def value(self, name: str, line: int) -> str | Array | None:
-        if name == "0":
+        if name in ("0", "BASH_SOURCE"):
             return self.zero
         if name.isdigit():
             place = int(name[:6]) - 1

@@ -61,7 +61,8 @@ def native_findings(adapter: Adapter, reading: Reading, seconds: float = SECONDS
         answer = _ask(asked, seconds)
     except subprocess.TimeoutExpired:
         return (_unasked(f"{title} {asked.installed} gave no answer within {seconds:g} seconds", undecided=True),)
-    return (*_told(f"{title} {asked.installed}", answer), *map(_unasked, asked.differences))
+    told = _told(f"{title} {asked.installed}", answer)
+    return (*told, *(() if "failed" in answer else map(_unasked, asked.differences)))
 
 
 def _told(title: str, answer: Mapping[str, Any]) -> list[Finding]:

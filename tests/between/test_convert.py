@@ -20,6 +20,7 @@ from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.render.between import conversion as conversion_text
 from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_verl.config import VerlAdapter
 
@@ -239,6 +240,16 @@ def test_a_framework_whose_kl_term_has_weights_of_its_own_gets_them() -> None:
     found = convert_to(OwnKl(), reading_of(spec))
     assert statuses(found)["loss.kl.aggregation"] == "inexpressible"
     assert statuses(found)["loss.policy.aggregation"] == "exact"
+
+
+def test_a_run_that_rollouts_end_is_not_converted_into_one_of_all_its_epochs() -> None:
+    """100 rollouts end 30 epochs of 30 rollouts early; OpenRLHF counts whole episodes: 3, not 30."""
+    sizes = {"rollout.prompts_per_rollout": 16, "horizon.epochs": 30.0, "horizon.rollouts": 100}
+    source = reading_of(plain_spec(**sizes, **{"horizon.optimizer_steps": None}), dataset_size=16 * 30)
+    found = convert_to(OpenRlhfAdapter(), source, version="0.11.2")
+    assert found.back is not None
+    assert found.back.spec is not None
+    assert found.back.spec.horizon.epochs == 3.0
 
 
 def test_of_several_lengths_a_target_of_one_gets_the_one_that_ends_first() -> None:

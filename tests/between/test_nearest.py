@@ -19,7 +19,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.meaning.critic import Critic
-from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.reading.read import read
 
 Counted = Callable[[Adapter], list[Spec]]
@@ -169,3 +169,39 @@ def test_what_a_framework_refuses_carries_its_way_out_and_is_converted(
     of_these = [problem for problem in problems if any(path.partition(".")[0] in named for path in problem.fields)]
     assert any(problem.nearest for problem in of_these), problems
     assert nearest_spec.project(adapter, spec, version, None).written is not None, problems
+
+
+def test_a_rules_fix_is_a_way_out_in_canonical_fields() -> None:
+    """verl: 96 completions of a step are not a multiple of 5 replicas; the rule has fixes in the user's keys."""
+    spec = plain_spec(world_size=5, **{"optimizer_step.completions_per_step": 96})
+    problems = nearest_spec.write(adapters()["verl"], spec, "0.9.1")
+    assert not isinstance(problems, Written)
+    (uneven,) = [problem for problem in problems if "not a multiple of 5 replicas" in problem.reason]
+    steps = [
+        way["optimizer_step.completions_per_step"]
+        for way in uneven.nearest
+        if len(way) == 1 and "optimizer_step.completions_per_step" in way
+    ]
+    assert steps
+    assert all(step % 5 == 0 for step in steps)
+
+
+def test_a_refusal_with_fields_alone_takes_the_frameworks_defaults_for_them(counted: Counted) -> None:
+    class Terse(NarrowAdapter):
+        def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+            if spec.order.last_rollout == "short":
+                raise CannotWrite("narrow", [Problem(("order.last_rollout",), "not that")])
+            return super().write(spec, framework_version)
+
+    adapter = Terse()
+    asked = counted(adapter)
+    found = nearest_spec.project(adapter, plain_spec(**{"order.last_rollout": "short"}), None, None)
+    assert found.written is not None
+    assert len(asked) == 2
+
+
+def test_a_term_that_the_target_has_not_goes_as_a_whole() -> None:
+    adapter, entropy = adapters()["openrlhf"], LossTerm(aggregation="token_mean")
+    spec = plain_spec(**{"loss.entropy": entropy, "objective.entropy_coefficient": 0.0})
+    found = nearest_spec.project(adapter, spec, "0.8.0", None)
+    assert found.written is not None, found.refused

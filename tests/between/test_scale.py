@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ from batchbridge.comparing.convert import convert_to
 from batchbridge.comparing.effects import leaves
 from batchbridge.comparing.scale import MAX_DEVICES, MAX_JUDGED, MOST, RANKING, Choice, Scaling, scale, scale_with
 from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.reading.read import read_source
 from batchbridge.render.between import scaling
 from batchbridge_trl.config import TrlAdapter
@@ -344,3 +349,59 @@ def test_an_absurd_world_size_is_refused(world_size: int, frameworks: None) -> N
 
 def test_it_is_a_public_function(frameworks: None) -> None:
     assert batchbridge.scale(reading_of(plain_spec()), 8).verdict == "kept"
+
+
+def test_a_refusal_that_no_size_ends_ends_the_search_at_once() -> None:
+    asked = 0
+
+    class Never(NarrowAdapter):
+        def write(self, spec, framework_version=None):  # type: ignore[no-untyped-def]  # as in the base
+            nonlocal asked
+            asked += 1
+            raise CannotWrite("narrow", [Problem(("staleness.mode",), "only sync", ({"staleness.mode": "sync"},))])
+
+    found = scale_with(Never(), reading_of(plain_spec(world_size=8)), 6)
+    assert found.choices == ()
+    assert found.problems == ("only sync",)
+    assert asked <= 2  # once for the present settings
+
+
+def test_a_micro_batch_is_the_one_that_the_refusal_offers_and_keeps_its_kind() -> None:
+    """EasyR1 cuts by a budget of tokens: a scaled run does, too, in the largest cuts that fit."""
+    adapter = adapters()["easyr1"]
+    values = {"trainer.n_gpus_per_node": 8, "data.rollout_batch_size": 512, "worker.actor.global_batch_size": 128}
+    values["worker.rollout.n"] = 5
+    reading = adapter.read(Source(values=values), Context(framework_version="0.3.3.dev0"))
+    found = scale_with(adapter, reading, 6)
+    assert found.choices
+    for choice in found.choices:
+        assert "worker.actor.dynamic_batching" not in choice.settings, choice.settings
+        assert choice.reading.native["worker.actor.micro_batch_size_per_device_for_update"] > 1
+
+
+OF_TWO_ONE_GOES = """
+import json
+from registered import adapters
+from batchbridge.comparing.scale import scale_with
+from batchbridge.contract.reading import Context, Source
+
+values = {"train.colocate_all": True, "vllm.num_engines": 4, "actor.num_gpus_per_node": 4, "ref.num_gpus_per_node": 4}
+values |= {"vllm.enable_sleep": True, "ds.enable_sleep": True, "algo.kl.init_coef": 0.0, "algo.kl.use_loss": True}
+adapter = adapters()["openrlhf"]
+reading = adapter.read(Source(values=values), Context(framework_version="0.11.2"))
+print(json.dumps([dict(choice.settings) for choice in scale_with(adapter, reading, 2).choices]))
+"""
+
+
+def test_a_choice_is_the_same_in_every_process() -> None:
+    """Either of two settings may go; which one was once the first of a set, whose order each process draws anew."""
+    found = set()
+    for seed in ("1", "2", "3"):
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, "-c", OF_TWO_ONE_GOES], env=env, capture_output=True, text=True, check=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert "null" in found.pop()

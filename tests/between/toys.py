@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
 from batchbridge.contract.reading import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.kit.even_sizes import even_sizes
 from batchbridge.meaning.findings import Fix, Where
 from batchbridge.meaning.spec import (
     Carried,
@@ -137,7 +138,11 @@ class NarrowAdapter(AnyAdapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         problems = [
-            Problem((path,), f"{path} = {value}: narrow has {' or '.join(map(str, only))}")
+            Problem(
+                (path,),
+                f"{path} = {value}: narrow has {' or '.join(map(str, only))}",
+                tuple({path: one} for one in only),
+            )
             for path, only in self.only.items()
             if (value := _value(spec, path)) not in only
         ]
@@ -152,7 +157,7 @@ class NarrowAdapter(AnyAdapter):
                 f"optimizer_step.completions_per_step = {step}: must be a multiple of "
                 f"micro_batch.completions_per_device = {micro} x topology.world_size = {spec.topology.world_size}"
             )
-            problems.append(Problem(fields, reason))
+            problems.append(Problem(fields, reason, tuple(even_sizes(spec, whole_rollouts=False))))
         if problems:
             raise CannotWrite(self.framework, problems)
         if spec.advantage.epsilon is None:

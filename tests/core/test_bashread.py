@@ -222,6 +222,18 @@ def test_turns_that_nothing_decides_leave_their_commands_open() -> None:
     assert all(not command.only_if for command in commands[2:]), "a program is expected to succeed"
 
 
+def test_a_script_that_knows_its_own_name_knows_its_folder() -> None:
+    script = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\npython "$HERE/t.py" $0 $(cd .. && pwd)\npython $PWD'
+    found = read_script(script, {"PWD": "."}, "scripts/run.sh").commands
+    assert [command.argv for command in found] == [("python", "scripts/t.py", "scripts/run.sh", ".."), ("python", ".")]
+    assert read_script(script, {"PWD": "."}).commands[0].words[1].unknown
+
+
+def test_a_folder_that_nothing_decides_stays_unknown_behind_cd() -> None:
+    assert read_script("cd $SOMEWHERE\npython $PWD/t.py", {"PWD": "."}).commands[0].words[1].unknown
+    assert argvs("cd a\ncd ../b\npython $PWD/t.py", {"PWD": "."}) == [["python", "b/t.py"]]
+
+
 def test_a_script_without_arguments_passes_none_on() -> None:
     assert argvs('python a "$@" b $@') == [["python", "a", "b"]]
 

@@ -284,3 +284,36 @@ def test_a_program_behind_a_launcher_that_run_does_not_reach_is_not_enforced(tmp
     assert (
         bb.check(tmp_path / "run.sh", version="1.16.0", world_size=2).to_dict()["enforcement"]["verdict"] != "enforced"
     )
+
+
+def test_the_words_behind_a_program_are_its_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import argparse\nfrom trl import GRPOConfig\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--n', type=int, default=4)\na = p.parse_args()\n"
+        "GRPOConfig(output_dir='o', per_device_train_batch_size=8, num_generations=a.n)\n"
+    )
+    groups = [read(file, env=env).provenance["rollout.completions_per_prompt"].value for env in (None, {"1": "--n=2"})]
+    assert groups == [4, 2]
+
+
+def test_a_program_whose_parser_takes_a_recipe_is_read_with_the_recipe_behind_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("per_device_train_batch_size: 4\nnum_generations: 2\nmax_completion_length: 64\nbeta: 0.1\n")
+    file = tmp_path / "train.py"
+    file.write_text(
+        "from trl import GRPOConfig, TrlParser\n(args,) = TrlParser((GRPOConfig,)).parse_args_and_config()\n"
+    )
+    assert codes(read(file)) == {"BB010"}
+    reading = read(file, env={"1": "--config", "2": str(recipe)})
+    assert reading.framework == "trl"
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == 4
+
+
+@pytest.mark.parametrize("more", ["top_p=None,", "resume_from_checkpoint=False,"])
+def test_what_pythons_constructor_takes_is_no_error_where_no_batch_depends_on_it(tmp_path: Path, more: str) -> None:
+    reading = read(written(tmp_path, more=more))
+    assert reading.verdict == "valid"
+    assert "BB-TRL-004" in codes(reading, "warning")
+    assert codes(read(written(tmp_path, group=None))) == {"BB-TRL-004"}

@@ -28,6 +28,19 @@ def codes(source: Source) -> list[str]:
 # ---- wrappers
 
 
+def test_windows_line_ends_are_read_as_lines_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_bytes(
+        b"accelerate launch --num_processes 7 \\\r\n"
+        b"  grpo.py --num_generations 8 \\\r\n  --max_completion_length 64\r\n"
+    )
+    source = files.load_source(path, framework="trl")
+    assert source.launcher["num_processes"] == "7"
+    assert source.values["num_generations"] == 8
+    (problem,) = source.problems
+    assert (problem.code, problem.severity, problem.where[0].line) == ("BB016", "warning", 1)
+
+
 @pytest.mark.parametrize(
     ("command", "argv", "launcher"),
     [
@@ -83,6 +96,18 @@ def test_an_argument_of_an_inner_shell_that_nothing_decides_stays_unknown() -> N
         ("$A", [("A",)]),
         ("$B", [("B",)]),
     ]
+
+
+def test_what_is_unknown_in_an_inner_shells_text_does_not_open_quotes_there() -> None:
+    name = "$(echo $MODEL | tr '/' '_' | tr '[:upper:]' '[:lower:]')"
+    script = f'NAME={name}-grpo\nsrun bash -c "set -x\nray status\npython t.py name=$NAME n=16 nodes=$SLURM_NNODES"'
+    found = [one for command in read_script(script).commands for one in programs(command.words)]
+    program = found[-1]
+    assert program.argv[:2] == ("python", "t.py")
+    assert program.argv[3] == "n=16"
+    assert [bool(word.unknown) for word in program.words] == [False, False, True, False, True]
+    assert program.words[4].unknown[0].names == ("SLURM_NNODES",)
+    assert "BATCHBRIDGE_HELD" not in " ".join(program.argv)
 
 
 def test_a_job_given_as_words_is_several_programs() -> None:

@@ -16,8 +16,8 @@ from scripted_ledger import HALF, ORDERED, SCHEDULED, Edit, header, record, soun
 from batchbridge.cli.main import main
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Writer
-from batchbridge.ledger.schedule_rates import ScheduleRates
 from batchbridge.ledger.verifying import LedgerVerification, verify
+from batchbridge.meaning.schedule_rates import ScheduleRates
 from batchbridge.meaning.spec import Carried
 
 Ledger = Callable[..., Path]

@@ -1,7 +1,7 @@
 """The table of mutants: one change of every module that acts on a run, and the test command that must find it.
 
 A row's text stands in its module exactly once (tests/repository/test_mutants.py), and names no class where it can do
-without. A test command is the cheapest one that turns red; `matrix`: it runs by name and at night only.
+without. A test command is the cheapest one that turns red.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from mutants_of_adapters import FRAMEWORKS
 
-Tier = Literal["default", "matrix"]
+Tier = Literal["default", "checkout"]
 Row = tuple[str, str, str, str]
 """Module, its text, what stands there instead, and the tests as words."""
 
@@ -20,7 +20,7 @@ Row = tuple[str, str, str, str]
 @dataclass(frozen=True)
 class Mutant:
     """One change, and what finds it. module: path from the repository's root. session: whose environment runs the
-    tests. tier: whether a plain `nox` runs them."""
+    tests. tier: whether a plain `nox` runs them, or only one that has a checkout of the framework."""
 
     module: str
     text: str
@@ -39,15 +39,11 @@ class Mutant:
 def _rows(folder: str, session: str, rows: Sequence[Row], tier: Tier = "default") -> Iterator[Mutant]:
     for module, text, instead, tests in rows:
         words = tuple(tests.split())
-        yield Mutant(f"{folder}/{module}.py", text, instead, session, words, "matrix" if _BY_HAND in tests else tier)
-
-
-_BY_HAND = "/by_hand/"
-"""In the path of tests that no default session runs."""
+        yield Mutant(f"{folder}/{module}.py", text, instead, session, words, tier)
 
 
 def _tier(session: str) -> Tier:
-    return "matrix" if session in ("easyr1", "open_instruct") else "default"
+    return "checkout" if session in ("easyr1", "open_instruct") else "default"
 
 
 _CORE = (

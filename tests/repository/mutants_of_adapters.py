@@ -190,7 +190,7 @@ VERL: Mapping[str, Rows] = {
             "engine",
             "[*self._objections, *self._watch.look(self._rows, size)]",
             "self._watch.look(self._rows, size)",
-            f"{_VERL}/native/test_distillation_verl.py",
+            f"{_VERL}/native/test_corrections_verl.py -k not_the_samplers",
         ),
         (
             "critic_engine",
@@ -212,7 +212,7 @@ VERL: Mapping[str, Rows] = {
         ),
         (
             "other_engines",
-            "return seen or (replica, True) not in everyone",
+            "return seen or replica not in replicas_with_loss",
             "return True",
             f"{_VERL}/native/test_other_engine_verl.py -k pipelines_stages",
         ),
@@ -238,6 +238,7 @@ VERL: Mapping[str, Rows] = {
 }
 OPENRLHF: Mapping[str, Rows] = {
     "core": (
+        ("ahead", "self._sent.add(version)", "pass", f"{_ORL}/test_asynchronous_openrlhf.py"),
         (
             "driver",
             "range(-len(samples) % math.lcm(*sizes))",
@@ -302,7 +303,7 @@ OPENRLHF: Mapping[str, Rows] = {
             "engine",
             "[normaliser.tokens / gas]",
             "[1.5 * normaliser.tokens / gas]",
-            f"{_ORL}/native/test_leftovers_openrlhf.py",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "critic_engine",
@@ -314,7 +315,7 @@ OPENRLHF: Mapping[str, Rows] = {
             "watching",
             "scale=self.ranks * self._loss_scale * self._divided_later",
             "scale=1.5 * self.ranks * self._loss_scale * self._divided_later",
-            f"{_ORL}/native/test_leftovers_openrlhf.py",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "images",
@@ -322,12 +323,11 @@ OPENRLHF: Mapping[str, Rows] = {
             "return True",
             f"{_ORL}/native/test_images_openrlhf.py -k shown_another_image",
         ),
-        ("probe", "[1.0] * len(made)", "[0.5] * len(made)", f"{_ORL}/native/test_leftovers_openrlhf.py"),
         (
-            "ahead",
-            "self._sent.add(version)",
-            "pass",
-            f"{_ORL}/by_hand/native/test_asynchronous_runs_openrlhf.py",
+            "probe",
+            "            advantages=given.advantages.clone(),",
+            "            advantages=0.5 * given.advantages,",
+            f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
             "observe",
@@ -358,6 +358,12 @@ EASYR1: Mapping[str, Rows] = {
         ("enforced", '"loss.policy.count_empty": also_off,', "", f"{_EZR}/test_enforced_easyr1.py"),
     ),
     "trl": (
+        (
+            "trainer",
+            "for step in driver.steps_of(rows.index):",
+            "for step in driver.steps_of(rows.index)[:1]:",
+            f"{_EZR}/upstream_values/native/test_trainer_easyr1.py",
+        ),
         (
             "engine",
             "return share * self._normaliser.tokens / tokens if tokens",
@@ -445,19 +451,19 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             "range(max(middle - start, 0)",
             f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
+        (
+            "probe",
+            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
+            "advantages=[shifted(part.mask * 1.0) for part in made]",
+            f"{_OI}/upstream_values/native/test_losses_open_instruct.py",
+        ),
     ),
     "open_instruct": (
         (
             "engine",
             "self._learner.args.loss_denominator = denominator(self._normaliser)",
             "pass",
-            f"{_OI}/native/test_tampering_open_instruct.py",
-        ),
-        (
-            "probe",
-            "advantages=[shifted(part.advantages[:, None] * part.mask) for part in made]",
-            "advantages=[shifted(part.mask * 1.0) for part in made]",
-            f"{_OI}/native/test_tampering_open_instruct.py",
+            f"{_OI}/native/test_gradients_open_instruct.py",
         ),
     ),
 }

@@ -122,6 +122,7 @@ class Bench:
             "TOKENIZERS_PARALLELISM": "false",
         }
         words = (self._pythons[session], "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests)
+        words += () if "-m" in tests else ("-m", "not by_hand")  # as the default sessions run them
         try:
             done = subprocess.run(
                 words, cwd=self._root, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
@@ -154,11 +155,19 @@ def page_of(outcomes: Sequence[Outcome], commit: str, before: str = "") -> str:
     return "\n".join([_HEAD, head, "", *lines, ""])
 
 
+def write(page: Path, outcome: Outcome, commit: str) -> None:
+    """Writes one row's outcome into the page; every other row keeps what it says there."""
+    before = page.read_text(encoding="utf-8") if page.is_file() else ""
+    every = [outcome if one == outcome.mutant else Outcome(one, NOT_RUN) for one in MUTANTS]
+    page.write_text(page_of(every, commit, before), encoding="utf-8")
+
+
 _COLUMNS = ["module", "mutant", "found by", "tier", "result", "commit", "date"]
 _HEAD = """# What a tampered module turns red
 
 Every module that acts on a run is tampered with in one place, in a copy of the tree, and the tests named here must find
-it. `default`: sessions that a plain `nox` runs; `matrix`: those that run by name and at night. The rows stand in
+it. `default`: sessions that a plain `nox` runs; `checkout`: those that need a checkout of the framework, of which the
+project's own workflow runs the smoke on every commit and the whole at night. The rows stand in
 `tests/repository/mutants.py`. Written by `tests/repository/mutations.py`, which `nox -s mutations` runs.
 """
 
@@ -188,7 +197,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--only", action="append", default=[], help="rows whose module or tests have this text")
     parser.add_argument("--session", action="append", default=[], help="rows of this session")
     parser.add_argument("--python", action="append", default=[], metavar="FRAMEWORK=INTERPRETER")
-    parser.add_argument("--write", action="store_true", help="write docs/mutations.md")
+    parser.add_argument("--write", action="store_true", help="write docs/mutations.md, row by row")
     asked = parser.parse_args(words)
     if wrong := faults(MUTANTS):
         print(*wrong, sep="\n")
@@ -205,15 +214,13 @@ def main(words: list[str]) -> int:
     ]
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="bbm") as folder:
+        commit = commit_here()  # of the copy: hours later the tree may have another
         bench = Bench(Path(folder), pythons)
         for mutant in chosen:
             outcomes.append(bench.judged(mutant))
             print(f"{outcomes[-1].word:10} {outcomes[-1].seconds:6.0f} s  {mutant.name}: {mutant.text!r}", flush=True)
-    if asked.write:
-        before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-        ran = {id(one.mutant): one for one in outcomes}
-        every = [ran.get(id(one), Outcome(one, NOT_RUN)) for one in MUTANTS]
-        PAGE.write_text(page_of(every, commit_here(), before), encoding="utf-8")
+            if asked.write:  # after each row: a night that is cut short keeps what it found
+                write(PAGE, outcomes[-1], commit)
     bad = [one for one in outcomes if one.word not in (FOUND, NOT_RUN)]
     print(f"{len(bad)} of {len(outcomes)} rows failed; {sum(one.word == NOT_RUN for one in outcomes)} not run")
     return 1 if bad else 0

@@ -62,6 +62,37 @@ def test_a_digest_of_a_module_of_ours_is_found_and_one_of_a_frameworks_function_
     assert list(digests_of_ours({name: {"said": "8 errors"}})) == []
 
 
+def modules(root: Path) -> re.Pattern[str]:
+    """Every module that is shipped, as a path or as it is imported; a package that has a framework's name is not."""
+    names = set()
+    for base in (root / "src", root / "adapters", *sorted(root.glob("plugins/*/src"))):
+        for file in base.rglob("*.py"):
+            path = file.relative_to(base)
+            dotted = ".".join((path.parent if path.stem == "__init__" else path.with_suffix("")).parts)
+            names |= {path.as_posix()} | ({dotted} if "." in dotted else set())
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(longest_first)})(?!\w)")
+
+
+def test_no_record_names_a_module_of_ours() -> None:
+    ours = modules(ROOT)
+    named = {file.name: found for file in records() if (found := set(ours.findall(file.read_text(encoding="utf-8"))))}
+    assert named == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"batchbridge.kit.workers": "890c7396"}', ["batchbridge.kit.workers"]),
+        ('{"code": ["adapters/batchbridge_trl/engine.py"]}', ["batchbridge_trl/engine.py"]),
+        ('["src/pyread/machine.py: 3 of 5"]', ["pyread/machine.py"]),
+        ('["python -m batchbridge check recipe.yaml", "batchbridge_trl", "trl/trainer/grpo_trainer.py"]', []),
+    ],
+)
+def test_a_module_of_ours_is_found_however_it_is_named(text: str, found: list[str]) -> None:
+    assert modules(ROOT).findall(text) == found
+
+
 # ---- the age of a matrix
 
 

@@ -69,7 +69,7 @@ def _untempered_loss(facts: TrlFacts) -> str | None:
 
 
 def _limits(facts: TrlFacts) -> str | None:
-    """What keeps vLLM from tokens whose log-probabilities the trainer takes whole; None: nothing, or no correction."""
+    """The limits of sampling whose log-probabilities the trainer takes whole; None: there is none, or no correction."""
     native = facts.native
     if not samples_with_correction(native) or loses_correction(native, facts.version):
         return None

@@ -72,7 +72,7 @@ def _forward_fixes(role: str, run: VerlRun) -> tuple[Fix, ...]:
 
 
 def _divisor(role: str, run: VerlRun) -> int:
-    """What each worker divides the micro-batch of all devices by."""
+    """The devices that share the micro-batch of all devices."""
     context = run.native.get(f"{REFERENCE}{_SEQUENCES}") if role == REFERENCE else run.parallel[2]
     return max(run.world // max(int(context or 1), 1), 1)
 

@@ -27,7 +27,7 @@ RULES = Rules[VerlRun]()
 
 
 def _limits(run: VerlRun) -> str | None:
-    """What keeps vLLM from tokens whose log-probabilities the policy takes whole, where the two are compared."""
+    """The limits of sampling whose log-probabilities the policy takes whole, where the two are compared."""
     compared = run[BYPASS] or (run[_SCORED] and (run[_IS] is not None or run[_RS] is not None))
     if not compared or run[_NAME] != "vllm" or run[_LOG_PROBS_MODE] != "processed_logprobs":
         return None

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +52,14 @@ def command(framework: str, folder: Path | None) -> int:
         raise click.UsageError(f"{framework}: cannot be tried on a CPU{known}")
     trial = trials[framework]
     if missing := [name for name in trial.needs if importlib.util.find_spec(name) is None]:
-        say(f"{framework} cannot be tried: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
-        for line in ("", *(f"  {command}" for command in trial.install), "", *_folded(_TORCH)):
+        what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        for line in (
+            *_folded(f"{framework} cannot be tried: {what}"),
+            "",
+            *(f"  {command}" for command in trial.install),
+            "",
+            *_folded(_TORCH),
+        ):
             say(line)
         return UNDECIDED
     place = (folder or Path(f"try-{framework}")).absolute()
@@ -96,7 +102,7 @@ def _run(trial: Trial, folder: Path, beside: Path, mode: str) -> int:
     beside.mkdir()
     launcher = (sys.executable, "-m", "batchbridge", "run", "--mode", mode, "--ledger", str(folder / "ledger"))
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):  # libraries show bars
+        with _everything_into(log.fileno()):  # libraries show bars, and what their compilers say
             prepared = trial.prepare(folder, beside)
         log.flush()
         return subprocess.run(
@@ -108,6 +114,24 @@ def _run(trial: Trial, folder: Path, beside: Path, mode: str) -> int:
             stderr=subprocess.STDOUT,
             check=False,
         ).returncode
+
+
+@contextlib.contextmanager
+def _everything_into(file: int) -> Iterator[None]:
+    """A block whose output goes into a file, that of the processes that it starts, too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        for number in (1, 2):
+            os.dup2(file, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, native in zip((1, 2), kept, strict=True):
+            os.dup2(native, number)
+            os.close(native)
 
 
 def _column(folder: Path, prompts: int) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The nearest specification that a framework's configuration can say: a refusal's ways out, followed.
 
 Each problem of a refusal carries the values that the framework takes (`Problem.nearest`); one way out of every problem
-is taken at once, and the result is written again. Where a problem carries none, the ways are those that its fields have
-whatever the framework: `nearest_moves`.
+is taken at once, and the result is written again. Where a problem carries none that helps, the same run in other units
+is tried (`other_words`), and last the framework's defaults for the fields that are refused.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from batchbridge.comparing.nearest_moves import (
+from batchbridge.comparing.other_words import (
+    LENGTHS,
     WARM_UP,
     ProblemTuple,
     cold,
-    moves,
+    cold_starts,
+    in_other_units,
     named,
     preferred,
     replaced,
-    spelt,
     values_of,
 )
 from batchbridge.contract.adapter import Adapter
@@ -27,6 +28,7 @@ from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.writing import UNKNOWN
+from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 
 MAX_WRITES = 24
@@ -46,10 +48,6 @@ class Projection(NamedTuple):
 
     written: Written | None
     refused: ProblemTuple
-
-
-ENDS = ("horizon.rollouts", "horizon.epochs", "horizon.optimizer_steps")
-"""Fields of which one ends a run."""
 
 
 def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Projection:
@@ -104,11 +102,10 @@ def _followed(
 ) -> Spec | None:
     """`current` with one way out of each problem, none of which was tried before; None where there is none left."""
     changes: dict[str, Any] = {}
-    whole_rollouts = any(path.startswith("rollout.") for problem in problems for path in problem.fields)
     for problem in problems:
         if _overlap(changes, problem.fields):
             continue  # the way out of another problem may end it
-        for way in _ways(problem, current, defaults, dataset_size, whole_rollouts):
+        for way in _ways(problem, current, defaults, dataset_size):
             mark = repr(sorted(way.items(), key=lambda one: one[0]))
             if mark not in tried and _moves(current, way, problem.fields) and not _overlap(changes, way):
                 tried.add(mark)
@@ -135,18 +132,22 @@ def _moves(current: Spec, way: Mapping[str, Any], fields: tuple[str, ...]) -> bo
     if changed is None or changed == current:
         return False
     now, then = current.values, changed.values
-    if any(now.get(path) is not None for path in ENDS) and all(then.get(path) is None for path in ENDS):
+    if any(now.get(path) is not None for path in LENGTHS) and all(then.get(path) is None for path in LENGTHS):
         return False  # a run that ends is never turned into an endless one
     its = (*fields, "micro_batch.")
     return not fields or any(now.get(path) != then.get(path) for path in {**now, **then} if path.startswith(its))
 
 
 def _ways(
-    problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None, whole_rollouts: bool
+    problem: Problem, current: Spec, defaults: Spec | None, dataset_size: int | None
 ) -> Iterator[Mapping[str, Any]]:
-    yield from spelt(current, problem.fields)
+    units = [*in_other_units(current, problem.fields, defaults, dataset_size)]
+    steps = derive(current, dataset_size)["total_optimizer_steps"]
+    if len(current.horizon.lengths) > 1 and steps is not None:  # which one ends the run, no refusal knows
+        yield from units
+    yield from cold_starts(current, problem.fields)
     yield from preferred(problem.nearest, current, defaults)
-    yield from moves(current, named((problem,)), defaults, dataset_size, whole_rollouts)
+    yield from units
 
 
 def _defaults(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Spec | None:

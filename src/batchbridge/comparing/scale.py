@@ -3,7 +3,9 @@
 Kept are completions per optimizer step, the group, and optimizer steps per rollout, by another split: micro-batches and
 accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and fewer
 devices are offered side by side, three at most (`RANKING`, `MOST`). The framework's own rules judge every one: it is
-written, read back and checked. Candidates come from arithmetic and are bounded, so that no input makes the search long.
+written, read back and checked. Micro-batches are those that a refusal offers (`Problem.nearest`). Steps, groups and
+devices come from arithmetic, a bounded number of each: no refusal knows which of several runs is the nearest; its way
+out ends one rule, while a choice keeps the steps of a rollout, too.
 """
 
 from __future__ import annotations
@@ -13,25 +15,27 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import compare
-from batchbridge.comparing.nearest_moves import splits
 from batchbridge.comparing.nearest_spec import write
+from batchbridge.comparing.other_words import ProblemTuple
 from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source, Written
+from batchbridge.errors import Problem
+from batchbridge.kit.even_sizes import even_cuts
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_again
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
-MAX_JUDGED = 400
-"""Most configurations that are written, read and checked in one search."""
+MAX_JUDGED = 80
+"""Most configurations that are written, read and checked in one search; a launch of the corpus takes 8, at most 27."""
 MAX_DEVICES = 1 << 20
 _NEAR = 12
 """Sizes, and device counts, that are tried on each side."""
@@ -266,6 +270,8 @@ class _Sizes:
         if self.steps_per_rollout is not None:
             prompts = self.steps_per_rollout * step / spec.rollout.completions_per_prompt
             changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
+        if spec.critic is not None and spec.critic.completions_per_step == self.step:
+            changes["critic.completions_per_step"] = step
         return spec.replace(**changes)
 
 
@@ -359,6 +365,28 @@ def _around(value: int, unit: int, direction: int) -> list[int]:
     return [size for size in found if size > 0 and size != value]
 
 
+_SIZED = ("topology.", "micro_batch.", "optimizer_step.", "rollout.", "critic.")
+
+
+def _is_of_sizes(problem: Problem) -> bool:
+    """Whether a problem names one of the fields that a scaling may change."""
+    return any(path.startswith(_SIZED) for path in problem.fields)
+
+
+def _other_cuts(spec: Spec, problems: ProblemTuple) -> Iterator[Spec]:
+    """`spec` in other micro-batches, the nearest first: one way out of every problem that changes nothing else. Nothing
+    where a problem has no such way: then micro-batches do not decide it."""
+    ways = []
+    for problem in problems:
+        cuts = [way for way in problem.nearest if all(path.startswith("micro_batch.") for path in way)]
+        ways.append(cuts if problem.nearest else [*even_cuts(spec)])
+    for together in zip_longest(*ways) if all(ways) else ():
+        changes: dict[str, Any] = {}
+        for way in filter(None, together):
+            changes |= way if "micro_batch." not in changes else {}
+        yield spec.replace(**({"micro_batch.": changes["micro_batch."]} if "micro_batch." in changes else changes))
+
+
 # ---- the judge
 
 _NO = object()
@@ -398,7 +426,8 @@ class _Judge:
         given = {key: value for key, value in given.items() if key not in beside}
         changes = {key: value for key, value in choice.written.values.items() if before.native.get(key, _NO) != value}
         # What the choice says in other words (TRL's generation_batch_size for steps_per_generation) may have to go.
-        others = dict.fromkeys(given.keys() - dict(settings_in(choice.written.values)).keys(), _NO)
+        written = dict(settings_in(choice.written.values))
+        others = {key: _NO for key in given if key not in written}  # in the user's order: the first ones go first
         sizes = ((None, None), (told, choice.spec.topology.world_size))
         for tried, (world, devices) in product((changes, {**changes, **others}), sizes):
             same = self._means(given, world) == before.spec
@@ -425,21 +454,23 @@ class _Judge:
         return read_again(Source(values=values), self.adapter, self.before, world)
 
     def choice(self, title: str, spec: Spec) -> Choice | None:
-        """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
+        """`spec` as it is, or cut into the micro-batches that its refusals offer; None if none of these is legal."""
         if spec.topology.data_parallel_size.denominator != 1:
             return None
-        variants = [spec, *(spec.replace(**change) for change in list(splits(spec, None))[:_SPLITS])]
-        for variant in dict.fromkeys(variants):
-            if self._left <= 0:
-                return None
+        tried: list[Spec] = []
+        while self._left > 0:
             self._left -= 1
-            written = write(self.adapter, variant, self.before.framework_version)
-            if not isinstance(written, Written):
-                self.refused = self.refused or tuple(map(str, written))
-                continue
-            found = self._read(title, variant, written)
-            if found is not None:
-                return found
+            tried.append(spec)
+            written = write(self.adapter, spec, self.before.framework_version)
+            if isinstance(written, Written):
+                return self._read(title, spec, written)
+            self.refused = self.refused or tuple(map(str, written))
+            if any(problem.fields and not _is_of_sizes(problem) for problem in written):
+                self._left = 0  # no size ends that: neither these nor any others are legal
+            cut = next((other for other in _other_cuts(spec, written) if other not in tried), None)
+            if cut is None:
+                return None
+            spec = cut
         return None
 
     def _read(self, title: str, spec: Spec, written: Written) -> Choice | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from batchbridge.meaning.schedule_rates import WARMUP_START as WARMUP_START
+from batchbridge.meaning.schedule_rates import schedule_parts as schedule_parts
+
 WITHOUT_WARMUP = ("constant", "greedy", "reduce_lr_on_plateau")
 """transformers' names whose warm-up settings do nothing. Source: transformers 5.23.0 optimization.get_scheduler."""
 WITHOUT_ARGUMENTS = ("constant", "constant_with_warmup")
 """transformers' names that are handed no arguments, whatever is given. Source: the same."""
-WARMUP_START = "warmup_start_rate"
-"""Argument: the share of the peak at which the warm-up begins; left out where that is 0."""
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cosine": {"num_cycles": 0.5},
@@ -58,19 +59,6 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
     import json
 
     return f"{name} {json.dumps(said, sort_keys=True, default=str)}"
-
-
-def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
-    """(name, arguments) of a text. Raises `ValueError` where the arguments are not a JSON mapping."""
-    name, _, rest = text.partition(" ")
-    if not rest:
-        return name, {}
-    import json
-
-    arguments = json.loads(rest)
-    if not isinstance(arguments, dict):
-        raise ValueError(f"{rest} is not a JSON mapping")
-    return name, arguments
 
 
 def share_of_peak(rate: float, peak: float) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
+from batchbridge.kit.even_sizes import even_sizes
 from batchbridge.kit.schedules import schedule_parts
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec
@@ -53,9 +55,11 @@ class Problems(list[Problem]):
             self.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule", nearest=ways)
             return None
 
-    def given(self, value: object, path: str) -> bool:
-        """Adds a problem where a field that the framework needs is open, and says whether it is not."""
-        return self.need(value is not None, f"{path} is open: {self._name} needs it", path)
+    def given(self, value: object, path: str, *legal: Any) -> bool:
+        """Adds a problem where a field that the framework needs is open, and says whether it is not. legal: values to
+        take instead."""
+        ways = ({path: one} for one in legal)
+        return self.need(value is not None, f"{path} is open: {self._name} needs it", path, nearest=ways)
 
     def whole(self, value: float, path: str, what: str) -> int:
         """A number as a whole number of `what`; adds a problem where it is none."""
@@ -105,7 +109,10 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     def defaults() -> Reading:
         return _read_back(adapter, {}, dataclasses.replace(context, world_size=1))[0]
 
-    refused = [_refusal(finding, back, without, defaults) for finding in (*back.findings, *broken)]
+    refused = [
+        _refusal(spec, finding, back, without, defaults, [*_ways_out(adapter, spec, values, context, finding)])
+        for finding in (*back.findings, *broken)
+    ]
     yield from refused
     if back.spec is None:
         if not refused:
@@ -120,6 +127,9 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         origin = back.provenance.get(path)
         keys = set() if origin is None else {*origin.keys}
         with_it = (other for other, its in back.provenance.items() if keys & {*its.keys} and other in read)
+        for group, whole in (("loss.kl", _kl), ("loss.entropy", _entropy), ("critic.", _critic)):
+            if path.startswith(group) and None in (whole(spec), whole(back.spec)):  # it comes or goes as a whole
+                return {group: whole(back.spec)}
         return {path: read.get(path)} | {other: read[other] for other in with_it if read[other] != wanted.get(other)}
 
     for path in {**wanted, **read}:
@@ -134,8 +144,34 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
             yield Problem((path,), text, (said_instead(path),))
 
 
+_kl, _entropy, _critic = attrgetter("loss.kl"), attrgetter("loss.entropy"), attrgetter("critic")
+
+
+def _ways_out(
+    adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context, finding: Finding
+) -> Iterator[dict[str, Any]]:
+    """The fixes of a finding as changes of canonical fields: what the settings mean once a fix has changed them."""
+    wanted = spec.values
+    for fix in finding.fixes:
+        if not fix.changes:
+            continue
+        fixed = {key: value for key, value in {**values, **fix.changes}.items() if value is not None}
+        back = adapter.read(Source(values=fixed), context)
+        if back.spec is None:
+            continue
+        means = back.spec.values
+        changed = (path for path in _from({*fix.changes}, back) if path in means and means[path] != wanted.get(path))
+        if way := {path: means[path] for path in changed}:
+            yield way
+
+
 def _refusal(
-    finding: Finding, back: Reading, without: Callable[[str], Reading], defaults: Callable[[], Reading]
+    spec: Spec,
+    finding: Finding,
+    back: Reading,
+    without: Callable[[str], Reading],
+    defaults: Callable[[], Reading],
+    ways: Sequence[Mapping[str, Any]],
 ) -> Problem:
     """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
     shows them, and where none of these does, all of them at their defaults."""
@@ -146,7 +182,11 @@ def _refusal(
     if not fields:
         fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
         fields = fields or _from(set(keys), defaults())
-    return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message)
+    sized = [path for path in fields if path.startswith(("optimizer_step.completions", "rollout.prompts"))]
+    here = spec if back.spec is None else dataclasses.replace(spec, topology=back.spec.topology)
+    whole_rollouts = any(path.startswith("rollout.") for path in fields)
+    even = even_sizes(here, whole_rollouts=whole_rollouts) if sized else ()
+    return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message, (*even, *ways))
 
 
 def _from(keys: set[str], reading: Reading) -> tuple[str, ...]:

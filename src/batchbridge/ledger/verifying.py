@@ -18,10 +18,10 @@ from batchbridge.errors import LedgerError, PlanError
 from batchbridge.ledger.membership import LARGEST, as_planned, is_small
 from batchbridge.ledger.numbers import drift_of
 from batchbridge.ledger.reading import CountItems, Ledger, unwatched
-from batchbridge.ledger.schedule_rates import ScheduleRates
 from batchbridge.meaning.advantages import RULED, group_advantages
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.schedule_rates import ScheduleRates
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Normaliser, Row
 
@@ -125,7 +125,7 @@ class LedgerVerification(NamedTuple):
 
 
 def verify(folder: Path | str, watch: CountItems = unwatched) -> LedgerVerification:
-    """What a run recorded, recomputed. Raises `LedgerError` for a ledger that cannot be read, or has no step.
+    """The recomputation of what a run recorded. Raises `LedgerError` for a ledger that cannot be read, or has no step.
 
     folder: a folder or URL. watch: gets the steps and their number, and hands the steps on; for a progress bar.
     """
@@ -187,7 +187,7 @@ class _Rates:
     """The rates of the run under both roundings of a warm-up that is given as a share: the closer one is the run's."""
 
     def __init__(self, start: _Start) -> None:
-        """Raises `ValueError`, with the reason, where the schedule is not known."""
+        """The rates of one start. Raises `ValueError`, with the reason, where the schedule is not known."""
         assert start.spec is not None, "the caller looks at this"
         carried, ticks = start.spec.carried, start.ticks()
         self._peak = carried.learning_rate or 1.0

@@ -102,7 +102,9 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             from batchbridge.reading import python
 
             text = read_text(path, file, python.MAX_BYTES)
-            return python.load_python(text, path, env=env, framework=framework, chosen=command)
+            given, words = _behind(env)
+            read = python.load_python(text, path, env=given, framework=framework, chosen=command, words=words)
+            return replace(load_source(list(read.argv)), env=given) if read.argv else read
         most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
         text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
         first = text.partition("\n")[0]
@@ -156,6 +158,13 @@ def _of_run(text: str) -> bool:
     """Whether a text without a name that says so is a log, or what a run printed."""
     printed = re.match(r"\s*(\([^()\n]+\) )?\{\s*'", text) is not None
     return printed or "Error executing job with overrides:" in text or "***** Running training *****" in text
+
+
+def _behind(env: Mapping[str, str] | None) -> tuple[dict[str, str], list[str] | None]:
+    """The environment variables, and the words behind a program: its arguments by number; None: they are not known."""
+    given = {name: value for name, value in (env or {}).items() if not name.isdigit()}
+    words = [value for name, value in sorted((env or {}).items(), key=lambda item: item[0].zfill(9)) if name.isdigit()]
+    return given, words or None
 
 
 def _runs(text: str) -> bool:

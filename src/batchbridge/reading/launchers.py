@@ -290,22 +290,38 @@ def _shell(text: str, words: list[Argument]) -> list[list[Argument]]:
 
 
 def _inner(words: list[Argument]) -> list[list[Argument]] | None:
-    """The commands of `bash -c TEXT`: what is unknown in it is spelt as the script spells it, and so unknown again."""
+    """The commands of `bash -c TEXT`. What is unknown in it is a variable while the text is read: as it is shown it may
+    be cut, and open a quote."""
     texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
     if texts[0] not in ("bash", "sh"):
         return None
     from bashread import read_script
 
-    commands = read_script(shlex.join(texts)).commands
-    if [list(command.argv) for command in commands] == [texts]:
-        return None  # a script, which is not opened
     outside, line = [one for word in words for one in word.unknown], max(word.line for word in words[:3])
+    held = sorted(dict.fromkeys(one.shown for one in outside), key=len, reverse=True)
+
+    def marked(text: str) -> str:
+        for number, shown in enumerate(held):
+            text = text.replace(shown, f"${{{_HELD}{number}}}")
+        return text
 
     def told(word: Argument) -> Argument:
-        again = word.unknown or tuple(one for one in outside if one.shown in word.text)
-        return word._replace(line=line, unknown=again)
+        numbers = [int(number) for number in _HELD_HERE.findall(word.text)]
+        text = _HELD_HERE.sub(lambda found: held[int(found[1])], word.text)
+        own = tuple(one for one in word.unknown if not any(name.startswith(_HELD) for name in one.names))
+        again = tuple(one for one in outside if one.shown in {held[number] for number in numbers})
+        return word._replace(text=text, line=line, unknown=(*own, *dict.fromkeys(again)))
 
-    return [[told(word) for word in command.words] for command in commands]
+    commands = read_script(shlex.join(map(marked, texts))).commands
+    found = [[told(word) for word in command.words] for command in commands]
+    if [[word.text for word in command] for command in found] == [texts]:
+        return None  # a script, which is not opened
+    return found
+
+
+_HELD = "BATCHBRIDGE_HELD_"
+"""The name of a variable that stands for an unknown while a launcher's text is read, before its number."""
+_HELD_HERE = re.compile(rf"\$\{{?{_HELD}(\d+)\}}?")
 
 
 def _mason(words: list[Argument]) -> list[Argument] | None:

@@ -55,6 +55,8 @@ def load_python(
 
     env: environment variables. framework: whose configuration is meant; None: anybody's. chosen: which of several,
     counted from 1. words: the command line behind the program; None: not known.
+
+    Of a program that takes its settings from its command line alone, the source has the command's words and no more.
     """
     file = str(path)
     try:
@@ -65,6 +67,8 @@ def load_python(
         return Source(path=path, problems=(Finding("BB010", "error", "config", message, where, undecided=True),))
     found = runs_of(program, path, framework)
     problems = [_unread_cells(program, file)] if program.unread else []
+    if not found and words and any(call.parsed for call in program.calls):
+        return Source(path=path, argv=("python", file, *words))
     if not found:
         looks = trains_by_rewards(code_of_notebook(text).text if path.suffix == ".ipynb" else text)
         nothing = _nothing(program, file, framework, looks=looks)
@@ -325,7 +329,11 @@ def _nothing(program: Program, file: str, framework: str | None, *, looks: bool)
         code = "BB010"
         names = ", ".join(dict.fromkeys(call.name.rpartition(".")[2] for call in parsed))
         message = f"the program takes its settings ({names}) from its command line or a recipe"
-        fixes = (Fix("check the command that starts it: batchbridge check -- python FILE ..., or the recipe itself"),)
+        fixes = (
+            Fix(
+                "give what stands behind it: batchbridge check FILE -- --config RECIPE ..., or check the recipe itself"
+            ),
+        )
     elif not program.whole:
         message = "the program is too large to be read to its end, and no configuration was met before"
     elif trainers:

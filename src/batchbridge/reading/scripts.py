@@ -52,16 +52,20 @@ def load_script(
     of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
     """
     given = {"PWD": ".", **variables_of(text, env or {})}  # it is started where the check is
-    script = read_script(text, given)
     file = str(path)
-    found = _candidates(script, path, framework, given)
     problems: list[Finding] = []
+    if "\r\n" in text:
+        text = text.replace("\r\n", "\n")
+        problems.append(_windows_lines(file))
+    own = None if file == "-" else file
+    script = read_script(text, given, own)
+    found = _candidates(script, path, framework, given)
     if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
-        script = read_script(text, given)
+        script = read_script(text, given, own)
         found = _candidates(script, path, framework, given)
         for name, one in choices.items():
-            others = (read_script(text, {**given, name: other}) for other in one.one_of[:-1])
+            others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework, given)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
     problems += _remarks(script, file, text)
@@ -254,6 +258,15 @@ def _remarks(script: ScriptCommands, file: str, text: str) -> Iterable[Finding]:
             fix = Fix("end the line before it with a backslash, without anything after it, and without a comment")
             native = "bash: command not found; the program runs without this argument and those after it"
             yield Finding("BB016", "warning", "config", remark.text, where, (fix,), native)
+
+
+def _windows_lines(file: str) -> Finding:
+    """The finding that bash takes each CR for a character of the line's last word: no continuation holds."""
+    message = "the lines end as on Windows (CR LF), which ends every continuation; read as if they ended in LF alone"
+    fix = Fix(f"sed -i 's/\\r$//' {file}")
+    return Finding(
+        "BB016", "warning", "config", message, (Where(file=file, line=1),), (fix,), "bash: $'\\r': command not found"
+    )
 
 
 def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:

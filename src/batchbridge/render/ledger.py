@@ -38,7 +38,7 @@ def summary(found: LedgerSummary) -> str:
 
 
 def verification(found: LedgerVerification) -> str:
-    """What was recomputed and how closely it agrees, then what was not recomputed, then what departs."""
+    """The table of what was recomputed and how closely it agrees, then what was not recomputed, then what departs."""
     last = found.headers[-1]
     run_of = f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}"
     steps = f"optimizer steps {number(found.first)} to {number(found.stop - 1)}"

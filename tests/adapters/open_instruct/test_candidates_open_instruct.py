@@ -54,7 +54,7 @@ class Run:
     def answer(self, number: int, step: int, **changed: Any) -> Any:
         prompt = candidates.offered(self.plan, [number])[0][0]
         rewards = [0.1] * 3 if number in self.flat else [1.0, 0.0, 2.0 if number in self.solved else 0.5]
-        made = {"prompt_id": f"{self.candidates.name(number)}_{prompt}", "index": prompt, "model_step": step}
+        made = {"prompt_id": f"{self.candidates.request_name(number)}_{prompt}", "index": prompt, "model_step": step}
         return SimpleNamespace(**{**made, "reward_scores": rewards, **changed})
 
     def due(self, rollout: CandidateRollout) -> list[int]:

@@ -146,6 +146,24 @@ def test_an_engine_is_left_as_it_was_and_another_kind_is_not_reached(engine: Eng
     assert not in_engine(SimpleNamespace(llm=engine.llm), KEY, 0)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_believes_the_versions_that_it_took_part_in_sending(engine: Engine, rank: int) -> None:
+    """Rank 0 alone tells engines which weights come: what another rank sends without it, nobody announced."""
+    layer: Any = object.__new__(ahead.OpenRlhfAheadLayer)
+    told: list[Any] = []
+    layer._native_broadcast = lambda: asyncio.run(engine.broadcast(6, NAMES, told=rank == 0))
+    layer._engine, layer._rings, layer._sent = SimpleNamespace(global_steps=6), SimpleNamespace(rank=rank), {0}
+    layer._names, layer._trainer = (lambda: NAMES), SimpleNamespace(vllm_engines=[])
+    before = [6, 6, sealed(KEY, 6, 6, BYTES)]
+    assert "those were not sent; sent were [0]" in str(against(before, BYTES, KEY, layer._sent))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "everywhere", lambda engines, function, *values: told.append(function))
+        layer._broadcast()
+    assert told == ([weights.announce, weights.settle] if rank == 0 else [])
+    assert against(before, BYTES, KEY, layer._sent) is None
+    assert engine.born()[0] == (6 if rank == 0 else UNKNOWN)
+
+
 # ---- what is refused
 
 

@@ -53,7 +53,8 @@ def _ends(native: float) -> float | None:
 
 def _epochs(canonical: float | None) -> int:
     if canonical is not None and (canonical % 1 or canonical < 1):
-        raise Unsayable("NeMo-RL counts whole epochs, from 1")
+        whole = {"horizon.epochs": float(max(round(canonical), 1))}
+        raise Unsayable("NeMo-RL counts whole epochs, from 1", nearest=(whole,))
     return int(canonical or ENDLESS)
 
 

@@ -372,6 +372,8 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     torch.manual_seed(3)
     bench.run(trainer, 0.0)
     remove(trainer)
+    untouched, count = all(map(torch.equal, alone, bench.gradients)), len(bench.gradients)
+    unread = unreadable(bench, trainer, spec, folder.with_name(f"{folder.name}-unread"), alone)
     torch.distributed.barrier()
     gradient, record = bench.gradients[0], next(iter(read_steps(folder)))
     samples = [bench.sample(*member) for member in zip(record["prompt"], record["sample"], strict=True)]
@@ -384,9 +386,36 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     return {
         "canonical": relative_error(gradient, canonical) / bar,
         "recorded": relative_error(gradient, recorded) / bar,
-        "steps": len(bench.gradients),
-        "untouched": all(map(torch.equal, alone, bench.gradients)),
+        "steps": count,
+        "untouched": untouched,
+        "unread": unread,
         "verified": said,
+    }
+
+
+def unreadable(bench: Bench, trainer: Any, spec: Spec, folder: Path, alone: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """The same run once more, where the last rank does not find a field of its second step: whether its gradients are
+    those without us, and what the ledger says."""
+    install(trainer, bench.orders(spec, "observe", ledger=folder))
+    _, layer = trainer.batchbridge_engine
+    told = layer._told
+
+    def lacking(item: Any, prompt_tokens: int) -> dict[str, Any]:
+        if bench.gradients and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+            raise KeyError("a field that is not there")
+        return told(item, prompt_tokens)
+
+    layer._told = lacking
+    bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
+    torch.manual_seed(3)
+    bench.run(trainer, 0.0)
+    remove(trainer)
+    torch.distributed.barrier()
+    steps = read_steps(folder)
+    return {
+        "untouched": len(alone) == len(bench.gradients) and all(map(torch.equal, alone, bench.gradients)),
+        "seen": len(list(steps)),
+        "incomplete": steps.incomplete,
     }
 
 

@@ -136,6 +136,17 @@ def test_the_ledger_of_an_observed_run_has_the_weights_that_were_really_applied(
     assert found["untouched"], "measuring changes no bit of a gradient"
 
 
+@pytest.mark.parametrize("trainer", [*LOSES, *KEEPS])
+def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
+    measured: dict[int, dict[str, Any]], ranks: int, trainer: str
+) -> None:
+    """On one rank alone, in the second step; gradients stay those of a run without BatchBridge, to the bit."""
+    found = measured[ranks]["natively"][trainer]["unread"]
+    assert found["untouched"]
+    assert found["seen"] == 1
+    assert "the run went on: KeyError" in found["incomplete"]
+
+
 @pytest.mark.parametrize("trainer", LOSES)
 def test_verify_stops_where_deepspeed_loses_the_gradients_of_planned_rows(
     measured: dict[int, dict[str, Any]], ranks: int, trainer: str

@@ -132,6 +132,66 @@ def test_verify_raises_at_the_first_departing_step(
     assert torch.equal(before, flat_parameters(built.model)), "the departing step must not be applied"
 
 
+# ---- samples of one group change their places between the rollout and the loss
+
+
+def exchanging(built: Any, *names: str) -> Any:
+    """The first two samples of every group exchange these columns, or all with "rows", behind what is observed."""
+    native, group = built._generate_and_score_completions, built.num_generations
+
+    def exchanged(inputs: Any) -> Any:
+        output = native(inputs)
+        order = torch.arange(len(inputs))
+        order[0::group], order[1::group] = order[1::group].clone(), order[0::group].clone()
+        whole = {name for name, value in output.items() if isinstance(value, torch.Tensor) and value.dim()}
+        return {**output, **{name: output[name][order] for name in (whole if names == ("rows",) else names)}}
+
+    built._generate_and_score_completions = exchanged
+    return built
+
+
+COMPLETIONS = ("completion_ids", "completion_mask")
+
+
+@pytest.mark.parametrize("names", [("advantages",), COMPLETIONS], ids=["advantages", "completions"])
+def test_verify_stops_where_samples_of_a_group_exchange_their_advantages(
+    trainer: Callable[..., Any], names: tuple[str, ...]
+) -> None:
+    built = exchanging(wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify"), *names)
+    before = flat_parameters(built.model)
+    with pytest.raises(
+        BatchDrift, match="takes another completion or advantage than was generated for sample"
+    ) as drift:
+        built.train()
+    assert (drift.value.step, torch.equal(before, flat_parameters(built.model))) == (0, True)
+
+
+def test_the_ledger_of_an_observed_run_has_the_advantage_that_a_sample_was_trained_with(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = {}
+    for name in ("native", "advantages", "completions", "rows"):
+        built = wrap(trainer(name, loss_type="grpo", **ONE_STEP), mode="observe", ledger=tmp_path / name / "ledger")
+        if name != "native":
+            exchanging(built, *(COMPLETIONS if name == "completions" else (name,)))
+        built.train()
+        (first, *_) = read_steps(tmp_path / name / "ledger")
+        columns = ("prompt", "sample", "completion_fingerprint", "advantage")
+        rows[name] = {each[:2]: each[2:] for each in zip(*(first[column] for column in columns), strict=True)}
+    assert rows["rows"] == rows["native"], "which sample comes first changes nothing"
+    for (prompt, sample), (completion, advantage) in rows["native"].items():
+        other = rows["native"][prompt, {0: 1, 1: 0}.get(sample, sample)]
+        assert rows["advantages"][prompt, sample] == (completion, other[1])
+        assert rows["completions"][prompt, sample] == (other[0], advantage)
+    assert rows["advantages"] != rows["native"] != rows["completions"]
+
+
+def test_verify_accepts_samples_of_a_group_in_another_order(trainer: Callable[..., Any]) -> None:
+    built = exchanging(wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify"), "rows")
+    built.train()
+    assert built.state.global_step == 6
+
+
 def test_verify_raises_when_the_clock_departs(trainer: Callable[..., Any]) -> None:
     built = trainer(loss_type="grpo", **ONE_STEP)
     spec = wrap(built, mode="observe").batchbridge.request.spec

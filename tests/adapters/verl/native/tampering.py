@@ -274,6 +274,16 @@ def tampered(bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Pat
     return {"said": said, "step": step, "updates": bench.updates - before}
 
 
+def unreadable(bench: Bench) -> None:
+    """A field that our reading does not find, on one rank alone."""
+
+    def lacking(data: Any, row: int) -> dict[str, Any]:
+        raise KeyError("a field that is not there")
+
+    if last_rank(bench):
+        bench.worker.batchbridge._facts = lacking
+
+
 @contextlib.contextmanager
 def bound(bench: Bench, norm: float) -> Any:
     config = bench.worker.engine.optimizer_config
@@ -376,6 +386,7 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
         found["clipped"] = {name: tampered(bench, TAMPERS[name]) for name in ("nothing", "the gradient after clipping")}
     found["verify"] = {name: tampered(bench, tamper, mode="verify") for name, tamper in TAMPERS.items()}
     found["observe"] = tampered(bench, loss_times_seven, mode="observe", ledger=folder / "observed")
+    found["unreadable"] = tampered(bench, unreadable, mode="observe", ledger=folder / "unreadable")
     found["v0"] = v0(bench)
     found["lora"] = lora(folder)
     if bench.ranks == 1:  # on two, torch's FSDP1 gives other gradients from run to run without a GPU

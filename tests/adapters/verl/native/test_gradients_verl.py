@@ -226,6 +226,17 @@ def test_observing_writes_down_the_weights_of_a_loss_that_is_altered(
     assert max(after["weights"]) == pytest.approx(7 / 70)
 
 
+def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
+    measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
+) -> None:
+    """On one rank alone; the update is the native one."""
+    found = measured(ranks)["tampering"]["unreadable"]
+    assert (found["said"], found["updates"]) == ("", 2)
+    steps = read_steps(folder(ranks) / "unreadable")
+    assert [step["step"] for step in steps] == [2]
+    assert "nothing was observed from optimizer step 3 on, the run went on: KeyError" in (steps.incomplete or "")
+
+
 @pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
 def test_a_policy_of_lora_matrices_is_watched_by_one_of_them(
     measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str

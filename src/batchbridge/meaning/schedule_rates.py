@@ -1,4 +1,4 @@
-"""The learning rate of each tick of a schedule: what a reader of a ledger holds the recorded rates against.
+"""The learning rate of each tick of a schedule, by the text of `carried.lr_schedule` (`batchbridge.kit.schedules`).
 
 The formulas are transformers' (optimization.py, 5.23.0); verl's and EasyR1's cosine with a floor is the same curve.
 """
@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.kit.schedules import WARMUP_START, schedule_parts
 from batchbridge.meaning.spec import Carried
+
+WARMUP_START = "warmup_start_rate"
+"""Argument: the share of the peak at which the warm-up begins; left out where that is 0."""
 
 Curve = Callable[[float, Mapping[str, Any]], float]
 """A share of the peak, given the share of the ticks after the warm-up that are over (0 to 1) and the arguments."""
@@ -29,6 +31,19 @@ _CURVES: Mapping[str, tuple[Curve, frozenset[str]]] = {
     "cosine_with_min_lr": (_cosine, frozenset({"num_cycles", "min_lr_rate"})),
 }
 """Name of a schedule: its curve, and the arguments that the curve knows. Every other schedule is not recomputed."""
+
+
+def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
+    """(name, arguments) of a text. Raises `ValueError` where the arguments are not a JSON mapping."""
+    name, _, rest = text.partition(" ")
+    if not rest:
+        return name, {}
+    import json
+
+    arguments = json.loads(rest)
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{rest} is not a JSON mapping")
+    return name, arguments
 
 
 class ScheduleRates:
