@@ -6,7 +6,9 @@ from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
 TELLS = DetectionFacts(
     programs={r"^verl\.trainer\.main$": 1.0},
-    own=dict.fromkeys(("worker", "worker.actor", "worker.rollout", "data.rollout_batch_size"), 0.6),
+    own=dict.fromkeys(("worker.actor", "worker.rollout", "worker.ref", "data.rollout_batch_size"), 0.4)
+    | {"worker.rollout.n": 0.2, "worker.actor.global_batch_size": 0.4},
+    machine={"trainer.nnodes": "--nodes", "trainer.n_gpus_per_node": "--gpus"},
 )
 """The facts by which a configuration is known to be one of EasyR1's."""
 

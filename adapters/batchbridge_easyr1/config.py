@@ -14,9 +14,9 @@ from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.kinds import Kind, WrongValue
-from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_settings import OmegaConfSettings, ValueFindings, place_of
 from batchbridge.kit.own_copy import OwnCopy
+from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import shown, spec_of
 from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
@@ -197,7 +197,7 @@ def _unknown_keys(said: OmegaConfSettings, known: Mapping[str, Kind], title: str
     ]
     free = tuple(f"{group}." for group in FREE_GROUPS)
     unknown = [key for key in said.places if key not in known and key not in groups and not key.startswith(free)]
-    near = near_names(unknown, known, cutoff=0.85)
+    near = suggested_keys(unknown, known, 0.85, taken=said.places)
     for key in unknown:
         place, name = said.places[key], key.rpartition(".")[2]
         newer = next((new for new, old in RENAMED.items() if old == key and new in known), None)

@@ -309,8 +309,6 @@ def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, 
 _SUCCESSORS = {
     "actor_num_gpus_per_node": "num_learners_per_node",
     "number_samples_per_prompt": "num_samples_per_prompt_rollout",
-    "local_mini_batch_size": "num_mini_batches",
-    "local_rollout_batch_size": "num_unique_prompts_rollout",
 }
 
 

@@ -13,8 +13,9 @@ TELLS = DetectionFacts(
     # No TRL script takes these, and published recipes hold them.
     own=dict.fromkeys(
         (
-            *("dataset_prompt_column", "code_language", "benchmarks", "hub_model_revision"),
-            "code_eval_test_batch_size",
+            *("dataset_prompt_column", "code_language", "benchmarks", "hub_model_revision", "system_prompt"),
+            *("code_eval_test_batch_size", "code_eval_scoring_mode", "parallel_code_exec_per_proc", "dataset_mixture"),
+            *("overwrite_hub_revision", "push_to_hub_revision", "cosine_max_len", "soft_punish_cache"),
         ),
         0.1,
     ),

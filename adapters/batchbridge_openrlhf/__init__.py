@@ -16,21 +16,16 @@ TELLS = DetectionFacts(
             *("rollout_batch_size", "micro_rollout_batch_size", "micro_train_batch_size", "n_samples_per_prompt"),
             *("num_episodes", "init_kl_coef", "advantage_estimator", "zero_stage", "colocate_all_models"),
             *("generate_max_len", "use_dynamic_batch", "remote_rm_url", "vllm_num_engines"),
-            *(
-                "actor.num_nodes",
-                "actor.num_gpus_per_node",
-                "ref.num_nodes",
-                "ref.num_gpus_per_node",
-                "vllm.num_engines",
-            ),
-            *("train.batch_size", "train.micro_batch_size", "train.max_epochs", "train.num_episodes", "train.seed"),
-            *("train.colocate_all", "train.async_enable", "train.dynamic_batch_enable", "rollout.batch_size"),
-            *("rollout.micro_batch_size", "rollout.n_samples_per_prompt", "rollout.max_new_tokens", "ds.zero_stage"),
-            *("algo.advantage.estimator", "algo.kl.init_coef", "vllm.num_engines", "ds.packing_samples"),
+            *("vllm.num_engines", "ref.num_gpus_per_node", "ds.zero_stage", "ds.packing_samples"),
+            *("train.colocate_all", "train.async_enable", "train.dynamic_batch_enable"),
+            *("rollout.n_samples_per_prompt", "algo.advantage.estimator", "algo.kl.init_coef"),
         ),
-        0.45,
+        0.4,  # two of them are needed
     ),
-    shared={"actor_num_gpus_per_node": 0.25}
+    shared={"actor_num_gpus_per_node": 0.15}
+    | dict.fromkeys(
+        ("train.batch_size", "train.micro_batch_size", "rollout.batch_size", "rollout.micro_batch_size"), 0.05
+    )
     | dict.fromkeys(
         (
             *("pretrain", "reward_pretrain", "critic_pretrain", "prompt_data", "prompt_max_len", "input_key"),
@@ -38,8 +33,12 @@ TELLS = DetectionFacts(
             *("freezing_actor_steps", "packing_samples", "ring_attn_size", "save_path", "ckpt_path"),
             *("dynamic_filtering", "vllm_generate_batch_size"),
         ),
-        0.05,
+        0.01,
     ),
+    machine={
+        **dict.fromkeys(("actor_num_nodes", "actor.num_nodes"), "--nodes"),
+        **dict.fromkeys(("actor_num_gpus_per_node", "actor.num_gpus_per_node"), "--gpus"),
+    },
 )
 """The facts by which a configuration is known to be one of OpenRLHF's: of its dotted options (all stand in `settings`)
 those that hardly a launch is without."""

@@ -12,8 +12,8 @@ from batchbridge.kit import Context, NativeCheck, Phase, Request
 from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
-from batchbridge.kit.near_names import near_names
 from batchbridge.kit.own_copy import OwnCopy
+from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
@@ -111,7 +111,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
         later = [*strays(given, self.codes, tables.SOURCE), *_abbreviated(given)]
-        near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
+        near = suggested_keys((name for name in given.values if name not in options), options, 0.8, taken=given.values)
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:

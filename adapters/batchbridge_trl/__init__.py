@@ -23,17 +23,20 @@ TELLS = DetectionFacts(
     own=dict.fromkeys(
         (
             *("num_generations", "steps_per_generation", "generation_batch_size"),
-            *("scale_rewards", "max_completion_length"),
+            *("scale_rewards", "max_completion_length", "reward_funcs"),
         ),
         0.35,
     ),
+    # One of the first with one of transformers' own is TRL's; the others are anybody's.
     shared=dict.fromkeys(
         (
-            *("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "num_train_epochs"),
-            *("max_steps", "learning_rate", "per_device_eval_batch_size", "loss_type", "epsilon_high", "beta"),
-            *("use_vllm", "reward_funcs"),
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"),
+            "per_device_eval_batch_size",
         ),
-        0.1,
+        0.15,
+    )
+    | dict.fromkeys(
+        ("max_steps", "learning_rate", "loss_type", "epsilon_high", "beta", "num_iterations", "use_vllm"), 0.05
     ),
     most=0.9,
     of_other_programs=OF_SFT,

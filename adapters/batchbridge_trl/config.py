@@ -13,7 +13,7 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
-from batchbridge.kit.versions import installed
+from batchbridge.kit.versions import holds, installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.held import without_derived
@@ -32,6 +32,7 @@ from batchbridge_trl.user_settings import (
     wrong_value,
 )
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
+from batchbridge_trl.whose_trainer import condition_of
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_of, world_size
 
@@ -85,6 +86,8 @@ class TrlAdapter(PackagedAdapter):
         """The reading of a source. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
         refused, bad = [], set[str]()
+        alone = source.path is not None and not source.argv and source.construction is None
+        of_recipe = {key for key in source.values if isinstance(key, str)} if alone else set[str]()
         if source.native is not None:
             given, places = _from_object(source.native, rows)
         else:
@@ -96,6 +99,7 @@ class TrlAdapter(PackagedAdapter):
             handed = handed_on(command, source.argv)
             source = dataclasses.replace(source, launcher={**handed, **source.launcher})
             given, places = {**defaults.values, **command.values}, {**defaults.places, **command.places}
+            of_recipe |= defaults.values.keys() - command.values.keys()
             if (unjudged := not_judged(source.argv, places)) is not None:
                 return self.unread(version, [*found, unjudged], context)
             groups = ", ".join(group.source for group in self.groups[:2])
@@ -120,7 +124,10 @@ class TrlAdapter(PackagedAdapter):
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
             finding = self._unknown_key(places[key], near, version, given)
-            return _perhaps_the_scripts(finding, script) if script else finding
+            if script:
+                return _perhaps_the_scripts(finding, script)
+            gone = any(one.key == key for one in tables.GONE)
+            return _of_a_recipe(finding, version, open_to_scripts=alone and not gone) if key in of_recipe else finding
 
         def unchecked(key: str) -> bool:  # Python's constructor takes what a parser would refuse
             return built is not None and key not in _DECIDING and (given[key] is None or isinstance(given[key], bool))
@@ -156,7 +163,8 @@ class TrlAdapter(PackagedAdapter):
         program = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, program)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
-        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
+        condition = condition_of(source, program_of(source.argv), native)
+        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts), condition=condition)
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -257,6 +265,18 @@ def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
     return dataclasses.replace(
         unknown, severity="warning", message=f"{unknown.message}; {script} may take it itself", fixes=(), native=None
     )
+
+
+def _of_a_recipe(unknown: Finding, version: str, *, open_to_scripts: bool) -> Finding:
+    """A key of a recipe that TRL has not. TrlParser drops it before 0.19 (run with the wheels of 0.15.2 to 0.20.0).
+    open_to_scripts: whether the script that reads the recipe may declare it."""
+    if holds("<0.19", version):
+        message = f"{unknown.message}: TrlParser drops it without a word"
+        return dataclasses.replace(unknown, severity="warning", phase="never", message=message, native=None)
+    if not open_to_scripts:
+        return unknown
+    message = f"{unknown.message}; the script that reads the recipe may declare it"
+    return dataclasses.replace(unknown, message=message, undecided=True)
 
 
 def _is_a(name: str, thing: object) -> bool:

@@ -165,11 +165,11 @@ def _built(tree: ast.Module) -> tuple[str, ...]:
     if any(module.partition(".")[0] == "unsloth" for module in modules.values()):
         trainers.add("unsloth.GRPOTrainer")  # importing it replaces TRL's
     trainers |= {f"{_full(node, modules)} = ..." for node in nodes if _patches(node)}
-    stock = {name for name in trainers if _is_trls(name)}
+    stock = {name for name in trainers if is_trls(name)}
     return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())}))
 
 
-def _is_trls(name: str) -> bool:
+def is_trls(name: str) -> bool:
     """Whether a dotted name is TRL's own trainer; what lies in its `experimental` is another one."""
     return name.startswith("trl.") and name.endswith(".GRPOTrainer") and not name.startswith("trl.experimental.")
 
@@ -177,20 +177,20 @@ def _is_trls(name: str) -> bool:
 def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
     """Whether a class of the script is TRL's own trainer, and leaves every method alone that a wrapped run needs."""
     cls = next((one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == name), None)
-    if cls is None or len(cls.bases) != 1 or not _is_trls(_full(cls.bases[0], modules)):
+    if cls is None or len(cls.bases) != 1 or not is_trls(_full(cls.bases[0], modules)):
         return False
     own = {part.name for part in cls.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))}
     own |= {one.id for part in cls.body for one in ast.walk(part) if isinstance(one, ast.Name) and _is_set(one)}
     # What a constructor of one's own does is not followed.
-    return not own & {"__init__", "train", *_needed()}
+    return not own & {"__init__", "train", *needed()}
 
 
 def _patches(node: ast.Name | ast.Attribute) -> bool:
     """Whether a method of TRL's trainer that a wrapped run needs, or its data collator, is set, on whatever has it."""
-    return isinstance(node, ast.Attribute) and _is_set(node) and node.attr in {"data_collator", *_needed("trl")}
+    return isinstance(node, ast.Attribute) and _is_set(node) and node.attr in {"data_collator", *needed("trl")}
 
 
-def _needed(*packages: str) -> set[str]:
+def needed(*packages: str) -> set[str]:
     """Functions and methods that a wrapped run needs, by their own names; packages: of these alone."""
     from batchbridge_trl.proven import CODE
 

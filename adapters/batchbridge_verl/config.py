@@ -19,6 +19,7 @@ from batchbridge_verl.ahead import PROGRAM_OF, own_defaults
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, ComposedDefaults, defaults_for, difference
 from batchbridge_verl.copies import names_its_own, own_copy
+from batchbridge_verl.known_programs import condition_of
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.programs import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun
@@ -37,6 +38,7 @@ class VerlAdapter(PackagedAdapter):
     packs = True
     title = "verl"
     codes = CODES
+    undeclared = (CODES.unknown_key, "BB-VERL-080")
     no_configuration = "BB-VERL-007"
     no_run = ("BB-VERL-090",)
     # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
@@ -112,7 +114,8 @@ class VerlAdapter(PackagedAdapter):
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.
         kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
-        reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused))
+        condition = condition_of(source, told_by_user.own_program, native)
+        reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused), condition=condition)
         settings = None if undecided else meaning(run)
         if settings is None:
             return reading

@@ -8,8 +8,8 @@ from typing import Any
 from batchbridge import Finding, Fix, Where
 from batchbridge.kit.hydra_settings import HydraProgram, HydraSettings
 from batchbridge.kit.key_table import Codes
-from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_settings import ValueFindings, as_given
+from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge_verl import CONFIGS, ENTRIES, OTHERS, UNREAD
 from batchbridge_verl.composed import ComposedDefaults
 from batchbridge_verl.fields import stranger
@@ -74,7 +74,7 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
         below = operation == "set" and not word and _below_empty(key, known)
         if key not in known and not read and not foreign and not below:
             unknown[key] = appended or in_file or result.own_program is not None
-    near = near_names(unknown, known, cutoff=0.85)
+    near = suggested_keys(unknown, known, 0.85, taken=result.places)
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended))
     return found
@@ -116,7 +116,7 @@ def refused_fields(result: HydraSettings, version: str, defaults: ComposedDefaul
         if result.operations[key] != "delete" and (critic or not key.startswith(CRITIC))
         if (group := stranger(key, version, defaults)) is not None
     }
-    near = near_names(groups, defaults.values, cutoff=0.85)
+    near = suggested_keys(groups, defaults.values, 0.85, taken=result.places)
     found = []
     for key, group in groups.items():
         name, place = key[len(group) + 1 :].partition(".")[0], result.places[key]

@@ -2,6 +2,15 @@
 
 from bashread.reader import MAX_BYTES, read_script
 from bashread.script import Argument, Command, Remark, ScriptCommands
-from bashread.values import Unknown
+from bashread.values import DEVICES_OF_A_NODE, Unknown
 
-__all__ = ["MAX_BYTES", "Argument", "Command", "Remark", "ScriptCommands", "Unknown", "read_script"]
+__all__ = [
+    "DEVICES_OF_A_NODE",
+    "MAX_BYTES",
+    "Argument",
+    "Command",
+    "Remark",
+    "ScriptCommands",
+    "Unknown",
+    "read_script",
+]

@@ -53,6 +53,8 @@ def assign(shell: Shell, node: Node, end: int = 0) -> Outcome:
             plain_before = shell.unknowns.mark(Unknown(f"${name}", line, (name,), plain=True))
             shell.variables[name] = (plain_before if before is None else before) + text
             shell.spend(len(str(before)))
+    elif shell.unknowns.of(text) and name in shell.env:
+        shell.variables[name] = shell.env[name]  # whoever reads the script says what only running would tell
     else:
         shell.variables[name] = text
         if name == PYTHON_PATH and name not in raw_value:

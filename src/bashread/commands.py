@@ -10,6 +10,7 @@ from bashread.builtins import BUILTINS, Builtin
 from bashread.state import PYTHON_PATH, ExitLeft, ReturnLeft, Shell
 from bashread.syntax import WORDS, assignments, beyond
 from bashread.values import ASSUMED, DONE, NotBash, Outcome, Word
+from bashread.words import single
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -43,7 +44,22 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
             return execute(shell, words, line, document)
         finally:
             shell.variables, shell.exported = saved, exported
-    return execute(shell, words, line, document)
+    before = shell.prefix
+    shell.prefix = {**before, **_assigned(shell, [child for child, _ in prefix])}
+    try:
+        return execute(shell, words, line, document)
+    finally:
+        shell.prefix = before
+
+
+def _assigned(shell: Shell, nodes: Sequence[Node]) -> dict[str, str]:
+    """The values of assignments that hold for one command, by name."""
+    found = {}
+    for node in nodes:
+        name, _, value = shell.raw(node).partition("=")
+        if name.isidentifier():
+            found[name] = single(f"{name}={value}", shell.at(node), shell).removeprefix(f"{name}=")
+    return found
 
 
 def execute(shell: Shell, words: list[Word], line: int, document: str | None = None) -> Outcome:

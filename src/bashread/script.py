@@ -5,27 +5,35 @@ Its own file: the types of the result, which every module of the reader uses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bashread.values import Unknown
 
 
 class Argument(NamedTuple):
-    """One word of a command after every expansion, in the user's own spelling where it is `unknown`, and its line."""
+    """One word of a command after every expansion, in the user's own spelling where it is `unknown`, and its line.
+
+    many: whether it stands for any number of words: of an array, or of a variable that is named as one of arguments.
+    """
 
     text: str
     line: int
     unknown: tuple[Unknown, ...] = ()
+    many: bool = False
 
 
 class Command(NamedTuple):
     """A command that the script executes. only_if: what decides whether it runs at all; empty: it does. python_path:
-    the value and the line, where the script gives it a PYTHONPATH without what that was before."""
+    the value and the line, where the script gives it a PYTHONPATH without what that was before. assigned: what stands
+    in front of it (`NPROC_PER_NODE=8 program`), and what the script exports, where it is decided."""
 
     words: tuple[Argument, ...]
     line: int
     only_if: tuple[Unknown, ...] = ()
     python_path: Argument | None = None
+    assigned: Mapping[str, str] = MappingProxyType({})
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from bashread.script import Argument, Command, Remark
 from bashread.syntax import parse
 from bashread.values import (
     ASSUMED,
+    DEVICES_OF_A_NODE,
     DONE,
     MARK,
     Array,
@@ -47,6 +48,13 @@ _PROBE = r"""(?x)(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/nu
     \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)"""
 """A program that prints nothing, and a word for either end of it."""
 
+_COUNTS_DEVICES = re.compile(
+    r"nvidia-smi[^;&]*\|\s*(wc\s+-l|grep\s+-c)|nvidia-smi\s+--query-gpu=count|torch\.cuda\.device_count\(\)"
+)
+"""A command that prints how many devices the machine has."""
+
+_ARGUMENTS = re.compile(r"(^|_)(args?|arguments?|opts?|options?|flags?|extras?|overrides?)(_|$)", re.IGNORECASE)
+
 _GAP = re.compile(rb"(?:[ \t]|\\[ \t\n])*")
 
 Variables = dict[str, "str | Array"]
@@ -54,6 +62,11 @@ ShellFunctions = dict[str, tuple["Node", bytes]]
 """A function's body, and the source that its places count in."""
 Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
 """The action of each kind of node of the grammar."""
+
+
+def _spread(unknown: Sequence[Unknown]) -> bool:
+    """Whether an unknown word is a variable that is named as one of several arguments."""
+    return any(_ARGUMENTS.search(name) for one in unknown for name in one.names)
 
 
 class ExitLeft(Exception):
@@ -90,6 +103,8 @@ class Shell:
         self.env = env
         self.variables: Variables = {"IFS": " \t\n"}
         self.exported = set(env)
+        self.prefix: dict[str, str] = {}
+        """The assignments that stand in front of the command that runs."""
         self.functions: ShellFunctions = {}
         self.positional: list[Word] = []
         self.zero: str | None = None
@@ -136,6 +151,10 @@ class Shell:
         shown = "$(" + " ".join(code.split())[:40] + ")"
         probe = re.fullmatch(_PROBE, code.strip())
         one_of = (probe["found"], probe["not_found"]) if probe else ()
+        if _COUNTS_DEVICES.search(code):
+            if (devices := self.env.get(DEVICES_OF_A_NODE)) is not None:
+                return devices
+            return self.unknowns.mark(Unknown(shown, line, (DEVICES_OF_A_NODE,)))
         unknown = self.unknowns.mark(Unknown(shown, line, one_of=one_of))
         before = self.captured, self.decided_output, self.commands, self.remarks
         self.captured, self.decided_output, self.commands, self.remarks = [], True, [], {}
@@ -201,14 +220,18 @@ class Shell:
             raise TooManyCommands(f"more than {MAX_COMMANDS:,} commands")
         self.decided_output = False
         shown = tuple(
-            Argument(self.unknowns.shown(word.text), word.line, self.unknowns.of(word.text)) for word in words
+            Argument(self.unknowns.shown(word.text), word.line, unknown, word.many or (word.open and _spread(unknown)))
+            for word, unknown in ((word, self.unknowns.of(word.text)) for word in words)
         )
         self.spend(sum(len(word.text) for word in shown))
         name = words[0].text
         if name.startswith("--") or ("=" in name and "." in name.partition("=")[0] and "/" not in name):
             text = f"{shown[0].text} runs as a command of its own: the line before it ends without a backslash"
             self.remark("stray", line, text)
-        self.commands.append(Command(shown, line, self.only_if, self._python_path()))
+        own = {name: self.variables.get(name, self.env.get(name)) for name in self.exported}
+        own |= self.prefix
+        plain = {name: value for name, value in own.items() if isinstance(value, str) and not self.unknowns.of(value)}
+        self.commands.append(Command(shown, line, self.only_if, self._python_path(), plain))
 
     def _python_path(self) -> Argument | None:
         value = self.variables.get(PYTHON_PATH)

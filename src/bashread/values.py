@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+DEVICES_OF_A_NODE = "--gpus"
+"""The name under which `env` may say how many devices the machine has: what `$(nvidia-smi -L | wc -l)` prints."""
 MAX_TEXT = 1 << 16
 """Longest value of one word or variable (characters)."""
 
@@ -15,12 +17,14 @@ Array = dict[int | str, "Word"]
 class Word(NamedTuple):
     """One word and the line of the script that it stands in; marks of `Unknowns` stand for what is not decided.
 
-    open: what is not decided stands outside quotes, so that the word may be any number of words.
+    open: what is not decided stands outside quotes, so that the word may be any number of words. many: it is one of an
+    array that is not decided, which nobody writes for a single word.
     """
 
     text: str
     line: int
     open: bool = False
+    many: bool = False
 
 
 class TooManyCommands(Exception):

@@ -101,13 +101,13 @@ def _split(events: Iterator[_Event], line: int, separators: str) -> list[Word]:
     """The words of one raw word; separators split unquoted expansions only."""
     done: list[Word] = []
     current: list[str] | None = None
-    at, undecided = line, False
+    at, undecided, many = line, False, False
 
     def close() -> None:
-        nonlocal current, undecided
+        nonlocal current, undecided, many
         if current is not None:
-            done.append(Word(_bounded("".join(current)), at, undecided))
-        current, undecided = None, False
+            done.append(Word(_bounded("".join(current)), at, undecided, many))
+        current, undecided, many = None, False, False
 
     for event in events:
         for number, item in enumerate((Word(event.text, line),) if event.items is None else event.items):
@@ -124,6 +124,7 @@ def _split(events: Iterator[_Event], line: int, separators: str) -> list[Word]:
                     if piece:
                         current.append(piece)
                         undecided |= item.open or (event.kind == "split" and "\0" in piece)
+                        many |= item.many or (item.open and event.items is not None)
     close()
     return done
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.contract import plugins
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
@@ -16,6 +17,7 @@ from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.render.headline import HeadlineFacts
     from batchbridge.render.text import TableRenderer
 
 
@@ -32,6 +34,13 @@ class Check:
     """The judgements under every known release, where nobody named a version; `reading` is then of one of them."""
     devices: tuple[int, ...] = ()
     """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
+    example: Reading | None = None
+    """The reading on one of `devices`, for its sizes alone; None: the devices are known, or none are valid."""
+    nowhere: tuple[str, ...] = ()
+    """Keys that no known release declares."""
+    refused: tuple[str, ...] = ()
+    """Keys that decide the sizes of batches in some release, and that the one of `reading` does not declare: its
+    numbers are those of another configuration."""
     keep: Callable[[Finding], bool] | None = None
     """The findings that count; None: all. `reading` has them all, and so has what `enforcement` rests on."""
 
@@ -76,12 +85,19 @@ class Check:
         said = {**self.counted.to_dict(), "enforcement": self.enforcement.to_dict()}
         return said if self.judged is None else {**said, "releases": [span.to_dict() for span in self.judged.spans]}
 
+    @property
+    def _beside(self) -> HeadlineFacts:
+        """What stands beside the verdict."""
+        from batchbridge.render.headline import HeadlineFacts
+
+        return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused)
+
     def text(self, *, verbose: bool = False) -> str:
         """The text for a person; verbose: as `batchbridge check -v` prints it."""
         from batchbridge.render import text
 
         told = (self.name, self.counted, self.enforcement)
-        return text.check(*told, verbose=verbose, judged=self.judged, devices=self.devices)
+        return text.check(*told, verbose=verbose, beside=self._beside)
 
     def __str__(self) -> str:
         return self.text()
@@ -101,7 +117,7 @@ class Explanation(Check):
         from batchbridge.render import text
 
         told = (self.name, self.reading, table or text.plain_table, self.enforcement)
-        return text.explain(*told, verbose=verbose, judged=self.judged, devices=self.devices)
+        return text.explain(*told, verbose=verbose, beside=self._beside)
 
 
 def explain(
@@ -186,16 +202,30 @@ def _fields(
     reading = read(source, framework=framework, version=version, **said)
     found: ReleaseVerdicts | None = None
     devices: tuple[int, ...] = ()
+    nowhere: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    example: Reading | None = None
     if not isinstance(source, Reading):
         if reading.framework_version is None:
             from batchbridge.comparing.releases import judged
 
             found = judged(source, reading.framework, keep, **said)
             reading = reading if found is None else found.reading
-        if reading.keeping(keep).verdict == "undecided" and reading.native and said["world_size"] is None:
-            from batchbridge.comparing.releases import valid_devices
+        adapter = plugins.adapters().get(reading.framework)
+        if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):
+            from batchbridge.comparing.releases import judged, undeclared
+
+            all_of_them = found or judged(source, reading.framework, keep, **said)
+            lacking = undeclared(adapter, reading)
+            if all_of_them is not None:
+                nowhere = tuple(key for key in lacking if key in all_of_them.nowhere)
+                refused = tuple(key for key in lacking if key in all_of_them.deciding)
+        if reading.keeping(keep).supposed.verdict == "undecided" and reading.native and said["world_size"] is None:
+            from batchbridge.comparing.releases import example_of, valid_devices
 
             devices = valid_devices(source, reading, keep, **said)
+            example = example_of(source, reading, devices, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    return {"name": called, "reading": reading, "judged": found, "devices": devices}
+    beside = {"judged": found, "devices": devices, "example": example, "nowhere": nowhere, "refused": refused}
+    return {"name": called, "reading": reading, **beside}

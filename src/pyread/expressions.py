@@ -295,7 +295,7 @@ class Expressions(ABC):
             bound = isinstance(owner, Instance) and not _is_static(called)
             return self.call_function(called, [owner, *positional] if bound else positional, keywords)
         if isinstance(called, Class):
-            call.name, call.bases = called.name, called.bases
+            call.name, call.bases, call.methods = called.name, called.bases, called.methods
             return self.make(called, call)
         if isinstance(called, Symbol):
             if _is_class(called.name) and called.name not in operations.FUNCTIONS:

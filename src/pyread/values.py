@@ -113,6 +113,11 @@ class Class:
     declares: bool
     """Whether its constructor takes the fields: a dataclass, or a class of pydantic's."""
 
+    @property
+    def methods(self) -> frozenset[str]:
+        """The names of its methods, and of those of ancestors that the program has."""
+        return frozenset(name for name, member in self.own.items() if isinstance(member, Function))
+
 
 @dataclass(eq=False)
 class Call:
@@ -121,6 +126,7 @@ class Call:
     arguments: keyword to value; `UnknownValue` where it is open. places: keyword to place. positional: values in order.
     loose: what stands behind `**` and is not known. only_if: conditions that only running would decide. parsed: the
     program's own command line sets the rest of the arguments. fields: names that classes of the program declare.
+    methods: names of the methods that the class has from classes of the program.
     """
 
     name: str
@@ -133,6 +139,7 @@ class Call:
     only_if: tuple[UnknownValue, ...] = ()
     parsed: bool = False
     fields: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
 
     def is_a(self, *names: str) -> bool:
         """Whether the class, or an ancestor of it, has one of these last names."""

@@ -10,7 +10,7 @@ from registered import adapters
 from toys import plain_spec, reading_of
 
 from batchbridge.comparing.convert import Conversion, convert_to
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.diff_sources import diff
 from batchbridge.comparing.effects import leaves
 from batchbridge.comparing.scale import scale_with
 from batchbridge.contract.reading import Context, Reading, Source

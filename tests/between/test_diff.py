@@ -13,7 +13,8 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
 from batchbridge.comparing.comparison import Comparison
-from batchbridge.comparing.differences import UNIT_OF, diff
+from batchbridge.comparing.diff_sources import diff
+from batchbridge.comparing.differences import UNIT_OF
 from batchbridge.comparing.effects import BY_FIELD, EFFECTS
 from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import LossTerm, Spec

@@ -12,7 +12,7 @@ from registered import adapters
 
 from batchbridge.cli.main import main
 from batchbridge.comparing.comparison import Comparison
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.diff_sources import diff
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading.read import read_source

@@ -59,7 +59,10 @@ def test_a_recipe_is_judged_under_every_release(recipe: Path, capsys: pytest.Cap
     assert "Name one with --framework-version. Under 0.26.2, the newest in which it is valid:" in lines
 
 
-@pytest.mark.parametrize(("text", "code"), [(EVERYWHERE, 0), (RECIPE, 4), (f"{EVERYWHERE}colour: green\n", 2)])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [(EVERYWHERE, 0), (RECIPE, 4), (f"{EVERYWHERE}colour: green\n", 4), (f"{EVERYWHERE}bf16: many\n", 2)],
+)
 def test_the_exit_code_says_whether_all_some_or_none_are_valid(recipe: Path, text: str, code: int) -> None:
     recipe.write_text(text)
     assert main(["check", str(recipe), "--world-size", "8"]) == code

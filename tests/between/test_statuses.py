@@ -10,7 +10,7 @@ from registered import adapters
 from test_diff_versions import DOTTED, EASYR1, TRL, VERL
 
 from batchbridge.comparing.convert import Conversion, FieldReport, convert_to
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.diff_sources import diff
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading.read import read_source
 

@@ -1,4 +1,4 @@
-"""Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage; never a traceback."""
+"""Exit codes, as one table has them; never a traceback."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from batchbridge.cli._exit_codes import EXIT_TABLE
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -36,7 +38,8 @@ CODES = {
     "check": 64,
     "check --set toy.step=9": 64,
     "check recipe.yaml --nonsense": 64,
-    "check recipe.yaml other.yaml": 4,
+    "check recipe.yaml other.yaml": 0,
+    "check recipe.yaml other.yaml --fail-on undecided": 4,
     "check recipe.yaml other.yaml missing.yaml": 2,
     "check recipe.yaml recipe.yaml": 0,
     "check recipe.yaml --framework nonsense": 64,
@@ -83,3 +86,13 @@ def test_a_file_that_cannot_be_read_is_not_called_unknown_too(run: Run, recipe: 
     out = run("check", "missing.yaml", "--set", "toy.step=4")[1]
     assert "BB001" in out
     assert "BB02" not in out
+
+
+def test_the_page_and_the_help_have_the_table(run: Run, repository: Path) -> None:
+    page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    for row in EXIT_TABLE:
+        assert f"| {row.code} | {row.meaning} |\n" in page
+    listed = ", ".join(f"{row.code} {row.word}" for row in EXIT_TABLE)
+    assert f"Exit codes: {listed}." in " ".join(run("--help")[1].split())
+    verdicts = [verdict for row in EXIT_TABLE for verdict in row.verdicts]
+    assert len(verdicts) == len(set(verdicts))

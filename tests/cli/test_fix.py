@@ -177,9 +177,13 @@ def test_a_comment_that_ignores_the_rule_keeps_the_line(file: Path, check: Calla
 
 
 def test_without_a_version_nothing_is_fixed(file: Path, check: Callable[..., Said]) -> None:
-    file.write_text(RECIPE + "no_such_setting: 1\n", encoding="utf-8")
+    new = (
+        "pad_to_multiple_of: 8\nvllm_structured_outputs_regex: x\nlog_multimodal: true\nuse_bias_correction_kl: true\n"
+    )
+    new += "max_tool_calling_iterations: 3\nlog_completions_hub_repo: a/b\n"
+    file.write_text(RECIPE + new, encoding="utf-8")  # newer settings beside some that are gone since 0.27
     _, _, err = check(file, "--fix", under=("--framework", "open_r1", "--world-size", "8"))
-    assert file.read_text(encoding="utf-8") == RECIPE + "no_such_setting: 1\n"
+    assert file.read_text(encoding="utf-8") == RECIPE + new
     assert "--framework-version" in err
 
 

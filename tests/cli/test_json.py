@@ -12,9 +12,10 @@ import click
 import pytest
 
 import batchbridge
+from batchbridge.cli._exit_codes import EXIT_MEANINGS
 from batchbridge.cli.main import COMMANDS, cli, main
 from batchbridge.cli.schema import output_schema
-from batchbridge.render.json import EXIT_MEANINGS, LAYOUT
+from batchbridge.render.json import LAYOUT
 
 jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked against the jsonschema package")
 

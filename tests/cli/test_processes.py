@@ -59,7 +59,13 @@ def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
     costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}
     assert not costly & modules
     ours = {name for name in modules if name.startswith("batchbridge")}
-    assert ours == {"batchbridge", "batchbridge.lazily", "batchbridge.cli", "batchbridge.cli.main"}
+    assert ours == {
+        "batchbridge",
+        "batchbridge.lazily",
+        "batchbridge.cli",
+        "batchbridge.cli._exit_codes",
+        "batchbridge.cli.main",
+    }
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])

@@ -117,7 +117,7 @@ def test_selection_and_failing_are_settings_too(run: Run, recipe: Path) -> None:
         ("framework_version = 0.18", "framework_version = 0.18: expected a text"),
         ("ignore = 'BB121'", "ignore = 'BB121': expected a list of texts"),
         ("ignore = ['x']", "ignore 'x': a code such as BB-TRL-062"),
-        ("fail_on = 'never'", "expected one of error, undecided, warning"),
+        ("fail_on = 'never'", "expected one of error, unread, undecided, warning"),
         ("files = 3", "expected a table"),
         ("framework = 'tyo'", "framework tyo: no such adapter; installed: toy"),
         ("[tool.batchbridge.files.'*.yaml']\nfail_on = 'error'", "files.*.yaml.fail_on: there is no such setting"),

@@ -114,7 +114,7 @@ def test_settings_that_no_table_has_are_counted(run: Run) -> None:
     out = run("report", recipe({**VALID, "quux_key": "quux_value"}), *TRL)[1]
     assert "\n... and 1 settings that are left out: " in out
     assert "quux" not in out
-    assert "\nBB-TRL-003  error, noticed: config" in out
+    assert "\nBB-TRL-003  error, undecided, noticed: config" in out
     assert f"\n  {report.UNSAID}\n" in out
 
 

@@ -207,6 +207,8 @@ def test_7_what_bash_replaces_in_a_name_is_a_note_and_the_script_is_valid(run: R
 def test_7_a_script_of_ones_own_slurm_and_a_placeholder_are_read(run: Run) -> None:
     own = "accelerate launch --num_processes 8 train_grpo.py --config demo.yaml\n"
     Path("own.sh").write_text(own, encoding="utf-8")
+    assert run("check", "own.sh", "--framework-version", "0.18.0")[0] == 4
+    Path("train_grpo.py").write_text("from trl import GRPOTrainer\nGRPOTrainer().train()\n", encoding="utf-8")
     assert run("check", "own.sh", "--framework-version", "0.18.0")[0] == 0
     slurm = (
         "#!/bin/bash\n#SBATCH --nodes=1\nCONFIG=$1\nLAUNCHER='accelerate launch --num_processes 8'\n"

@@ -183,11 +183,11 @@ def test_where_nothing_seeds_the_order_there_is_no_plan_and_it_is_said_what_ther
     assert "nothing seeds" in json.loads(run("plan", *asked, "--json")[1])["error"]
 
 
-def test_scaling_without_a_version_asks_for_one_and_not_for_devices(run: Run) -> None:
+def test_scaling_without_a_version_takes_one_and_asks_for_devices(run: Run) -> None:
     Path("recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\nbeta: 0.1\n", encoding="utf-8")
     code, out, _ = run("scale", "recipe.yaml", "--framework", "trl", "--world-size", "6")
-    assert (code, "--from" in out) == (4, False)
-    assert out.endswith("fix: name the version, for example --framework-version 1.16.0\n")
+    assert (code, "no version was named: trl 1.16.0 is taken" in out) == (4, True)
+    assert out.endswith("--from DEVICES says what FILE is written for\n")
     out = run("scale", "recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "6")[1]
     assert out.endswith("--from DEVICES says what FILE is written for\n")
 

@@ -108,7 +108,7 @@ BROKEN = {
     "invalid UTF-8": (b"a: 1\nb: \xff\xfe", "BB003", 2),
     "NUL": (b"a: 1\nb: \x00", "BB003", 2),
     "a binary file": (bytes(range(256)), "BB003", None),
-    "a shebang": ("#!/usr/bin/perl\nprint 1", "BB004", 1),
+    "a shebang": ("#!/usr/bin/perl\nprint 1", "BB043", 1),
 }
 
 

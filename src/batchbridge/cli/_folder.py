@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from batchbridge.cli._progress import progress
 from batchbridge.reading import past_runs
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -29,6 +30,9 @@ MOST_BYTES = 32 << 20
 """Size of the largest program or notebook of a folder that is looked into (bytes)."""
 LONGEST = 80
 """Characters of a line about a file, its name apart."""
+UNREAD = "not read"
+"""The word of a file that looks like training and that nobody here reads."""
+_NO_RUN = ("BB005", "BB010", "BB020", "BB021")
 
 
 def files_of(path: str) -> list[str]:
@@ -56,8 +60,8 @@ def _python(name: str) -> bool:
 
 
 def _trains(file: Path) -> bool:
-    """Whether the text of a program names a configuration that some adapter reads: most files of a folder do not, and
-    are not parsed for it."""
+    """Whether the text of a program names a configuration that some adapter reads, or trains by rewards in some other
+    way: most files of a folder do not, and are not parsed for it."""
     from batchbridge.contract import plugins
 
     endings = {name for tells in plugins.tells().values() if tells is not None for _, name in tells.classes if name}
@@ -67,7 +71,8 @@ def _trains(file: Path) -> bool:
         text = file.read_bytes()
     except OSError:
         return False
-    return b"Trainer(" in text and any(f"{ending}(".encode() in text for ending in endings)
+    built = b"Trainer(" in text and any(f"{ending}(".encode() in text for ending in endings)
+    return built or trains_by_rewards(text.decode("utf-8", "replace"))
 
 
 def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
@@ -91,7 +96,7 @@ def _uninterrupted() -> None:
 
 
 class FileVerdict(NamedTuple):
-    """The verdict on a file in one line."""
+    """The verdict on a file in one line. word: ok, error, undecided, not read, or skipped for what is not a run."""
 
     file: str
     word: str
@@ -99,12 +104,13 @@ class FileVerdict(NamedTuple):
 
 
 def line(found: Check) -> FileVerdict:
-    """`word`: ok, error, undecided, or skipped for what is not a run."""
+    """The line of a report."""
     from batchbridge.render.findings import kind_of
 
     if (reason := no_run(found.reading)) is not None:
-        why = reason.message.partition(";")[0] if reason.code == "BB020" else reason.message
-        return FileVerdict(found.name, "skipped", _cut(why))
+        whose = reason.code == "BB020" and "; it is" not in reason.message
+        why = reason.message.partition(";")[0] if whose else reason.message
+        return FileVerdict(found.name, UNREAD if reason.code == LOOKS_LIKE_TRAINING else "skipped", _cut(why))
     if found.verdict == "valid":
         return FileVerdict(found.name, "ok", _size(found.reading))
     word = "error" if found.verdict == "invalid" else "undecided"
@@ -125,7 +131,7 @@ def no_run(reading: Reading) -> Finding | None:
     if adapter is not None and (own := [one for one in wrong if one.code in adapter.no_run and one.undecided]):
         return own[0]
     nothing = adapter is None or not (reading.spec or reading.native)
-    return next((one for one in wrong if nothing and one.code in ("BB005", "BB010", "BB020")), None)
+    return next((one for one in wrong if nothing and one.code in (LOOKS_LIKE_TRAINING, *_NO_RUN)), None)
 
 
 def _size(reading: Reading) -> str:
@@ -133,11 +139,24 @@ def _size(reading: Reading) -> str:
     return f"{step:,} completions per step" if isinstance(step, int) else ""
 
 
+def open_ones(lines: Sequence[FileVerdict]) -> str:
+    """`3 trainers not read, 2 runs undecided`: what an exit code of 0 does not say; empty where there is nothing."""
+    from batchbridge.render.findings import count
+
+    unread, undecided = (sum(one.word == word for one in lines) for word in (UNREAD, "undecided"))
+    said = [f"{count(unread, 'trainer')} not read"] if unread else []
+    return ", ".join([*said, *([f"{count(undecided, 'run')} undecided"] if undecided else [])])
+
+
 def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
-    """The lines, and a total."""
+    """The lines, what is open before them, and a total behind them."""
+    if said := open_ones(lines):
+        yield said
     width = max((len(one.file) for one in lines), default=0)
     for one in lines:
         yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
     counts = Counter(one.word for one in lines)
-    said = ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", "skipped") if counts[word])
+    said = ", ".join(
+        f"{counts[word]} {word}" for word in ("ok", "error", "undecided", UNREAD, "skipped") if counts[word]
+    )
     yield f"{len(lines)} file{'s' if lines[1:] else ''}: {said}" if lines else "no file that may be a run"

@@ -112,12 +112,16 @@ verbose_option = click.option(
 
 
 def reading_from(**said: Any) -> tuple[str, Source, Reading]:
-    """(what was read, for a person; it; the reading), from the options. Raises `click.UsageError`."""
+    """(what was read, for a person; it; the reading), from the options: where nobody names a version, under the release
+    that declares the most of its keys; where nothing certain is known of its trainer, as if it were the framework's.
+    Raises `click.UsageError`."""
     from batchbridge import read
+    from batchbridge.comparing.releases import settled
 
     asked = asked_for(**said)
     name, source = asked.pop("name"), asked["source"]
-    return name, source, read(**asked)
+    sizes = {key: asked[key] for key in ("world_size", "dataset_size")}
+    return name, source, settled(source, read(**asked), **sizes).supposed
 
 
 def asked_for(
@@ -151,7 +155,9 @@ def asked_for(
         raise click.UsageError(f"{file}: there is no such file; tip: a rule has a page: batchbridge rule {file}")
     world_size = devices(world_size, nodes, gpus) or of_file.get("world_size")
     overrides = dict(_setting(text) for text in settings)
-    variables = dict(_variable(text) for text in env)
+    said = {"--nodes": nodes if gpus is None else nodes or 1, "--gpus": gpus}
+    variables = {name: str(number) for name, number in said.items() if number is not None}
+    variables |= dict(_variable(text) for text in env)
     if file is not None:
         variables |= {str(place): word for place, word in enumerate(words, 1)}
         source = files.load_source(

@@ -20,7 +20,8 @@ from typing import Any
 import click
 
 from batchbridge import __version__
-from batchbridge.render.json import EXIT_MEANINGS, LAYOUT, dumps, plain
+from batchbridge.cli._exit_codes import EXIT_MEANINGS
+from batchbridge.render.json import LAYOUT, dumps, plain
 
 
 def print_json(results: Iterable[Mapping[str, Any]], code: int, *, error: str | None = None, **more: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from batchbridge.cli._output import wrong
 from batchbridge.frozen import dataclass
 
-FAIL_ON = ("error", "undecided", "warning")
+FAIL_ON = ("error", "unread", "undecided", "warning")
 """The verdicts and findings that make the exit code of `check` other than 0; each includes those before it."""
 MAX_FOLDERS = 64
 """Folders of a glob."""

@@ -11,7 +11,7 @@ from typing import Self
 import click
 
 from batchbridge.cli._input import ARGUMENTS
-from batchbridge.cli._project import ProjectSettings
+from batchbridge.cli._project import FAIL_ON, ProjectSettings
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Verdict
@@ -117,8 +117,11 @@ class _Comments:
         return cls(everywhere, {number: codes for number, of_file, codes in said if not of_file})
 
 
-def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str) -> int:
-    """The exit code of `check`: 0, 2 (an error; a warning where it is to fail), 4 (undecided where it is to fail)."""
+def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str, *, unread: bool = False) -> int:
+    """The exit code of `check`: 0; 2 of an error (a warning where it is to fail); 4 of what is undecided or not read,
+    where that is to fail."""
     if fail_on == "warning" and any(finding.severity == "warning" and not finding.undecided for finding in findings):
         return INVALID
-    return FINE if verdict == "undecided" and fail_on == "error" else EXIT_CODES[verdict]
+    if verdict == "undecided" and FAIL_ON.index(fail_on) < FAIL_ON.index("unread" if unread else "undecided"):
+        return FINE
+    return EXIT_CODES[verdict]

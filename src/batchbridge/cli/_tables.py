@@ -11,10 +11,10 @@ from batchbridge.render.text import TableRenderer, plain_table
 
 INDENT = 2
 """Blanks that a section puts before the lines of a table."""
-_COLOURS = {"error": "31", "invalid": "31", "undecided": "33", "warning": "33", "valid": "32"}
+_COLOURS = {"error": "31", "invalid": "31", "undecided": "33", "not read": "33", "warning": "33", "valid": "32"}
 _COLOURED = re.compile(
     r"^(?:(?P<indent> {0,2})(?P<kind>error|undecided|warning)(?= (?::|\S+:\d+ | ))"
-    r"|(?P<name>\S.*  )(?P<verdict>VALID|INVALID|UNDECIDED)(?=  ))",
+    r"|(?P<name>\S.*  )(?P<verdict>VALID|INVALID|UNDECIDED|NOT READ)(?=  ))",
     re.MULTILINE,
 )
 """The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""

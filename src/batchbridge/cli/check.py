@@ -17,6 +17,7 @@ from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import FindingSelection, exit_code
 from batchbridge.cli._tables import coloured
 from batchbridge.cli.main import FINE, INVALID
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -39,7 +40,9 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 )
 @click.option("--ignore", metavar="CODE", multiple=True, help="Do not count these rules; repeat.")
 @click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="Least severity that makes the exit code nonzero; default: undecided."
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    help="What makes the exit code nonzero; default: undecided, of a folder and of several files: error.",
 )
 @click.option("--baseline", metavar="FILE", help="Do not count the findings that FILE lists.")
 @click.option("--write-baseline", is_flag=True, help="Write all current findings to the baseline.")
@@ -67,7 +70,8 @@ def command(
     arguments stand behind --; without FILE a command stands there. - is what is piped in. --set adds to it, or replaces
     what it says. The verdict stands first, then what a rollout and an optimizer step have, whether `batchbridge run`
     and `wrap` work with it, errors and warnings; -v shows the notes. Of several files each is judged by itself, of a
-    folder every run in it; the exit code is of the worst.
+    folder every run in it; the exit code is of the worst error, and the first line says what was not read or is
+    undecided (--fail-on unread or undecided makes that exit code 4).
     """
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
@@ -78,9 +82,11 @@ def command(
     if diff and form != "text":
         raise click.UsageError(f"--diff prints a difference, and no {form} beside it: give one of the two")
     lines: list[_folder.FileVerdict] | None = None if files == named else []
+    several = lines is not None or len(files) > 1
+    opened: list[_folder.FileVerdict] = []
     known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
     counting = partial(
-        _judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on, native
+        _judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on, several, native
     )
     if lines is not None and form == "text" and not (fix or diff or write_baseline):
         for said_of, code, codes in _folder.spread(partial(_line_of, counting), files):
@@ -91,9 +97,10 @@ def command(
     inputs: list[str | None] = [*files] if named else [None]
     for file in progress(inputs, len(inputs), "checked"):
         found, code, codes = counting(file, "write" if fix and not diff else "show" if diff else "")
+        opened.append(_folder.line(found))
         if lines is not None:
-            lines.append(_folder.line(found))
-            if lines[-1].word == "skipped":
+            lines.append(opened[-1])
+            if opened[-1].word == "skipped":
                 continue
         reports.append(found)
         exits.append(code)
@@ -109,13 +116,18 @@ def command(
     if form == "json":
         from batchbridge.cli._json import print_json
 
-        skipped = [{"file": one.file, "reason": one.text} for one in lines or () if one.word == "skipped"]
-        print_json(({"file": found.name, **found.to_dict()} for found in reports), code, skipped=skipped)
+        of = {word: [one for one in opened if one.word == word] for word in ("skipped", _folder.UNREAD)}
+        skipped = [{"file": one.file, "reason": one.text} for one in of["skipped"] if lines is not None]
+        unread = [{"file": one.file, "reason": one.text} for one in of[_folder.UNREAD]]
+        results = ({"file": found.name, **found.to_dict()} for found in reports)
+        print_json(results, code, skipped=skipped, not_read=unread)
         said = ""
     elif lines is not None and form == "text":
         said = "\n".join(_folder.told(lines))
     else:
         said = _shown(reports, form, verbose)
+        if (several or code == FINE) and (left := _folder.open_ones(opened)):
+            said = _marked(said, left, form)
         if form == "text" and not native and any(_has_constructor(found.reading) for found in reports):
             said = f"{said}\n{_NOT_ASKED}"
     if said and not diff:
@@ -132,12 +144,14 @@ def _judged(
     ignore: Sequence[str],
     baseline: Path | None,
     fail_on: str | None,
+    several: bool,
     native: bool,
     file: str | None,
     fix: str = "",
 ) -> tuple[Check, int, set[str]]:
     """(the report of a file, its exit code, the codes of findings that did not count). named: what was named itself,
-    and is judged as whosever it is said to be; other files stand in a folder. fix: "write" or "show"."""
+    and is judged as whosever it is said to be; other files stand in a folder. several: whether it is one of several, of
+    which only errors count by default. fix: "write" or "show"."""
     from batchbridge import Check, check
 
     own = project(file)
@@ -156,7 +170,9 @@ def _judged(
         found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=fix == "write")
     if native:
         found = _with_native(found)
-    code = exit_code(found.verdict, found.findings, fail_on or own.settings.get("fail_on", "undecided"))
+    fails = fail_on or own.settings.get("fail_on", "error" if several else "undecided")
+    looks = any(one.code == LOOKS_LIKE_TRAINING for one in found.findings)
+    code = exit_code(found.verdict, found.findings, fails, unread=looks)
     return found, code, selection.dropped
 
 
@@ -188,6 +204,17 @@ def _line_of(counting: _Counting, file: str) -> tuple[_folder.FileVerdict, int, 
     """The result of `_judged`, with a line in the report's place: what another process can hand back."""
     found, code, codes = counting(file)
     return _folder.line(found), code, codes
+
+
+def _marked(said: str, left: str, form: str) -> str:
+    """The text that is printed, with what is open in front of it: a warning for GitHub, and on standard error where the
+    form is a document."""
+    if form in ("text", "concise"):
+        return f"{left}\n{said}".rstrip()
+    if form == "github":
+        return f"::warning title=BatchBridge::{left}\n{said}".rstrip()
+    click.echo(left, err=True)
+    return said
 
 
 def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:

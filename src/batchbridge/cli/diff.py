@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import SIZE, reading_from
+from batchbridge.cli._input import SIZE, asked_for
 from batchbridge.cli._output import html_option, write_page
 from batchbridge.cli.main import EXIT_CODES
 
@@ -21,6 +21,8 @@ from batchbridge.cli.main import EXIT_CODES
 @click.option("--version-a", metavar="VERSION", help="The same for A.")
 @click.option("--version-b", metavar="VERSION", help="The same for B.")
 @click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, for A and B.")
+@click.option("--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size.")
+@click.option("--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1).")
 @click.option("--world-size-a", type=SIZE, metavar="DEVICES", help="The same for A.")
 @click.option("--world-size-b", type=SIZE, metavar="DEVICES", help="The same for B.")
 @click.option(
@@ -49,24 +51,30 @@ def command(
     A and B are files in their frameworks' own forms, or launch scripts. Without B, A is compared with itself:
     under another version (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
     """
+    from batchbridge import read
     from batchbridge.comparing.differences import compare
+    from batchbridge.comparing.releases import settled_alike
 
     names = (a, a if b is None else b)
-    readings = []
+    asked = []
+    nodes, gpus = sides["nodes"], sides["gpus"]
     for side, file in zip("ab", names, strict=True):
         said = {name: sides[f"{name}_{side}"] or sides[name] for name in ("framework", "version", "world_size")}
-        _, _, reading = reading_from(
+        own = asked_for(
             file=file,
             framework=said["framework"],
             settings=sides[f"set_{side}"],
             framework_version=said["version"],
             world_size=said["world_size"],
+            nodes=None if said["world_size"] else nodes,
+            gpus=None if said["world_size"] else gpus,
             dataset_size=dataset_size,
             env=env,
             command_number=sides[f"command_{side}"],
         )
-        readings.append(reading)
-    found = compare(readings[0], readings[1])
+        sizes = {key: own[key] for key in ("world_size", "dataset_size")}
+        asked.append((own["source"], read(**{key: value for key, value in own.items() if key != "name"}), sizes))
+    found = compare(*settled_alike(asked))
     if html_file is not None:
         from batchbridge.render import html
 

@@ -1,6 +1,6 @@
 """The command line: `batchbridge COMMAND`. Thin: a table of commands, whose bodies are imported on use.
 
-Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage. `--help` imports click and nothing else.
+The exit codes stand in `EXIT_TABLE`. `--help` imports click and nothing else.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from typing import TYPE_CHECKING
 import click
 
 from batchbridge import __version__
+from batchbridge.cli._exit_codes import EXIT_TABLE
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
-EXIT_CODES = {
-    **dict.fromkeys(("valid", "equivalent", "complete", "kept"), FINE),
-    **dict.fromkeys(("not equivalent", "lossy", "not kept"), NOT_EQUIVALENT),
-    "invalid": INVALID,
-    "undecided": UNDECIDED,
-}
+FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = (row.code for row in EXIT_TABLE)
+EXIT_CODES = {verdict: row.code for row in EXIT_TABLE for verdict in row.verdicts}
 """The exit code of every verdict that a command may come to."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes, as a shell reports a process that died of SIGINT or SIGPIPE."""
@@ -147,12 +143,12 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""\b
+    epilog=f"""\b
 Examples:
   batchbridge check recipe.yaml --world-size 8
   batchbridge help check
 
-Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.""",
+Exit codes: {", ".join(f"{row.code} {row.word}" for row in EXIT_TABLE)}.""",
 )
 @click.version_option(__version__, "-V", "--version", message="batchbridge %(version)s", help="Show the version.")
 def cli() -> None:

@@ -157,7 +157,7 @@ def command(name: str, file: str, release: str, folder: str) -> int:
     wrong = [f"{one.code} {one.message}" for one in source.problems if one.severity == "error"]
     if wrong or not source.values:
         click.echo(f"{file}: {'; '.join(wrong) or 'it says no setting'}", err=True)
-        if any("BB010" in one for one in wrong):
+        if any("BB010" in one or "BB042" in one for one in wrong):
             click.echo(
                 "--from takes settings, as YAML, JSON or TOML: write the command's options into such a file", err=True
             )

@@ -42,7 +42,8 @@ def output_schema() -> dict[str, Any]:
     import json
     from importlib.resources import files
 
-    from batchbridge.render.json import EXIT_MEANINGS, LAYOUT
+    from batchbridge.cli._exit_codes import EXIT_MEANINGS
+    from batchbridge.render.json import LAYOUT
 
     table = json.loads((files("batchbridge.render") / "json_output.json").read_text("utf-8"))
     spec = json_schema()

@@ -17,6 +17,7 @@ from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, FieldEffect, leaves
 from batchbridge.comparing.nearest_spec import in_usual_form, project
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
+from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
@@ -173,7 +174,8 @@ def convert(
     else:
         loaded = load_source(source)
         given = loaded.values if given is None and loaded.native is None else given
-        reading = read(loaded, world_size=world_size, dataset_size=dataset_size)
+        sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
+        reading = settled(loaded, read(loaded, **sizes), **sizes)
 
     installed = plugins.adapters()
     if (target := plugins.named(to)) is None:
@@ -190,6 +192,7 @@ def convert_to(
     strict: bool = False,
 ) -> Conversion:
     """The conversion of `convert`, with the target's adapter."""
+    reading = reading.supposed
     version = version and plugins.release(adapter, version)
     if version is not None and (unknown := unknown_version(adapter, version)) is not None:
         raise ValueError(unknown)

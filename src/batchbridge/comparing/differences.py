@@ -19,34 +19,11 @@ from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.derived import UNITS
 from batchbridge.meaning.spec import Spec, every_field
-from batchbridge.reading.read import read
-
-
-def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: int | None = None) -> Comparison:
-    """The differences in meaning between two configurations, the largest effect first.
-
-    Args:
-        a: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
-        b: The same, of the other side.
-        world_size: Devices that train the policy, of each side that is not a `Reading`.
-        dataset_size: Prompts in the dataset, of each side that is not a `Reading`.
-
-    Returns:
-        The differences; without a specification on both sides only the verdicts.
-
-    Raises:
-        TypeError: A side has a type that `read` does not take.
-        ValueError: A size is below 1.
-    """
-    one, other = (
-        side if isinstance(side, Reading) else read(side, world_size=world_size, dataset_size=dataset_size)
-        for side in (a, b)
-    )
-    return compare(one, other)
 
 
 def compare(a: Reading, b: Reading) -> Comparison:
-    """The comparison of `diff`, of two readings."""
+    """The comparison of `diff`, of two readings; each as it is where its condition holds."""
+    a, b = a.supposed, b.supposed
     left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
     if a.spec is None or b.spec is None:
         return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchbridge.comparing.differences import compare
 from batchbridge.contract import plugins
+from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
-from batchbridge.meaning.findings import Finding, Verdict
+from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
 
 
@@ -39,11 +40,16 @@ class ReleaseSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseVerdicts:
-    """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
-    valid, else of the newest in which no error is found, else of the newest."""
+    """A configuration under all known releases. spans: oldest first. reading: of a release that declares the most of
+    its keys, of these one in which it is valid, else one in which no error is found, of these the newest. nowhere: keys
+    that no release declares. deciding: keys that decide the sizes of batches in some release. declared: release to how
+    many more keys it declares than it lacks."""
 
     spans: tuple[ReleaseSpan, ...]
     reading: Reading
+    nowhere: tuple[str, ...] = ()
+    deciding: frozenset[str] = frozenset()
+    declared: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -75,9 +81,12 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
     asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
-    readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
-    if not readings:
+    if adapter is None or not asked:
         return None
+    lacking = [undeclared(adapter, reading) for _, reading in asked]
+    nowhere = tuple(key for key in lacking[-1] if all(key in keys for keys in lacking))
+    asked = [(version, _perhaps_of_a_copy(adapter, reading, nowhere)) for version, reading in asked]
+    readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     spans: list[ReleaseSpan] = []
     before: Reading | None = None
     for version, reading in readings:
@@ -92,12 +101,104 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
                 ReleaseSpan(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors)
             )
         before = reading if reading.spec is not None else before
-    best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
-    return ReleaseVerdicts(spans=tuple(spans), reading=asked[best][1])
+    ranks = [(_declared(adapter, asked[place][1]), _RANKS[one.verdict]) for place, (_, one) in enumerate(readings)]
+    best = max(range(len(readings)), key=lambda place: (*ranks[place], place))
+    keys = frozenset(key for _, reading in asked for key in _deciding(reading))
+    declared = {version: rank[0] for (version, _), rank in zip(readings, ranks, strict=True)}
+    return ReleaseVerdicts(
+        spans=tuple(spans), reading=asked[best][1], nowhere=nowhere, deciding=keys, declared=declared
+    )
+
+
+def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
+    """The keys of a configuration that the release of its reading does not declare, refused or dropped."""
+    found = (one for one in reading.findings if one.code in adapter.undeclared)
+    return tuple(dict.fromkeys(str(place.key) for one in found for place in one.where if place.key is not None))
+
+
+def _declared(adapter: Adapter, reading: Reading) -> int:
+    """The number of keys that a release declares, less those that it lacks."""
+    lacking = sum(max(1, len(one.where)) for one in reading.findings if one.code in adapter.undeclared)
+    return sum(key in reading.native for key in reading.given) - lacking
+
+
+_SIZES = ("rollout.", "optimizer_step.", "topology.", "micro_batch.")
+
+
+def _deciding(reading: Reading) -> Iterator[str]:
+    """The native keys that the sizes of its batches come from."""
+    for path, origin in reading.provenance.items():
+        if path.startswith(_SIZES):
+            yield from origin.keys
+
+
+def _perhaps_of_a_copy(adapter: Adapter, reading: Reading, nowhere: Sequence[str]) -> Reading:
+    """A reading in which a key that no release declares is no certain error: whoever names no version may have a copy
+    that declares it."""
+    own, found = set(nowhere), []
+    for one in reading.findings:
+        keys = {str(place.key) for place in one.where if place.key is not None}
+        if one.code in adapter.undeclared and one.severity == "error" and keys and keys <= own:
+            message = f"{one.message}, nor has any other release; a copy of your own may"
+            one = replace(one, message=message, undecided=True)
+        found.append(one)
+    return replace(reading, findings=tuple(found))
 
 
 _RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}
 MOST_DEVICES = 64
+USUAL_DEVICES = 8
+"""Devices of an example, where nobody says how many there are: those of a usual node."""
+
+
+def example_of(source: object, reading: Reading, devices: Sequence[int], **said: Any) -> Reading | None:
+    """The reading of `source` on the valid number of devices that is nearest to `USUAL_DEVICES`; None: there is none.
+    An example of sizes, on which no verdict rests."""
+    if not devices:
+        return None
+    size = min(devices, key=lambda one: (abs(one - USUAL_DEVICES), one))
+    asked = {**said, "framework": reading.framework, "version": reading.framework_version, "world_size": size}
+    found = read(source, **asked)
+    return found if found.spec is not None else None
+
+
+def settled(source: object, reading: Reading, **said: Any) -> Reading:
+    """A reading under the release that declares the most of its keys, where it has none because nobody names a version;
+    with a note that says so. said: arguments of `read`."""
+    return settled_alike([(source, reading, said)])[0]
+
+
+def settled_alike(asked: Sequence[tuple[object, Reading, Mapping[str, Any]]]) -> list[Reading]:
+    """Readings as `settled` has them; those of one framework under one release, which declares the most of all their
+    keys. asked: sources with their readings and the arguments of `read`."""
+    found = [_judged_if_unnamed(*one) for one in asked]
+    taken: list[Reading] = []
+    for (source, reading, said), own in zip(asked, found, strict=True):
+        if own is None:
+            taken.append(reading)
+            continue
+        alike = [one for one in found if one is not None and one.reading.framework == reading.framework]
+        versions = list(own.declared)
+        best = max(versions, key=lambda version: (sum(one.declared[version] for one in alike), versions.index(version)))
+        if best != own.reading.framework_version and len(alike) > 1:
+            own = replace(own, reading=read(source, framework=reading.framework, version=best, **said))
+        taken.append(_with_note(own))
+    return taken
+
+
+def _judged_if_unnamed(source: object, reading: Reading, said: Mapping[str, Any]) -> ReleaseVerdicts | None:
+    if reading.framework_version is not None or isinstance(source, Reading):
+        return None
+    return judged(source, reading.framework, **said)
+
+
+def _with_note(found: ReleaseVerdicts) -> Reading:
+    taken = found.reading
+    others = "" if len(found.spans) == 1 else "; other releases read it otherwise, as `batchbridge check` lists"
+    version = f"{taken.framework} {taken.framework_version}"
+    message = f"no version was named: {version} is taken, the newest that has the most of its keys{others}"
+    note = Finding("BB044", "note", "config", message, fixes=(Fix("name one with --framework-version"),))
+    return replace(taken, findings=(*taken.findings, note))
 
 
 def valid_devices(source: object, reading: Reading, keep: KeepFinding = None, **said: Any) -> tuple[int, ...]:
@@ -106,7 +207,7 @@ def valid_devices(source: object, reading: Reading, keep: KeepFinding = None, **
     asked = {**said, "framework": reading.framework, "version": reading.framework_version}
     verdicts: dict[int, Verdict] = {}
     for size in range(1, MOST_DEVICES + 1):
-        verdicts[size] = read(source, **{**asked, "world_size": size}).keeping(keep).verdict
+        verdicts[size] = read(source, **{**asked, "world_size": size}).keeping(keep).supposed.verdict
         if size == 8 and set(verdicts.values()) == {"undecided"}:
             break
     return tuple(size for size, verdict in verdicts.items() if verdict == "valid")

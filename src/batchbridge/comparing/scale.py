@@ -19,9 +19,10 @@ from itertools import product, zip_longest
 from typing import Any, Literal
 
 from batchbridge.comparing.comparison import Difference
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.differences import compare
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.comparing.other_words import ProblemTuple
+from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source, Written
@@ -139,7 +140,7 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         TypeError: `source` has a type that `read` does not take.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
-    reading = read(source, dataset_size=dataset_size)
+    reading = settled(source, read(source, dataset_size=dataset_size), dataset_size=dataset_size).supposed
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
         raise ValueError(f"there is no adapter for framework {reading.framework!r}")
@@ -484,7 +485,7 @@ class _Judge:
         return Choice(title=title, written=written, reading=back, settings=settings, lost=tuple(self._lost(back)))
 
     def _lost(self, back: Reading) -> Iterator[Difference]:
-        for difference in diff(self.before, back).differences:
+        for difference in compare(self.before, back).differences:
             numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
             # The same defect is told with other numbers; what stands outside the schema is not written, and stays.
             if not numbers_only and difference.aspect != "outside":

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
 
+_ONLY_SHARED = 0.3
+"""The most that keys come to that others have as well."""
 _SETTING = re.compile(r"--|[~+]*[A-Za-z_][\w.]*=")
 """A word of a command that is a setting and no program."""
 
@@ -42,6 +44,9 @@ class DetectionFacts:
     """The option of a command that names a file of settings; its keys count where one of them is an own one."""
     classes: tuple[tuple[str, str], ...] = ()
     """Classes of configuration objects, each with the beginning of its module's name; an empty name: every class."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """Settings that say how many nodes ("--nodes"), or devices of each ("--gpus"), a run has: where a script leaves one
+    open, these options answer it."""
     upon: DetectionFacts | None = None
     """The facts of the framework that this one is built upon: with an own key, this one is surer by what that adds;
     without one half as sure."""
@@ -77,6 +82,8 @@ class DetectionFacts:
         own, shared = keys & self.own.keys(), keys & self.shared.keys()
         if shared and not own and keys & self.of_other_programs:
             return 0.5
+        if not own:
+            return min(_ONLY_SHARED, sum(self.shared[key] for key in shared))
         return min(self.most, sum(self.own[key] for key in own) + sum(self.shared[key] for key in shared))
 
     def constructs(self, names: Iterable[str]) -> bool:

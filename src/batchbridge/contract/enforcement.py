@@ -80,11 +80,12 @@ class _Enforces(Protocol):
 
 
 def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
-    """The enforcement of a reading by `adapter` (None: there is none for it); errors of the reading come first.
+    """The enforcement of a reading by `adapter` (None: there is none for it); errors of the reading come first. Of its
+    condition the adapter says itself what it means for a trainer.
 
     Never raises: where the adapter fails, its error is an obstacle.
     """
-    found = (*_launcher(reading), *map(_obstacle, reading.wrong))
+    found = (*_launcher(reading), *map(_obstacle, reading.supposed.wrong))
     if adapter is None or reading.spec is None:
         unread = Obstacle(
             name="unread", reason="nothing says what is trained", remedy="see the findings", certain=False

@@ -32,6 +32,31 @@ class Unreached:
     instead: str
 
 
+@dataclass(frozen=True)
+class Condition:
+    """A condition under which what is said of a run holds: that its trainer is the framework's.
+
+    supposed: it, as the rest of a sentence that begins with "if": "train.py trains as TRL's GRPOTrainer does". whose:
+    the framework's name in sentences. why: what is seen of the trainer, or known of it. places: where the user says so.
+    """
+
+    supposed: str
+    whose: str
+    why: str
+    places: tuple[Where, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuiltTrainer:
+    """A trainer that a Python program builds: its class in full with its ancestors, and the methods that classes of the
+    program give it."""
+
+    name: str
+    place: Where
+    bases: tuple[str, ...] = ()
+    methods: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Construction:
     """The call of a class in a Python program that a source's settings are the arguments of.
@@ -93,9 +118,10 @@ class Source:
     value depends on, where a script leaves it open; `values` then has the script's spelling, which `read` reports as
     the wrong value that it is: `batchbridge.read` makes BB011, undecided, of that. env: values of environment variables
     that the user gave. unreached: the launcher, if there is one, that keeps `batchbridge run` from the training.
-    construction: the call that the values are the arguments of, of a Python program or a notebook. record: what else is
-    left of a run that was started before, where the settings are a record of it: keys that are no settings are then no
-    errors.
+    construction: the call that the values are the arguments of, of a Python program or a notebook. trainers: those that
+    the program builds, of a construction those that are handed its object where there are such; None: no program was
+    read. record: what else is left of a run that was started before, where the settings are a record of it: keys that
+    are no settings are then no errors.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +135,7 @@ class Source:
     env: Mapping[str, str] = field(default_factory=dict)
     unreached: Unreached | None = None
     construction: Construction | None = None
+    trainers: tuple[BuiltTrainer, ...] | None = None
     record: RunRecord | None = None
 
     def file_of(self, key: str) -> str | None:
@@ -269,6 +296,9 @@ class Reading:
     An error about one leaves the verdict open."""
     unreached: Unreached | None = None
     """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
+    condition: Condition | None = None
+    """The condition that the reading rests on, where it is not known that the framework's own trainer runs. `read`
+    leaves errors about the run undecided then, with BB026."""
 
     copy: OwnCopy | None = None
     """The user's own copy of the framework that it was read by; `framework_version` is then the release like it."""
@@ -287,6 +317,17 @@ class Reading:
         if keep is None:
             return self
         return dataclasses.replace(self, findings=tuple(finding for finding in self.findings if keep(finding)))
+
+    @property
+    def supposed(self) -> Reading:
+        """The reading as it is where its condition holds; itself without one. What compares and converts goes on with
+        it."""
+        if self.condition is None:
+            return self
+        from batchbridge.meaning.conditional import unconditional
+
+        kept = tuple(unconditional(self.findings, self.condition.supposed))
+        return dataclasses.replace(self, findings=kept)
 
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""

@@ -69,6 +69,11 @@ class FramedAdapter(Adapter):
         """The forms of values in the framework's texts, for `Adapter.forms`."""
         return self.texts_of(values, framework_version)
 
+    @property
+    def undeclared(self) -> tuple[str, ...]:  # type: ignore[override]  # an adapter's own codes
+        """The code of an unknown key."""
+        return (self.codes.unknown_key,)
+
     def is_configuration(self, native: object) -> bool:
         """Whether an object is a configuration of the framework's."""
         return False

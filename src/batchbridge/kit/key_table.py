@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
 from batchbridge.kit.kinds import Kind, WrongValue, named
-from batchbridge.kit.near_names import near_names
+from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import FieldValue, shown
 from batchbridge.kit.versions import holds
 from batchbridge.kit.writing import UNKNOWN, Problems
@@ -193,7 +193,7 @@ def converted(
     """
     found = Converted({key: row.default for key, row in rows.items()}, [], set())
     takes = {key: row for key, row in rows.items() if not row.fixed}
-    near = near_names((key for key in said if key not in takes), takes, cutoff)
+    near = suggested_keys((key for key in said if key not in takes), takes, cutoff, taken=said)
     for key, value in said.items():
         if key not in takes:
             found.findings.append(unknown(key, near.get(key, ())))

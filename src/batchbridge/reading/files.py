@@ -122,7 +122,7 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             return load_script(text, path, env=env, framework=framework, chosen=command)
         if first.startswith("#!"):
             what = "YAML, JSON, TOML, Python, notebooks and shell scripts"
-            refuse("BB004", f"this is a script; {what} are read (or --set KEY=VALUE)", file, 1)
+            refuse("BB043", f"this is a script of another language; {what} are read (or --set KEY=VALUE)", file, 1)
         document = parse_document(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:

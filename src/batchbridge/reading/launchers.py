@@ -56,6 +56,23 @@ class LaunchedProgram:
         return tuple(word.text for word in self.words)
 
 
+OF_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    # ms-swift 1d1bb2f swift/cli/main.py: starts torchrun itself where these are set
+    r"swift|swift[./]cli[./](main|rlhf|sft)(\.py)?": {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"},
+}
+"""A pattern of programs that start their processes themselves, to the variables that say how many, and the name of what
+they say in `Source.launcher`."""
+
+
+def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What a program's environment says as a launcher's options would."""
+    for pattern, names in OF_ENVIRONMENT.items():
+        if any(re.fullmatch(pattern, word.rpartition("bin/")[2]) for word in words[:4]):
+            said = {key: environment[name] for name, key in names.items() if name in environment}
+            return {"launcher": words[0].rpartition("/")[2], **said} if said else {}
+    return {}
+
+
 _DEEPEST = 20
 
 
@@ -96,7 +113,9 @@ def _count(launcher: Mapping[str, str], key: str) -> int | None:
 
 
 def _unwrapped(words: list[Argument], way: _Way) -> Iterator[LaunchedProgram]:
+    environment: dict[str, str] = {}
     while words and _ASSIGNMENT.fullmatch(words[0].text):
+        name, _, environment[name] = words[0].text.partition("=")
         words = words[1:]  # FOO=1 program, in a job's text
         way = way._replace(place=None if way.place is None else way.place + 1)
     wrapper = next((row for row in WRAPPERS if _starts(words, row)), None)
@@ -122,7 +141,8 @@ def _unwrapped(words: list[Argument], way: _Way) -> Iterator[LaunchedProgram]:
             reason = f"`{words[0].text} {words[flag].text}` does not read PYTHONPATH, or starts without `sitecustomize`"
             before = () if way.place is None else way.outer[: way.place]
             way = _stopped(way, f"python {words[flag].text}", reason, before, _run(kept))
-        yield LaunchedProgram(tuple(words), way.launcher, way.stop)
+        said = launcher_of([word.text for word in words], environment)
+        yield LaunchedProgram(tuple(words), {**said, **way.launcher}, way.stop)
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from batchbridge.contract.reading import Construction, Source
+from batchbridge.contract.reading import BuiltTrainer, Construction, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
 from batchbridge.reading.yaml_json import RefusedFile
 from pyread import (
     OPEN,
@@ -69,7 +70,9 @@ def load_python(
     if not found and words and any(call.parsed for call in program.calls):
         return Source(path=path, argv=("python", file, *words))
     if not found:
-        return Source(path=path, problems=(*problems, _nothing(program, file, framework)), env=dict(env or {}))
+        looks = trains_by_rewards(code_of_notebook(text).text if path.suffix == ".ipynb" else text)
+        nothing = _nothing(program, file, framework, looks=looks)
+        return Source(path=path, problems=(*problems, nothing), env=dict(env or {}))
     if chosen is not None and chosen > len(found):
         message = f"there is no configuration {chosen} in the program; it builds {len(found)}"
         missing = Finding("BB012", "error", "config", message, tuple(_where(one) for one in found))
@@ -96,36 +99,60 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
     built = [call for call in built if id(call) in trained] or built
     found: list[Source] = []
     for call in built:
-        source = _source(call, program, path)
+        source = replace(_source(call, program, path), trainers=_trainers(program, call))
         if all(source.values != other.values or source.lines != other.lines for other in found):
             found.append(source)
     return found
 
 
+def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTrainer, ...]:
+    """The trainers that a program builds; of those that are handed the object of a call, these alone."""
+    calls = [call for call in program.calls if any(map(_is_trainer, (call.name, *call.bases)))]
+    mine = [call for call in calls if handed is not None and any(one is handed for one in _handed(call))]
+    return tuple(
+        BuiltTrainer(call.name, Where(file=call.place.label, line=call.place.line), call.bases, call.methods)
+        for call in mine or calls
+    )
+
+
+def _is_trainer(name: str) -> bool:
+    return re.search(r"Trainer(_\w+)?$", name) is not None
+
+
+class StartedProgram(NamedTuple):
+    """The Python program of a command: the configurations that it builds itself, and its trainers (None: it is not
+    here, or no Python)."""
+
+    sources: list[Source]
+    trainers: tuple[BuiltTrainer, ...] | None
+
+
 def started(
     words: Sequence[tuple[str, tuple[str, ...]]], path: Path | None, framework: str | None, launcher: Mapping[str, str]
-) -> list[Source]:
-    """The configurations that the Python program of a command builds, where it lies here and builds one itself.
+) -> StartedProgram:
+    """The Python program of a command, where it lies here.
 
     words: the command's words, each with the names that it depends on where it is not known whole. path: the launch
     script; None: the command was given as words.
     """
+    nothing = StartedProgram([], None)
     place = next((place for place, (word, _) in enumerate(words[:4]) if word.endswith(".py")), None)
     if place is None and ("-m", ()) in words[:3]:
         place = list(words).index(("-m", ())) + 1
     if place is None or place >= len(words) or words[place][1]:
-        return []
+        return nothing
     named = words[place][0]
     file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
     text = None if file is None else _text(file)
     if file is None or text is None:
-        return []
+        return nothing
     behind = [OPEN + ", ".join(names) if names else word for word, names in words[place + 1 :]]
     try:
         program = _read(text, file, None, behind)
     except NotPython:
-        return []
-    return [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
+        return nothing
+    sources = [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
+    return StartedProgram(sources, _trainers(program))
 
 
 def python_text(path: Path) -> str:
@@ -289,14 +316,17 @@ def _unread_cells(program: Program, file: str) -> Finding:
     return Finding("BB014", "note", "config", message, (Where(file=file),))
 
 
-def _nothing(program: Program, file: str, framework: str | None) -> Finding:
-    """The finding that a program builds no configuration that is read, with what it builds instead."""
+def _nothing(program: Program, file: str, framework: str | None, *, looks: bool) -> Finding:
+    """The finding that a program builds no configuration that is read, with what it builds instead. looks: whether it
+    looks like training all the same."""
+    code = LOOKS_LIKE_TRAINING if looks else "BB010"
     trainers = dict.fromkeys(call.name.rpartition(".")[2] for call in program.calls if call.name.endswith("Trainer"))
     parsed = [call for call in program.calls if call.parsed and call.name.endswith("Config")]
     who = f"of {framework}" if framework else "of a known framework"
     message = f"the program builds no configuration {who}"
     fixes: tuple[Fix, ...] = ()
     if parsed:
+        code = "BB010"
         names = ", ".join(dict.fromkeys(call.name.rpartition(".")[2] for call in parsed))
         message = f"the program takes its settings ({names}) from its command line or a recipe"
         fixes = (
@@ -308,4 +338,6 @@ def _nothing(program: Program, file: str, framework: str | None) -> Finding:
         message = "the program is too large to be read to its end, and no configuration was met before"
     elif trainers:
         message += f"; it trains with {', '.join(trainers)}"
-    return Finding("BB010", "error", "config", message, (Where(file=file),), fixes, undecided=True)
+    elif looks:
+        message = "the program trains by rewards in a loop or with a trainer of its own"
+    return Finding(code, "error", "config", message, (Where(file=file),), fixes, undecided=True)

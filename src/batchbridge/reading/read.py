@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.meaning.conditional import conditional
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
 from batchbridge.reading.detect import DETECTED, certainties
+from batchbridge.reading.foreign_files import foreign_file
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
-
-OF_ACCELERATE = frozenset({"compute_environment", "distributed_type"})
-"""Keys of every file that `accelerate config` writes."""
 
 UNKNOWN = "unknown"
 """`Reading.framework` where no adapter could be chosen."""
@@ -178,6 +178,8 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
     found = [_open_if_guessed(finding, reading.guessed) for finding in found]
     if reading.copy is not None:
         found = [finding if finding in own else reading.copy.opened(finding) for finding in found]
+    if (condition := reading.condition) is not None:
+        found = list(conditional(found, condition.supposed, condition.why, condition.places))
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
 
 
@@ -248,14 +250,22 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         listed = ", ".join(installed) or "none"
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
+    recipe = not source.argv and source.native is None and source.construction is None and source.record is None
+    if recipe and (foreign := foreign_file(source.values)) is not None:
+        what, trains = foreign
+        code = LOOKS_LIKE_TRAINING if trains else "BB020"
+        findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
+        return None
     found = certainties(source, findings)
     scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
     ranked = sorted(scores, key=lambda name: (-scores[name], name))
     if not ranked:
         way = f"name one with --framework: {', '.join(installed) or 'none'}"
-        if source.values.keys() >= OF_ACCELERATE:
-            way = "it is accelerate's, which says how a run is started: name the recipe or the launch script"
         findings.append(_undecided("BB020", f"no adapter recognises this configuration; {way}"))
+        return None
+    if not source.argv and isinstance(source.values.get("defaults"), list) and not _composes(ranked[0]):
+        text = "no adapter reads this configuration; it is a part of a Hydra configuration, of a program of its own"
+        findings.append(_undecided("BB020", text))
         return None
     tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]]
     if tied or scores[ranked[0]] < DETECTED:
@@ -265,6 +275,12 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         )
         return None
     return installed[ranked[0]]
+
+
+def _composes(framework: str) -> bool:
+    """Whether a framework's configurations have a defaults list, as far as its facts say it."""
+    tells = plugins.tells().get(framework)
+    return tells is None or any(key.startswith("defaults.") for key in tells.own)
 
 
 def none_of(framework: str, source: Source) -> Reading | None:

@@ -6,13 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bashread import Argument, Command, ScriptCommands, Unknown, read_script
-from batchbridge.contract.reading import Source, Unreached
+from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, Stop, programs
+from batchbridge.reading.launchers import LaunchedProgram, Stop, launcher_of, programs
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training
+from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
+
+if TYPE_CHECKING:
+    from batchbridge.reading.python import StartedProgram
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -46,7 +51,7 @@ def load_script(
     env: values for what the script does not decide. framework: whose command is meant; None: anybody's. chosen: which
     of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
     """
-    given = {"PWD": ".", **(env or {})}  # it is started where the check is
+    given = {"PWD": ".", **variables_of(text, env or {})}  # it is started where the check is
     file = str(path)
     problems: list[Finding] = []
     if "\r\n" in text:
@@ -54,14 +59,14 @@ def load_script(
         problems.append(_windows_lines(file))
     own = None if file == "-" else file
     script = read_script(text, given, own)
-    found = _candidates(script, path, framework)
+    found = _candidates(script, path, framework, given)
     if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
         script = read_script(text, given, own)
-        found = _candidates(script, path, framework)
+        found = _candidates(script, path, framework, given)
         for name, one in choices.items():
             others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
-            if any(_words(_candidates(other, path, framework)) != _words(found) for other in others):
+            if any(_words(_candidates(other, path, framework, given)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
     problems += _remarks(script, file, text)
     if not found:
@@ -89,17 +94,21 @@ def load_arguments(argv: Sequence[str]) -> Source:
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
+    trainers: dict[tuple[str, ...], tuple[BuiltTrainer, ...] | None] = {}
     for program in found:
-        if followed := _followed(program, None, None, in_words=True):
-            return followed[0]
+        followed = _followed(program, None, None, in_words=True)
+        if followed.sources:
+            return followed.sources[0]
+        trainers[program.argv] = followed.trainers
     if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
-        return plain
+        return replace(plain, trainers=trainers[plain.argv])
     inner = [
         Source(
             values=parse_arguments(program.argv),
             argv=program.argv,
             launcher=dict(program.launcher),
             unreached=_unreached(program, in_words=True),
+            trainers=trainers[program.argv],
         )
         for program in found
         if len(program.argv) > 1
@@ -108,8 +117,8 @@ def load_arguments(argv: Sequence[str]) -> Source:
     return best if _surest(best) > 0 else plain
 
 
-def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> list[Candidate]:
-    """The training commands in the order in which they would run, each once."""
+def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: Mapping[str, str]) -> list[Candidate]:
+    """The training commands in the order in which they would run, each once. env: see `variables_of`."""
     from batchbridge.contract import plugins
 
     named = framework is not None and framework in plugins.adapters()
@@ -117,7 +126,9 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
     all_of_them, seen = [], set()
     for command in script.commands:
         replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
-        for program in programs(command.words):
+        for found in programs(command.words):
+            launcher = {**launcher_of(found.argv, command.assigned), **found.launcher}
+            program = _answered(replace(found, launcher=launcher) if launcher else found, env)
             if program.stop is None and replaced is not None:
                 program = replace(program, stop=_replaced(replaced))
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
@@ -125,11 +136,13 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
-            if followed := _followed(program, path, framework):
-                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed]
+            followed = _followed(program, path, framework)
+            if followed.sources:
+                all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed.sources]
                 continue
             # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
             source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
+            source = replace(source, trainers=followed.trainers, unknown={**source.unknown, **_flags_before(program)})
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -141,15 +154,17 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None) -> li
 
 def _followed(
     program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
-) -> list[Source]:
-    """The configurations that a command's own Python program builds. in_words: the command was given as words."""
-    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
-        return []
+) -> StartedProgram:
+    """A command's own Python program, and what it builds. in_words: the command was given in words."""
     from batchbridge.reading import python
+
+    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
+        return python.StartedProgram([], None)
 
     words = [(word.text, _names(word.unknown)) for word in program.words]
     found = python.started(words, path, framework, program.launcher)
-    return [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found]
+    sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
+    return found._replace(sources=sources)
 
 
 _BY_HOOK = ("ray", "job", "submit")
@@ -172,6 +187,25 @@ def _unreached(program: LaunchedProgram, *, in_words: bool) -> Unreached | None:
 def _surest(source: Source, frameworks: tuple[str, ...] | None = None) -> float:
     """The certainty of the surest framework; a broken plugin is reported by the reading that follows."""
     return max(certainties(source, [], frameworks).values(), default=0.0)
+
+
+def _answered(program: LaunchedProgram, env: Mapping[str, str]) -> LaunchedProgram:
+    """A program in which what was said of the machine stands for settings that ask for just that, and are unknown."""
+    from batchbridge.contract import plugins
+    from batchbridge.reading.arguments import argument_keys
+
+    if NODES not in env and DEVICES not in env:
+        return program
+    roles = {
+        key: what for tells in plugins.tells().values() if tells is not None for key, what in tells.machine.items()
+    }
+    words = list(program.words)
+    for key, text, place in argument_keys(program.argv):
+        said = env.get(roles.get(key.lstrip("+~"), ""))
+        if text is not None and said is not None and words[place].unknown:
+            whole = words[place].text
+            words[place] = words[place]._replace(text=f"{whole.removesuffix(text)}{said}", unknown=())
+    return replace(program, words=tuple(words))
 
 
 def _source(program: LaunchedProgram, path: Path) -> Source:
@@ -258,9 +292,13 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
     for remark in script.remarks:
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
+    code = "BB010"
+    if looks := next((one for one in script.commands if starts_training(one.argv)), None):
+        code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
+        message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
-    return Finding("BB010", "error", "config", message, places, (*own, fix), undecided=True)
+    return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
 
 
 def _several(found: list[Candidate], file: str) -> Finding:
@@ -291,7 +329,10 @@ def _conditional(candidate: Candidate, file: str) -> Finding:
 
 
 def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
-    return tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() or name.isdigit())
+    names = tuple(names)
+    machine = tuple(Fix("say how many devices a node has: --gpus DEVICES") for name in names if name == DEVICES)
+    ways = (Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() or name.isdigit())
+    return (*machine, *ways)
 
 
 def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
@@ -312,11 +353,23 @@ def _sure(program: LaunchedProgram) -> list[Argument]:
     return [program.words[place] for place in sorted(_sure_places(program))]
 
 
+def _flags_before(program: LaunchedProgram) -> dict[str, tuple[str, ...]]:
+    """The options that stand before a word of unknown settings, which may begin with the option's value."""
+    sure, words = _sure_places(program), program.words
+    places = (place for place in range(1, len(words)) if place not in sure)
+    flags = ((words[place - 1].text, words[place]) for place in places)
+    return {flag.lstrip("-"): _names(word.unknown) for flag, word in flags if flag.startswith("--") and "=" not in flag}
+
+
 def _sure_places(program: LaunchedProgram) -> set[int]:
     from batchbridge.reading.arguments import argument_keys
 
     values = {index for _, _, index in argument_keys(program.argv)}
-    return {place for place, word in enumerate(program.words) if not place or place in values or not _whole(word)}
+    return {
+        place
+        for place, word in enumerate(program.words)
+        if not place or (place in values and not word.many) or not _whole(word)
+    }
 
 
 def _whole(word: Argument) -> bool:

@@ -47,7 +47,12 @@ def problem(code: str, message: str, file: str, line: int | None = None, key: st
 
 
 def refuse(code: str, message: str, file: str, line: int | None = None, fix: str | None = None) -> NoReturn:
-    raise RefusedFile(replace(problem(code, message, file, line), fixes=(Fix(fix),) if fix else ()))
+    found = replace(problem(code, message, file, line), fixes=(Fix(fix),) if fix else ())
+    raise RefusedFile(replace(found, undecided=code in NOT_READ))
+
+
+NOT_READ = ("BB002", "BB003", "BB043")
+"""Codes of files that are not read and may be right: too large, no text, in another language."""
 
 
 # ---- YAML

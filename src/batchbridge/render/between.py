@@ -37,6 +37,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     sides = list(zip("AB", names, (found.a, found.b), strict=True))
     lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
     for side, _, reading in sides:
+        lines += [f"  {side} {line}" for line in _taken_for_granted(reading)]
         if reading.verdict != "valid":
             lines += [f"  {side} {line}" for line in _problems(reading)]
     lines += ["", verdict(found)]
@@ -56,6 +57,17 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     for side, points in zip("AB", found.left_open, strict=True):
         lines += [f"not fixed by the configuration, {side}: {one_line(point)}" for point in points]
     return clean("\n".join(lines))
+
+
+def _taken_for_granted(reading: Reading) -> Iterator[str]:
+    """The version that was taken where nobody named one, and whose trainer is supposed to run."""
+    yield from (one_line(finding.message) for finding in reading.findings if finding.code == UNNAMED)
+    if reading.condition is not None:
+        yield one_line(f"if {reading.condition.supposed}: {reading.condition.why}")
+
+
+UNNAMED = "BB044"
+"""The note about the version that was taken where nobody named one."""
 
 
 def _listed(title: str, lines: Iterable[str]) -> list[str]:
@@ -139,6 +151,7 @@ def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -
     target = one_line(f"{found.framework} {found.framework_version or ''}".rstrip())
     version = f" ({how.version})" if how.version else ""
     lines = [f"{one_line(name)}: {who(found.source)} to {target}{version}: {found.verdict}"]
+    lines += [f"  {line}" for line in _taken_for_granted(found.source)]
     for reading in (found.source, found.back):
         if reading is not None and reading.verdict != "valid":
             lines += [f"  {line}" for line in _problems(reading)]
@@ -357,6 +370,7 @@ def scaling(name: str, found: Scaling, table: TableRenderer = plain_table) -> st
     """The choices side by side, then what each one sets and what it cannot keep."""
     before = found.reading
     lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
+    lines += [f"  {line}" for line in _taken_for_granted(before)]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
     held = before.spec is None or found.world_size % before.spec.topology.replica_size == 0

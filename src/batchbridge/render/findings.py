@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchbridge.meaning.conditional import CONDITION
+
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
     from batchbridge.meaning.findings import Finding, Where
@@ -58,7 +60,7 @@ def lines(name: str, reading: Reading, *, verbose: bool) -> Iterator[str]:
         if verbose:
             for finding in alike:
                 yield from _whole(name, reading, finding)
-        elif kind != "note":
+        elif kind != "note" and code != CONDITION:  # the second line says it
             most = ALIKE if kind == "warning" and len(alike) > ALIKE + 1 else len(alike)
             for place, finding in enumerate(alike[:most]):
                 yield from _compact(name, reading, finding, first=not place)

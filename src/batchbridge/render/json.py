@@ -12,8 +12,6 @@ from typing import Any
 
 LAYOUT = "batchbridge/json/1"
 """The layout of what commands print for `--json`. While it says so, names are added, and none is taken away."""
-EXIT_MEANINGS: Mapping[int, str] = {0: "fine", 2: "invalid", 3: "not equivalent", 4: "undecided"}
-"""The meaning of a command's exit code."""
 
 
 def dumps(value: Any) -> str:

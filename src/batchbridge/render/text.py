@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.briefs import printable
 from batchbridge.render import findings as shown
+from batchbridge.render import headline
 from batchbridge.render.findings import PHASES as PHASES  # others have it from here
 from batchbridge.render.findings import count as count  # others have it from here
 from batchbridge.render.findings import number as number  # others have it from here
 from batchbridge.render.findings import one_line as one_line  # others have it from here
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
+from batchbridge.render.headline import HeadlineFacts
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.releases import ReleaseVerdicts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.spec import LossTerm, Spec
@@ -36,25 +37,20 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-PINNED = "BB024"
-"""The note about a version that nobody named and the repository pins."""
-
-
 def check(
     name: str,
     reading: Reading,
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: ReleaseVerdicts | None = None,
-    devices: tuple[int, ...] = (),
+    beside: HeadlineFacts = headline.NOTHING_BESIDE,
 ) -> str:
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
     followed = _followed(reading, enforcement, verbose)
-    below = (*_pinned(reading, verbose), *_batches(reading), *_devices(devices), *followed)
+    below = (*headline.lines(reading, beside, sizes=True, verbose=verbose), *followed)
     findings = shown.lines(name, reading, verbose=verbose)
     section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
-    return _printable([*_releases(name, judged), section])
+    return _printable([*headline.releases(name, beside.judged), section])
 
 
 def explain(
@@ -64,14 +60,14 @@ def explain(
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
-    judged: ReleaseVerdicts | None = None,
-    devices: tuple[int, ...] = (),
+    beside: HeadlineFacts = headline.NOTHING_BESIDE,
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    below = (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
+    followed = _followed(reading, enforcement, verbose)
+    below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed)
     head = _section(summary(name, reading, verbose=verbose), below)
-    sections = ["\n".join([*_releases(name, judged), head])]
-    if reading.spec is not None:
+    sections = ["\n".join([*headline.releases(name, beside.judged), head])]
+    if reading.spec is not None and not beside.refused:
         sections.append(_section("Meaning", meaning(reading)))
         sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
@@ -104,69 +100,8 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     if guess is not None:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
-    return "  ".join([*parts, reading.verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
-
-
-def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
-    """`setup.py:72 pins 0.18.0, which is taken`: what decides the rest is said, also where notes are counted."""
-    for finding in reading.findings:
-        if finding.code == PINNED and not verbose:
-            yield one_line(finding.message.partition(": ")[2])
-
-
-def _batches(reading: Reading) -> Iterator[str]:
-    """`1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions`."""
-    if reading.spec is None:
-        return
-    rollout, step = reading.spec.rollout, reading.spec.optimizer_step
-    group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
-    if rollout.prompts_per_rollout is None:
-        said = f"prompts are streamed, {count(group, 'completion')} each"
-    else:
-        total = count(reading.spec.completions_per_rollout, "completion")
-        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
-    sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
-    size = next((count(value, unit) for value, unit in sizes if value is not None), None)
-    of = "" if size is None else f" of {size}"
-    if steps is None:
-        yield f"{said}; optimizer steps{of}" if of else said
-    elif 0 < steps < 1:
-        yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
-    else:
-        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
-        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
-
-
-_STEP_UNITS = {
-    "completions_per_step": "completion",
-    "tokens_per_step": "token",
-    "micro_batches_per_step": "micro-batch",
-}
-
-
-def _releases(name: str, judged: ReleaseVerdicts | None) -> Iterator[str]:
-    """The judgement of every known release, where no version was named."""
-    if judged is None:
-        return
-    reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"
-    if len(judged.spans) == 1:
-        yield f"{place}: the same under every known one, {judged.spans[0].name}"
-    else:
-        yield f"{place}: judged under every known one"
-        yield from map(one_line, judged.lines())
-        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
-        how = hows.get(reading.verdict, "the newest")
-        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
-    yield ""
-
-
-def _devices(devices: tuple[int, ...]) -> Iterator[str]:
-    """The numbers of devices on which it would be valid, where that is open."""
-    if devices:
-        from batchbridge.comparing.releases import MOST_DEVICES
-
-        sizes = "every number" if len(devices) == MOST_DEVICES else one_line(devices)
-        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
+    verdict = "not read" if reading.framework == "unknown" and reading.verdict == "undecided" else reading.verdict
+    return "  ".join([*parts, verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
 
 
 FOLLOWED = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import batchbridge
 from batchbridge.comparing.convert import left_behind
-from batchbridge.comparing.differences import diff
+from batchbridge.comparing.diff_sources import diff
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite

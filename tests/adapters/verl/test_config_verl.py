@@ -209,8 +209,8 @@ def test_plus_takes_a_list_or_a_mapping_for_a_key_that_is_there(word, refused, t
 
 
 def test_a_misspelt_key_names_the_nearest():
-    (finding,) = read(command(f"{ACTOR}ppo_minibatch_size=32")).findings
-    assert finding.fixes[0].changes[f"{ACTOR}ppo_mini_batch_size"] == 32
+    (finding,) = read(command(f"{ACTOR}ppo_epoch=2")).findings
+    assert finding.fixes[0].changes[f"{ACTOR}ppo_epochs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_a_misspelt_key_of_a_file_is_never_noticed(tmp_path, key, version):
 
 def test_a_misspelt_key_of_the_actor_is_refused_by_its_dataclass(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump({**RUN, f"{ACTOR}ppo_minibatch_size": 32}))
+    file.write_text(yaml.safe_dump({**RUN, f"{ACTOR}ppo_epoch": 2}))
     (finding,) = read(file).findings
     assert (finding.code, finding.severity, finding.phase) == ("BB-VERL-080", "error", "config")
-    assert finding.fixes[0].changes == {f"{ACTOR}ppo_minibatch_size": None, f"{ACTOR}ppo_mini_batch_size": 32}
+    assert finding.fixes[0].changes == {f"{ACTOR}ppo_epoch": None, f"{ACTOR}ppo_epochs": 2}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""The looks of reinforcement learning: what a file that no adapter reads has in it where it trains by rewards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LOOKS_LIKE_TRAINING = "BB042"
+"""The finding about a file that looks like training by rewards and that no adapter reads."""
+_METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO"
+_BUILT = re.compile(rf"(?<!class )\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
+_NAMED = re.compile(r"grpo|ppo|rloo|policy_loss|advantage", re.IGNORECASE)
+_TRAINED = re.compile(r"\.backward\(\s*\)[\s\S]*\.step\(|value_and_grad\(")
+_WORD = re.compile(r"(?:^|[^a-z])(?:grpo|gspo|rloo|dapo|rlhf|rlvr|ppo)(?:[^a-z]|$)", re.IGNORECASE)
+_OPTIONS = (
+    "num_generations",
+    "n_samples_per_prompt",
+    "rollout_batch_size",
+    "group_size",
+    "num_rollout",
+    "reward_funcs",
+)
+_OTHER = re.compile(r"eval|merge|plot|convert|serve|test|infer|score|analy|prepare|generate|benchmark|sft|dpo")
+_PROGRAMS = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|ray|uv|swift)$|\.py$")
+
+
+_STARTS = re.compile(rf"{_PROGRAMS.pattern}|^(?:nohup|srun|env|time|timeout|sudo|nice|conda|poetry|pdm|apptainer)$")
+
+
+def trains_by_rewards(program: str) -> bool:
+    """Whether the text of a program builds a trainer that learns from rewards, or has a loop of its own that does."""
+    if _BUILT.search(program):
+        return True
+    return len(_NAMED.findall(program)) > 2 and "advantage" in program.lower() and bool(_TRAINED.search(program))
+
+
+def starts_training(words: Iterable[str]) -> bool:
+    """Whether the words of a command start a program that learns from rewards, by its name or by its options."""
+    listed = list(words)
+    if not any(_PROGRAMS.search(word) for word in listed[:4]) or not _STARTS.search(listed[0]):
+        return False
+    programs = [word for word in listed[:4] if not word.startswith("-")]
+    options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in listed if word.startswith("-")]
+    if _OTHER.search(" ".join(programs)):
+        return False
+    named = any(_WORD.search(word) for word in programs)
+    return named or any(option in _OPTIONS for option in options)

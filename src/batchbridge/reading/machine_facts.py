@@ -1,0 +1,54 @@
+"""The answers to what a launch script asks of the machine or the scheduler: numbers of nodes and of devices.
+
+They come from `--nodes` and `--gpus`, which stand in a script's variables under these names, and from `#SBATCH` lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bashread import DEVICES_OF_A_NODE
+
+NODES, DEVICES = "--nodes", DEVICES_OF_A_NODE
+"""The names under which a number of nodes and of devices on each stand among a script's variables."""
+
+_OF_SLURM: Mapping[str, tuple[str, ...]] = {
+    NODES: ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    DEVICES: ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+_OF_OTHERS = {
+    NODES: (
+        *("NNODES", "NUM_NODES", "N_NODES", "ARNOLD_WORKER_NUM", "MLP_WORKER_NUM", "PET_NNODES", "HOST_NUM"),
+        *("trainer_nnodes", "nnodes"),
+    ),
+    DEVICES: (
+        *("GPUS_PER_NODE", "N_GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NGPUS_PER_NODE", "NPROC_PER_NODE"),
+        *("ARNOLD_WORKER_GPU", "MLP_WORKER_GPU", "PET_NPROC_PER_NODE", "n_gpus_per_node"),
+    ),
+}
+_OF_ONE_NODE = ("N_GPUS", "NUM_GPUS", "NGPUS", "GPU_COUNT")
+"""Variables that hold the devices of the whole run: those of a node where there is one."""
+
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
+_ASKED = {
+    NODES: re.compile(r"(?:--nodes[= ]|-N ?)(\d+)(?!\d*-)"),
+    DEVICES: re.compile(r"(?:--gpus-per-node[= ]|--gres[= ]gpu:)(?:[A-Za-z][\w.-]*:)?(\d+)"),
+}
+
+
+def variables_of(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a script has from the scheduler and from who checks it: `env`, and what follows from it and
+    from the script's own `#SBATCH` lines."""
+    asked = " ".join(_SBATCH.findall(text))
+    found: dict[str, str] = {}
+    for what, names in _OF_SLURM.items():
+        match = _ASKED[what].search(asked)
+        said = env.get(what) or (match[1] if match else None)
+        found |= dict.fromkeys(names, said) if said is not None else {}
+        found |= {what: said} if said is not None else {}
+    for what, names in _OF_OTHERS.items():
+        found |= dict.fromkeys(names, env[what]) if what in env else {}
+    if DEVICES in env and env.get(NODES, "1") == "1":
+        found |= dict.fromkeys(_OF_ONE_NODE, env[DEVICES])
+    return {**found, **env}

@@ -1,0 +1,128 @@
+"""The lines under a report's first: the sizes of batches, whose numbers they are, and what nobody has said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from batchbridge.render.findings import count, number, one_line, shown_path
+
+if TYPE_CHECKING:
+    from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.contract.reading import Reading
+
+PINNED = "BB024"
+"""The note about a version that nobody named and the repository pins."""
+
+
+class HeadlineFacts(NamedTuple):
+    """The facts that stand beside a reading, as `batchbridge.Check` has them."""
+
+    judged: ReleaseVerdicts | None = None
+    devices: tuple[int, ...] = ()
+    example: Reading | None = None
+    nowhere: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+NOTHING_BESIDE = HeadlineFacts()
+
+
+def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool) -> Iterator[str]:
+    """The lines between the verdict and the findings. sizes: whether those of batches are among them."""
+    yield from _pinned(reading, verbose)
+    if facts.refused:
+        yield from _no_batches(reading, facts.refused)
+    elif sizes:
+        yield from _batches(reading)
+    yield from _condition(reading)
+    yield from _nowhere(reading, facts.nowhere)
+    yield from _devices(facts)
+
+
+def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
+    """`setup.py:72 pins 0.18.0, which is taken`: what decides the rest is said, also where notes are counted."""
+    for finding in reading.findings:
+        if finding.code == PINNED and not verbose:
+            yield one_line(finding.message.partition(": ")[2])
+
+
+def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
+    """Why no sizes are shown: what would be shown are defaults in the place of keys that were given."""
+    keys = ", ".join(refused[:4]) + (f" and {len(refused) - 4} more" if refused[4:] else "")
+    verb = "decides" if len(refused) == 1 else "decide"
+    yield one_line(
+        f"no sizes are shown: {keys}, which {verb} them, {reading.framework} {reading.framework_version} does not have"
+    )
+
+
+def _batches(reading: Reading) -> Iterator[str]:
+    """`1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions`."""
+    if reading.spec is None:
+        return
+    rollout, step = reading.spec.rollout, reading.spec.optimizer_step
+    group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
+    if rollout.prompts_per_rollout is None:
+        said = f"prompts are streamed, {count(group, 'completion')} each"
+    else:
+        total = count(reading.spec.completions_per_rollout, "completion")
+        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
+    sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
+    size = next((count(value, unit) for value, unit in sizes if value is not None), None)
+    of = "" if size is None else f" of {size}"
+    if steps is None:
+        yield f"{said}; optimizer steps{of}" if of else said
+    elif 0 < steps < 1:
+        yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
+    else:
+        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
+        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
+
+
+_STEP_UNITS = {
+    "completions_per_step": "completion",
+    "tokens_per_step": "token",
+    "micro_batches_per_step": "micro-batch",
+}
+
+
+def _condition(reading: Reading) -> Iterator[str]:
+    """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
+    if reading.condition is not None:
+        said = reading.condition
+        yield one_line(f"numbers of {said.whose}'s, and right if {said.supposed}: {said.why}")
+
+
+def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
+    """The keys that no release declares, whatever the version does with them."""
+    if keys:
+        said = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if keys[6:] else "")
+        yield one_line(f"no release of {reading.framework} has {said}")
+
+
+def _devices(facts: HeadlineFacts) -> Iterator[str]:
+    """The numbers of devices on which it would be valid, where that is open, and the sizes on one of them."""
+    if facts.devices:
+        from batchbridge.comparing.releases import MOST_DEVICES
+
+        sizes = "every number" if len(facts.devices) == MOST_DEVICES else one_line(facts.devices)
+        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
+    if facts.example is not None and facts.example.spec is not None:
+        many = count(facts.example.spec.topology.world_size, "device")
+        yield from (f"for example on {many}: {line}" for line in _batches(facts.example))
+
+
+def releases(name: str, judged: ReleaseVerdicts | None) -> Iterator[str]:
+    """The judgement of every known release, where no version was named."""
+    if judged is None:
+        return
+    reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"
+    if len(judged.spans) == 1:
+        yield f"{place}: the same under every known one, {judged.spans[0].name}"
+    else:
+        yield f"{place}: judged under every known one"
+        yield from map(one_line, judged.lines())
+        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
+        how = hows.get(reading.verdict, "the newest")
+        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
+    yield ""

@@ -1,0 +1,102 @@
+"""Files that look like a run and are somebody else's are skipped by name; what trains and is not read is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from batchbridge.cli import _folder
+from batchbridge.reading.foreign_files import foreign_file
+from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training, trains_by_rewards
+
+TRL = "num_generations: 8\nper_device_train_batch_size: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "what"),
+    [
+        ("stage: dpo\nfinetuning_type: lora\nlearning_rate: 1.0e-5\n", "BB020", "LLaMA-Factory's (dpo)"),
+        ("stage: ppo\nfinetuning_type: lora\n", LOOKS_LIKE_TRAINING, "LLaMA-Factory's (ppo)"),
+        ("actor_train: {}\nactor_infer: {}\nrollout_batch_size: 8\ninit_kl_coef: 0\n", LOOKS_LIKE_TRAINING, "ROLL's"),
+        ("base_model: m\nrl: grpo\ntrl: {num_generations: 8}\n", LOOKS_LIKE_TRAINING, "axolotl's (grpo)"),
+        ("program: t.py\nmethod: grid\nparameters: {num_generations: {values: [8]}}\n", "BB020", "a sweep of W&B's"),
+        (
+            "dataset_mixer: {a: 1}\nbeta: 0.1\ntokenizer_name_or_path: m\nlearning_rate: 1.0e-5\n"
+            "max_prompt_length: 512\nper_device_train_batch_size: 8\nnum_train_epochs: 1\n",
+            "BB020",
+            "the alignment handbook's",
+        ),
+        ("tasks: [a]\nmodel_args: m\n", "BB020", "an evaluation"),
+        (f"defaults: [base, _self_]\n{TRL}max_completion_length: 9\n", "BB020", "a part of a Hydra configuration"),
+    ],
+)
+def test_it_is_named_and_not_judged(tmp_path: Path, text: str, code: str, what: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    reading = batchbridge.read(file, world_size=8)
+    assert [one.code for one in reading.findings] == [code]
+    assert what in reading.findings[0].message
+    assert (reading.verdict, reading.framework) == ("undecided", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        (TRL, "trl"),
+        ("num_generations: 8\nlearning_rate: 0.1\n", "unknown"),
+        ("zero_stage: 3\ntrain_batch_size: 64\nmax_epochs: 2\n", "unknown"),
+        ("train: {batch_size: 8, seed: 1}\ndata: {max_len: 4}\n", "unknown"),
+        ("worker: {replicas: 2}\n", "unknown"),
+        ("per_device_train_batch_size: 8\nbeta: 0.1\nlearning_rate: 1.0e-6\nloss_type: x\nmax_steps: 4\n", "unknown"),
+        (f"{TRL}system_prompt: think\n", "open_r1"),
+    ],
+)
+def test_two_keys_that_only_it_has_claim_a_file(tmp_path: Path, text: str, framework: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    assert batchbridge.read(file, world_size=8).framework == framework
+
+
+def test_a_recipe_is_no_foreign_file() -> None:
+    assert foreign_file({"num_generations": 8, "beta": 0.0, "loss_type": "dapo"}) is None
+
+
+def test_a_loop_of_ones_own_looks_like_training() -> None:
+    loop = "def grpo_loss(advantages):\n  return policy_loss(advantages)\nloss = grpo_loss(advantage)\n"
+    loop += "loss.backward()\noptimizer.step()\n"
+    assert trains_by_rewards(loop)
+    assert trains_by_rewards("trainer = WordleGRPOTrainer(model)\n")
+    assert not trains_by_rewards("class MyGRPOTrainer(Trainer):\n    pass\n")
+    assert not trains_by_rewards("loss = mse(x)\nloss.backward()\noptimizer.step()\n")
+
+
+def test_commands_that_look_like_training() -> None:
+    assert starts_training(["python3", "scripts/run_sage_grpo.py", "--seed", "1"])
+    assert starts_training(["torchrun", "train.py", "--num-generations", "8"])
+    assert not starts_training(["python", "merge_grpo_for_vllm.py", "--x", "1"])
+    assert not starts_training(["grep", "grpo", "train.py"])
+
+
+def test_a_folder_says_first_what_was_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from batchbridge.cli.main import main
+
+    (tmp_path / "own.sh").write_text("python train_grpo.py --lr 1\n", encoding="utf-8")
+    (tmp_path / "own.py").write_text("WordleGRPOTrainer(model).train()\n", encoding="utf-8")
+    (tmp_path / "open.yaml").write_text(TRL, encoding="utf-8")
+    (tmp_path / "sweep.yaml").write_text("program: t.py\nmethod: grid\nparameters: {}\n", encoding="utf-8")
+    (tmp_path / "test_own.py").write_text("WordleGRPOTrainer(model).train()\n", encoding="utf-8")
+    assert main(("check", str(tmp_path))) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "2 trainers not read, 1 run undecided"
+    assert out[-1] == "4 files: 1 undecided, 2 not read, 1 skipped"
+    for least, code in (("error", 0), ("unread", 4), ("undecided", 4)):
+        assert main(("check", str(tmp_path), "--fail-on", least)) == code
+    capsys.readouterr()
+    assert main(("check", str(tmp_path), "--output-format", "github")) == 0
+    first = "::warning title=BatchBridge::2 trainers not read, 1 run undecided"
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert main(("check", str(tmp_path / "own.py"))) == 4
+    assert "NOT READ" in capsys.readouterr().out
+    assert _folder.open_ones([]) == ""

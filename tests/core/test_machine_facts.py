@@ -1,0 +1,84 @@
+"""What only the machine decides is answered by who knows the machine, and never by this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from batchbridge.cli.main import main
+from batchbridge.contract.reading import Reading
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 "
+    "actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=$((N*4)) "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.name=vllm "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=$N "
+    "trainer.nnodes=$WORLD_SIZE\n"
+)
+COUNTED = f"#!/bin/bash\nN=$(nvidia-smi -L | wc -l)\n{VERL}"
+GRPO = "trl grpo {} --num_generations 8 --per_device_train_batch_size 8 --max_completion_length 9\n"
+
+
+def read(tmp_path: Path, text: str, **env: str) -> Reading:
+    file = tmp_path / "run.sh"
+    file.write_text(text, encoding="utf-8")
+    named = {f"--{name}" if name in ("nodes", "gpus") else name: value for name, value in env.items()}
+    if "verl" in text:
+        return batchbridge.read(file, version="0.7.1", env=named)
+    return batchbridge.read(file, version="1.16.0", env=named, world_size=None if "launch" in text else 1)
+
+
+def test_nodes_and_gpus_answer_the_machines_questions(tmp_path: Path) -> None:
+    assert read(tmp_path, COUNTED).verdict == "undecided"
+    reading = read(tmp_path, COUNTED, nodes="2", gpus="8")
+    assert (reading.verdict, reading.derived["completions_per_step"]) == ("valid", 256)
+    assert reading.spec is not None
+    assert reading.spec.topology.world_size == 16
+
+
+def test_the_schedulers_lines_answer_them_too(tmp_path: Path) -> None:
+    asked = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
+    reading = read(tmp_path, COUNTED.replace("\n", f"\n{asked}", 1))
+    assert reading.spec is not None
+    assert (reading.verdict, reading.spec.topology.world_size) == ("valid", 8)
+    started = "accelerate launch --num_processes $((SLURM_NNODES*SLURM_GPUS_ON_NODE)) -m trl.scripts.grpo"
+    launch = f"#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n{started} --num_generations 8\n"
+    assert read(tmp_path, launch).native["num_processes"] == 8
+
+
+def test_env_answers_a_variable_that_the_script_computes(tmp_path: Path) -> None:
+    reading = read(tmp_path, COUNTED.replace("nvidia-smi -L | wc -l", "count_them"), N="8", WORLD_SIZE="1")
+    assert reading.verdict == "valid"
+
+
+def test_a_question_names_the_option_that_answers_it(tmp_path: Path) -> None:
+    fixes = [fix.text for one in read(tmp_path, COUNTED).findings for fix in one.fixes]
+    assert "say how many devices a node has: --gpus DEVICES" in fixes
+
+
+def test_no_number_of_devices_is_taken_from_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("num_generations: 14\nper_device_train_batch_size: 16\nlearning_rate: 1.0e-6\n", encoding="utf-8")
+    assert main(("check", str(recipe), "--framework-version", "1.16.0")) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("  valid on 7, 14, 21, ")
+    assert lines[2].startswith("  for example on 7 devices: 8 prompts x 14 = 112 completions per rollout")
+
+
+@pytest.mark.parametrize("flag", ["--bf16", "--gradient_checkpointing", "--output_dir"])
+@pytest.mark.parametrize(
+    ("before", "word"), [("E=( $(cat x) )\n", '"${E[@]}"'), ("", "$EXTRA_ARGS"), ("", '"$@" $ARGS')]
+)
+def test_an_unknown_array_behind_a_flag_leaves_the_run_open_and_is_blamed(
+    tmp_path: Path, flag: str, before: str, word: str
+) -> None:
+    reading = read(tmp_path, before + GRPO.format(f"{flag} {word}"))
+    assert reading.verdict == "undecided"
+    assert any(one.code == "BB011" and "may hold settings" in one.message for one in reading.findings)
+    assert not any("remove" in fix.text for one in reading.findings for fix in one.fixes)
+
+
+def test_a_variable_that_is_one_value_is_none_of_them(tmp_path: Path) -> None:
+    assert read(tmp_path, GRPO.format("--output_dir $OUT")).verdict == "valid"

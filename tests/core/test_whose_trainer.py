@@ -1,0 +1,138 @@
+"""A verdict rests on the framework's own trainer: where another one runs, errors are no errors yet, and it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from batchbridge.contract.reading import Reading
+from batchbridge.meaning.conditional import CONDITION
+
+UNEVEN = "--num_generations 6 --per_device_train_batch_size 1 --learning_rate 1e-6"
+STOCK = "from trl import GRPOTrainer\nGRPOTrainer(model='m').train()\n"
+VERL = (
+    "python3 -m {program} algorithm.adv_estimator=grpo data.train_batch_size=64 actor_rollout_ref.rollout.n=8 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.name=vllm "
+    "trainer.n_gpus_per_node=8 {more}\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def launched(script: str, program: str | None = None, **said: str) -> Reading:
+    Path("run.sh").write_text(script, encoding="utf-8")
+    if program is not None:
+        Path("train.py").write_text(program, encoding="utf-8")
+    return batchbridge.read("run.sh", **{"version": "0.17.0", **said})
+
+
+def test_a_script_that_is_not_here_leaves_the_verdict_open() -> None:
+    reading = launched(f"accelerate launch --num_processes 8 train.py {UNEVEN}\n")
+    assert (reading.verdict, reading.supposed.verdict) == ("undecided", "invalid")
+    assert reading.condition is not None
+    assert reading.condition.why == "train.py is not here"
+    wrong = next(one for one in reading.findings if one.code == "BB-TRL-021")
+    assert (wrong.undecided, wrong.message[:42]) == (True, "if train.py trains as TRL's GRPOTrainer do")
+    assert [one.code for one in reading.supposed.findings if one.code == CONDITION] == []
+
+
+def test_a_script_that_builds_trls_own_trainer_is_judged() -> None:
+    reading = launched(f"accelerate launch --num_processes 8 train.py {UNEVEN}\n", STOCK)
+    assert (reading.verdict, reading.condition) == ("invalid", None)
+
+
+@pytest.mark.parametrize(
+    ("program", "who"),
+    [
+        ("from mine import MyGRPOTrainer\nMyGRPOTrainer().train()\n", "MyGRPOTrainer"),
+        ("class Mine:\n    pass\nprint(Mine)\n", "train.py"),
+        (
+            "from trl import GRPOTrainer\nclass Mine(GRPOTrainer):\n"
+            "    def _prepare_inputs(self, x):\n        return x\n"
+            "    def training_step(self, *args):\n        return 0\nMine().train()\n",
+            "Mine",
+        ),
+    ],
+)
+def test_a_trainer_of_ones_own_is_named(program: str, who: str) -> None:
+    reading = launched(f"accelerate launch --num_processes 8 train.py {UNEVEN}\n", program)
+    assert reading.verdict == "undecided"
+    assert reading.condition is not None
+    assert reading.condition.supposed == f"{who} trains as TRL's GRPOTrainer does"
+
+
+def test_a_subclass_that_leaves_batches_alone_is_trls() -> None:
+    adds = (
+        "from trl import GRPOTrainer\nclass Mine(GRPOTrainer):\n    def note(self):\n        return 1\nMine().train()\n"
+    )
+    assert launched(f"accelerate launch --num_processes 8 train.py {UNEVEN}\n", adds).verdict == "invalid"
+
+
+def test_a_python_program_with_its_own_trainer_is_not_judged_by_trls_numbers_without_a_word() -> None:
+    text = "from trl import GRPOConfig\nfrom mine import OwnTrainer\nOwnTrainer(args=GRPOConfig()).train()\n"
+    Path("own.py").write_text(text, encoding="utf-8")
+    reading = batchbridge.read("own.py", version="1.16.0", world_size=1)
+    assert reading.verdict == "undecided"
+    assert "own.py trains with OwnTrainer, which is not TRL's own" in str(batchbridge.check("own.py", world_size=1))
+
+
+def test_the_r1_v_family_repeats_each_row() -> None:
+    """As Video-R1's thread 58 counts: 1 row on each of 8 devices, 6 completions each."""
+    words = "src/open_r1/grpo_custom_video_mc.py --temporal false --len_control true"
+    reading = launched(f"torchrun --nproc_per_node=8 {words} {UNEVEN}\n")
+    assert reading.condition is not None
+    assert "8 prompts x 6 = 48 completions" in reading.condition.why
+
+
+def test_ms_swift_starts_its_processes_itself() -> None:
+    words = f"swift rlhf --rlhf_type grpo {UNEVEN.replace('6', '8', 1)}"
+    for script in (f"NPROC_PER_NODE=8 {words}\n", f"export NPROC_PER_NODE=8\n{words}\n"):
+        reading = launched(script)
+        assert reading.native["num_processes"] == 8
+        assert reading.condition is not None
+        assert "ms-swift" in reading.condition.why
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "said"),
+    [
+        ("recipe.dapo.main_dapo", "data.gen_batch_size=96", "drops groups without a difference"),
+        ("verl.trainer.main_ppo", "+reward_model.reward_kwargs.n_votes_per_prompt=64", "in TTRL, each prompt gets"),
+        ("verl.trainer.main_ppo", "+actor_rollout_ref.rollout.n_agent=5", "each prompt gets 5 x 8 completions"),
+        ("recipe.cppo.src.main_cppo", "+cppo.pruning_rate=0.5", "1 - cppo.pruning_rate"),
+        ("my.own.main", "", "my.own.main is not a program of verl's"),
+    ],
+)
+def test_programs_on_verl_say_what_a_batch_counts_there(program: str, more: str, said: str) -> None:
+    reading = launched(VERL.format(program=program, more=more), version="0.7.1")
+    assert reading.verdict == "undecided"
+    assert reading.condition is not None
+    assert said in reading.condition.why
+
+
+def test_verls_own_program_has_no_condition() -> None:
+    assert launched(VERL.format(program="verl.trainer.main_ppo", more=""), version="0.7.1").condition is None
+
+
+def test_the_second_line_marks_the_numbers_and_the_exit_code_is_4(capsys: pytest.CaptureFixture[str]) -> None:
+    from batchbridge.cli.main import main
+
+    launched(f"accelerate launch --num_processes 6 train.py {UNEVEN}\n")
+    assert main(("check", "run.sh", "--framework-version", "0.17.0")) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  1 prompt x 6 = 6 completions per rollout; 1 optimizer step of 6 completions"
+    assert lines[2].startswith("  numbers of TRL's, and right if train.py trains as TRL's GRPOTrainer does: ")
+
+
+def test_what_compares_goes_on_with_what_is_supposed() -> None:
+    launched(f"accelerate launch --num_processes 6 train.py {UNEVEN}\n")
+    Path("other.sh").write_text(Path("run.sh").read_text().replace("size 1", "size 2"), encoding="utf-8")
+    readings = [batchbridge.read(file, version="0.17.0") for file in ("run.sh", "other.sh")]
+    assert batchbridge.diff(*readings).verdict == "not equivalent"
+    assert batchbridge.scale(readings[0], 12).choices
