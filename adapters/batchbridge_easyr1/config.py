@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Where
 from batchbridge.kit import Context, NativeCheck, load_source, near_file, parse_scalar
@@ -15,12 +15,10 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.kinds import Kind, WrongValue
 from batchbridge.kit.omegaconf_settings import OmegaConfSettings, ValueFindings, place_of
-from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import shown, spec_of
 from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
-from batchbridge_easyr1.copies import kinds_in, own_copy, rows_in
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
 from batchbridge_easyr1.run import EasyR1Run
@@ -34,6 +32,9 @@ from batchbridge_easyr1.settings import (
     kinds_of,
     settings_of,
 )
+
+if TYPE_CHECKING:
+    from batchbridge.contract.own_copy import OwnCopy
 
 CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
 NATIVELY = ValueFindings(
@@ -73,7 +74,11 @@ class EasyR1Adapter(PackagedAdapter):
         """The reading of a source, see `FramedAdapter.read`."""
         said = _said(source, version)
         copy = context.copy if context.copy is not None and not context.copy.unread else None
-        kinds, rows = (kinds_of(version), settings_of(version)) if copy is None else (kinds_in(copy), rows_in(copy))
+        kinds, rows = kinds_of(version), settings_of(version)
+        if copy is not None:
+            from batchbridge_easyr1.copies import kinds_in, rows_in
+
+            kinds, rows = kinds_in(copy), rows_in(copy)
         title = f"EasyR1 {version}" if copy is None else "your copy of EasyR1"
         said.findings += _unknown_keys(said, kinds, title)
         native, unread = NATIVELY.values(rows.values(), said, {}, source.env)
@@ -98,6 +103,8 @@ class EasyR1Adapter(PackagedAdapter):
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of EasyR1 beside a source, see `copies`."""
+        from batchbridge_easyr1.copies import own_copy
+
         return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:

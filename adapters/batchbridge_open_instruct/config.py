@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, set_on_top, walk
@@ -15,16 +15,17 @@ from batchbridge.kit.config_texts import option_words
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
-from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
-from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import TELLS
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.copies import own_copy, rows_in
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
 from batchbridge_open_instruct.values import LARGEST
+
+if TYPE_CHECKING:
+    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.writing import Problems
 
 
 class OpenInstructAdapter(PackagedAdapter):
@@ -73,6 +74,8 @@ class OpenInstructAdapter(PackagedAdapter):
         assert script is not None, "readable_version says what is not a script"
         rows, others = tables.rows_of(version), tables.other_rows(version)
         if context.copy is not None and not context.copy.unread:
+            from batchbridge_open_instruct.copies import rows_in
+
             rows, others = rows_in(context.copy)
         line = _given(source, options_of(rows, others))
         said, places = line.values, line.places
@@ -124,6 +127,8 @@ class OpenInstructAdapter(PackagedAdapter):
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of Open-Instruct beside a source, see `copies`."""
+        from batchbridge_open_instruct.copies import own_copy
+
         return own_copy(source, _script(source))
 
     def _taking(self, source: Source, context: Context, script: str, said: Mapping[str, Any]) -> list[str]:

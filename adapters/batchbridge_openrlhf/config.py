@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Attachment, Finding, Fix, Provenance, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeCheck, Phase, Request
 from batchbridge.kit.command_line import UNRECOGNIZED, CommandLine, refusals, strays
 from batchbridge.kit.frame import PackagedAdapter, RunReading
 from batchbridge.kit.key_table import Codes
-from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import FieldValue, spec_of
 from batchbridge.kit.versions import installed
-from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import TELLS
 from batchbridge_openrlhf import settings as tables
-from batchbridge_openrlhf.copies import defaults_in, options_in, own_copy
 from batchbridge_openrlhf.facts import OpenRlhfFacts
 from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
@@ -33,6 +30,10 @@ from batchbridge_openrlhf.user_options import (
     wrong_value,
 )
 from batchbridge_openrlhf.values import WrongOptionValue, convert, shown
+
+if TYPE_CHECKING:
+    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.writing import Problems
 
 
 class OpenRlhfAdapter(PackagedAdapter):
@@ -91,6 +92,8 @@ class OpenRlhfAdapter(PackagedAdapter):
         options, names = tables.options_of(version), tables.names_of(version)
         copy = context.copy if context.copy is not None and not context.copy.unread else None
         if copy is not None:
+            from batchbridge_openrlhf.copies import options_in
+
             options = options_in(copy)
             names = {**names, **{option.identity: name for name, option in options.items()}}
         given = user_options(source, options)
@@ -106,7 +109,11 @@ class OpenRlhfAdapter(PackagedAdapter):
         # A script leaves it open, and nothing here depends on it.
         given.refused = [one for one in given.refused if one.name not in source.unknown or one.name not in idle]
         found += refusals(given, self.codes, tables.SOURCE)
-        settings = tables.defaults_of(version) if copy is None else defaults_in(copy, tables.defaults_of(version))
+        settings = tables.defaults_of(version)
+        if copy is not None:
+            from batchbridge_openrlhf.copies import defaults_in
+
+            settings = defaults_in(copy, settings)
         title = f"openrlhf {version}" if copy is None else "your copy of openrlhf"
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
@@ -167,6 +174,8 @@ class OpenRlhfAdapter(PackagedAdapter):
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of OpenRLHF beside a source, see `copies`."""
+        from batchbridge_openrlhf.copies import own_copy
+
         return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:

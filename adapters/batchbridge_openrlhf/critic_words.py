@@ -7,14 +7,16 @@ its own says otherwise. Source: openrlhf 0.8.0 to 0.11.2 ppo_critic.CriticPPOTra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge import Spec
 from batchbridge.kit.values import FieldValue
-from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.settings import defaults_of, holds
 from batchbridge_openrlhf.sizes import OpenRlhfSizes
+
+if TYPE_CHECKING:
+    from batchbridge.kit.writing import Problems
 
 KEPT = "critic: the policy trains on rollouts of the warm-up later"
 """The word for OpenRLHF's use of rollouts on which the policy has not trained; the schema has no word for it. Source:

@@ -16,7 +16,6 @@ from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
-from batchbridge_trl.held import without_derived
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
@@ -32,7 +31,6 @@ from batchbridge_trl.user_settings import (
     wrong_value,
 )
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
-from batchbridge_trl.whose_trainer import condition_of
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_of, world_size
 
@@ -106,6 +104,8 @@ class TrlAdapter(PackagedAdapter):
             refused = [*refusals(command, self.codes, groups), *strays(command, self.codes, groups, NOT_USED)]
             bad = {one.name for one in command.refused}
         if source.record is not None:
+            from batchbridge_trl.held import without_derived
+
             known = source.record.world_size
             given = without_derived(given, known.value if known else world_of(given))
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
@@ -163,8 +163,11 @@ class TrlAdapter(PackagedAdapter):
         program = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, program)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
-        condition = condition_of(source, program_of(source.argv), native)
-        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts), condition=condition)
+        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
+        if source.argv or built:
+            from batchbridge_trl.whose_trainer import condition_of
+
+            reading = dataclasses.replace(reading, condition=condition_of(source, program_of(source.argv), native))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -295,6 +298,8 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
         value = getattr(value, "value", value) if row.kind.name in ("choice", "any") else value
         given[key] = value
     world = getattr(config, "world_size", None)
+    from batchbridge_trl.held import without_derived
+
     given = without_derived(given, world if isinstance(world, int) else None)
     return given, {key: Where(key, printable(value)) for key, value in given.items() if value != rows[key].default}
 

@@ -135,11 +135,13 @@ def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
 
 def _tree(script: str, beside: Path | None) -> ast.Module | None:
     """A script as it is parsed; None: it is not here, or no Python."""
+    path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
+    if path is None:
+        return None
     from batchbridge.kit import python_text
 
-    path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     try:
-        return None if path is None else ast.parse(python_text(path))
+        return ast.parse(python_text(path))
     except (OSError, ValueError, SyntaxError):
         return None
 

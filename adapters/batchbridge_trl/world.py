@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Provenance, Source
-from batchbridge.kit import Context, launched_world_size, near_file
+from batchbridge.kit import Context, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 KEY = "num_processes"
@@ -44,8 +44,11 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         return _of_record(source)
     if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
         return _said(size, "object", "the config object's world_size")
-    if (size := launched_world_size(source.launcher)) is not None:
-        return _said(size, "argument", f"what {source.launcher.get('launcher')} is told")
+    if source.launcher:
+        from batchbridge.kit import launched_world_size
+
+        if (size := launched_world_size(source.launcher)) is not None:
+            return _said(size, "argument", f"what {source.launcher.get('launcher')} is told")
     if native.get(KEY) is not None:
         line, file = source.lines.get(KEY), str(source.path) if source.path else None
         return _said(

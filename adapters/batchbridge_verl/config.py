@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Where
 from batchbridge.kit import Context, NativeCheck
 from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_settings import HydraSettings
 from batchbridge.kit.omegaconf_settings import as_given
-from batchbridge.kit.own_copy import OwnCopy
 from batchbridge.kit.values import spec_of
 from batchbridge_verl import CONFIGS, TELLS
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF, own_defaults
 from batchbridge_verl.ahead import SETTINGS as AHEAD
 from batchbridge_verl.composed import DIGESTS, ComposedDefaults, defaults_for, difference
-from batchbridge_verl.copies import names_its_own, own_copy
 from batchbridge_verl.known_programs import condition_of
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.programs import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
 from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
+
+if TYPE_CHECKING:
+    from batchbridge.contract.own_copy import OwnCopy
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
 
@@ -66,7 +67,7 @@ class VerlAdapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
         copy = context.copy
-        told_by_user = PROGRAM.settings_of(source, copy is not None and names_its_own(source, copy))
+        told_by_user = PROGRAM.settings_of(source, copy is not None and _names_its_own(source, copy))
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
@@ -126,6 +127,8 @@ class VerlAdapter(PackagedAdapter):
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of verl beside a source, see `copies`."""
+        from batchbridge_verl.copies import own_copy
+
         return own_copy(source)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
@@ -263,3 +266,9 @@ def _other_strategy(engine: str, settings: HydraSettings, version: str) -> Findi
     native = "ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException"
     source = "verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0"
     return Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native, source=source)
+
+
+def _names_its_own(source: Source, copy: OwnCopy) -> bool:
+    from batchbridge_verl.copies import names_its_own
+
+    return names_its_own(source, copy)

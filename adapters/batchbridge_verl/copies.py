@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchbridge import Source
-from batchbridge.kit.composed_yaml import composed
 from batchbridge.kit.hydra_settings import flag_of
 from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy
@@ -94,6 +93,8 @@ def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
     both = (folder / "trainer" / "config" / "model_engine").is_dir()
     if engine != "fsdp" and not both and (folder / "trainer" / "config" / f"ppo_{engine}_trainer.yaml").is_file():
         name = f"ppo_{engine}_trainer" if name == "ppo_trainer" else name
+    from batchbridge.kit.composed_yaml import composed
+
     tree, _ = composed(folders, name, {ENGINE: engine} if both and engine != "fsdp" else {})
     return {key: value for key, value in settings_in(tree) if key != ENGINE}
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge import Spec
 from batchbridge.kit import Critic
 from batchbridge.kit.clipping import UNREACHED, canonical_bound, native_bound
 from batchbridge.kit.values import FieldValue
-from batchbridge.kit.writing import Problems
 from batchbridge_verl.run import CRITIC_WARMUP, GROUP, VerlRun
 from batchbridge_verl.settings import CRITIC, holds
 from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, aggregations
 from batchbridge_verl.writing_carried import WritingTarget
+
+if TYPE_CHECKING:
+    from batchbridge.kit.writing import Problems
 
 _MINI, _MICRO, _GLOBAL = (
     f"{CRITIC}ppo_{name}" for name in ("mini_batch_size", "micro_batch_size_per_gpu", "micro_batch_size")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchbridge import Spec
 from batchbridge.kit.clipping import native_bound
 from batchbridge.kit.schedules import WARMUP_START
-from batchbridge.kit.writing import Problems
 from batchbridge_verl.settings import ACTOR
 from batchbridge_verl.terms import BETAS, EPSILON, OPTIMIZERS, SCHEDULES, optimizer_key
+
+if TYPE_CHECKING:
+    from batchbridge.kit.writing import Problems
 
 _OPTIM = f"{ACTOR}optim."
 _OVERRIDE = f"{_OPTIM}override_optimizer_config."

@@ -213,13 +213,16 @@ def _fields(
             reading = reading if found is None else found.reading
         adapter = plugins.adapters().get(reading.framework)
         if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):
-            from batchbridge.comparing.releases import judged, undeclared
+            from batchbridge.reading.undeclared import declared_elsewhere, undeclared
 
-            all_of_them = found or judged(source, reading.framework, keep, **said)
             lacking = undeclared(adapter, reading)
-            if all_of_them is not None:
-                nowhere = tuple(key for key in lacking if key in all_of_them.nowhere)
-                refused = tuple(key for key in lacking if key in all_of_them.deciding)
+            if found is not None:
+                nowhere = tuple(key for key in lacking if key in found.nowhere)
+                refused = tuple(key for key in lacking if key in found.deciding)
+            elif adapter.releases:
+                elsewhere = declared_elsewhere(source, adapter, reading, **said)
+                nowhere = tuple(key for key in lacking if key not in elsewhere)
+                refused = tuple(key for key in lacking if elsewhere.get(key))
         if reading.keeping(keep).supposed.verdict == "undecided" and reading.native and said["world_size"] is None:
             from batchbridge.comparing.releases import example_of, valid_devices
 

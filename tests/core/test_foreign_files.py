@@ -8,8 +8,9 @@ import pytest
 
 import batchbridge
 from batchbridge.cli import _folder
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 from batchbridge.reading.foreign_files import foreign_file
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training, trains_by_rewards
+from batchbridge.reading.looks import starts_training, trains_by_rewards
 
 TRL = "num_generations: 8\nper_device_train_batch_size: 8\n"
 

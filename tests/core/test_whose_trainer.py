@@ -8,7 +8,7 @@ import pytest
 
 import batchbridge
 from batchbridge.contract.reading import Reading
-from batchbridge.meaning.conditional import CONDITION
+from batchbridge.meaning.findings import CONDITION
 
 UNEVEN = "--num_generations 6 --per_device_train_batch_size 1 --learning_rate 1e-6"
 STOCK = "from trl import GRPOTrainer\nGRPOTrainer(model='m').train()\n"

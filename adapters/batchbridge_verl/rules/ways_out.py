@@ -8,7 +8,6 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
-from batchbridge.kit.writing import nodes_and_gpus
 from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, VerlRun
 
 VerlFixes = Callable[[VerlRun], tuple[Fix, ...]]
@@ -29,6 +28,8 @@ def fix(change: Mapping[str, Any]) -> Fix:
     text = ", ".join(f"{key} = {'null' if value is None else value}" for key, value in change.items())
     changes = {key: value for key, value in change.items() if key != WORLD}
     if WORLD in change:
+        from batchbridge.kit.writing import nodes_and_gpus
+
         changes |= dict(zip((NODES, GPUS), nodes_and_gpus(change[WORLD]), strict=True))
     return Fix(text.replace(f"{WORLD} =", "trainer.nnodes x n_gpus_per_node ="), changes)
 

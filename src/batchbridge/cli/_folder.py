@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from batchbridge.cli._progress import progress
-from batchbridge.reading import past_runs
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -42,7 +41,11 @@ def files_of(path: str) -> list[str]:
         folder = Path(path).is_dir()
     except ValueError:  # a NUL character
         folder = False
-    if not folder or past_runs.is_run(Path(path)):
+    if not folder:
+        return [path]
+    from batchbridge.reading import past_runs
+
+    if past_runs.is_run(Path(path)):
         return [path]
     found = []
     for place, folders, names in os.walk(path):
@@ -63,6 +66,7 @@ def _trains(file: Path) -> bool:
     """Whether the text of a program names a configuration that some adapter reads, or trains by rewards in some other
     way: most files of a folder do not, and are not parsed for it."""
     from batchbridge.contract import plugins
+    from batchbridge.reading.looks import trains_by_rewards
 
     endings = {name for tells in plugins.tells().values() if tells is not None for _, name in tells.classes if name}
     try:

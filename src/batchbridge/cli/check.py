@@ -17,7 +17,7 @@ from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import FindingSelection, exit_code
 from batchbridge.cli._tables import coloured
 from batchbridge.cli.main import FINE, INVALID
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading

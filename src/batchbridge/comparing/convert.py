@@ -17,7 +17,6 @@ from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, FieldEffect, leaves
 from batchbridge.comparing.nearest_spec import in_usual_form, project
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
-from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
@@ -175,7 +174,11 @@ def convert(
         loaded = load_source(source)
         given = loaded.values if given is None and loaded.native is None else given
         sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
-        reading = settled(loaded, read(loaded, **sizes), **sizes)
+        reading = read(loaded, **sizes)
+        if reading.framework_version is None:
+            from batchbridge.comparing.releases import settled
+
+            reading = settled(loaded, reading, **sizes)
 
     installed = plugins.adapters()
     if (target := plugins.named(to)) is None:

@@ -13,6 +13,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
+from batchbridge.reading.undeclared import deciding, undeclared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,33 +104,17 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
         before = reading if reading.spec is not None else before
     ranks = [(_declared(adapter, asked[place][1]), _RANKS[one.verdict]) for place, (_, one) in enumerate(readings)]
     best = max(range(len(readings)), key=lambda place: (*ranks[place], place))
-    keys = frozenset(key for _, reading in asked for key in _deciding(reading))
+    keys = frozenset(key for _, reading in asked for key in deciding(reading))
     declared = {version: rank[0] for (version, _), rank in zip(readings, ranks, strict=True)}
     return ReleaseVerdicts(
         spans=tuple(spans), reading=asked[best][1], nowhere=nowhere, deciding=keys, declared=declared
     )
 
 
-def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
-    """The keys of a configuration that the release of its reading does not declare, refused or dropped."""
-    found = (one for one in reading.findings if one.code in adapter.undeclared)
-    return tuple(dict.fromkeys(str(place.key) for one in found for place in one.where if place.key is not None))
-
-
 def _declared(adapter: Adapter, reading: Reading) -> int:
     """The number of keys that a release declares, less those that it lacks."""
     lacking = sum(max(1, len(one.where)) for one in reading.findings if one.code in adapter.undeclared)
     return sum(key in reading.native for key in reading.given) - lacking
-
-
-_SIZES = ("rollout.", "optimizer_step.", "topology.", "micro_batch.")
-
-
-def _deciding(reading: Reading) -> Iterator[str]:
-    """The native keys that the sizes of its batches come from."""
-    for path, origin in reading.provenance.items():
-        if path.startswith(_SIZES):
-            yield from origin.keys
 
 
 def _perhaps_of_a_copy(adapter: Adapter, reading: Reading, nowhere: Sequence[str]) -> Reading:

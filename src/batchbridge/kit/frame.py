@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, NativeStep, Provenance, Reading, Source, Written
@@ -26,9 +26,11 @@ from batchbridge.kit.versions import (
     release_after,
     unknown_version,
 )
-from batchbridge.kit.writing import Problems, objections
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.spec import Spec
+
+if TYPE_CHECKING:
+    from batchbridge.kit.writing import Problems
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -186,6 +188,8 @@ class FramedAdapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """The settings of a specification, for `Adapter.write`; for the newest known version where none is named."""
+        from batchbridge.kit.writing import Problems, objections
+
         version = self._readable(framework_version or self.writes or self.newest_version)
         problems = Problems(self, spec)
         known = f"{self.name} {version} is not known; known are {self.versions}"

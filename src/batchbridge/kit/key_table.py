@@ -11,18 +11,19 @@ is read and written by the row. What several settings decide together is the ada
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
 from batchbridge.kit.kinds import Kind, WrongValue, named
-from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.values import FieldValue, shown
 from batchbridge.kit.versions import holds
-from batchbridge.kit.writing import UNKNOWN, Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.yaml_json import groups
+
+if TYPE_CHECKING:
+    from batchbridge.kit.writing import Problems
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
@@ -110,6 +111,8 @@ class Together(NamedTuple):
     def says(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of canonical values by field; None is any value of a field that may be unknown. Raises
         `Unsayable`."""
+        from batchbridge.kit.writing import UNKNOWN
+
         asked = [(said.get(field), said.get(field) is None and field.startswith(UNKNOWN)) for field in self.fields]
         for ours, theirs in self.values.items():
             if all(free or value == one for (value, free), one in zip(asked, theirs, strict=True)):
@@ -193,7 +196,11 @@ def converted(
     """
     found = Converted({key: row.default for key, row in rows.items()}, [], set())
     takes = {key: row for key, row in rows.items() if not row.fixed}
-    near = suggested_keys((key for key in said if key not in takes), takes, cutoff, taken=said)
+    near: Mapping[str, Sequence[str]] = {}
+    if none := [key for key in said if key not in takes]:
+        from batchbridge.kit.suggested_keys import suggested_keys
+
+        near = suggested_keys(none, takes, cutoff, taken=said)
     for key, value in said.items():
         if key not in takes:
             found.findings.append(unknown(key, near.get(key, ())))

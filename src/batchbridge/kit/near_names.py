@@ -5,9 +5,10 @@ Its own file: adapters and plugins import it by this name.
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 
 MOST_NAMES = 64
 """The most wrong names of one input that are compared with the known ones: each costs time, a file may hold tens of
@@ -35,14 +36,31 @@ def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Map
 
 @lru_cache(maxsize=MOST_NAMES)
 def _nearest(name: str, names: tuple[str, ...], cutoff: float) -> Sequence[str]:
-    import difflib  # most inputs have no wrong name
-
+    ratio = _ratio_to(name, cutoff)
     group, dot, last = name.rpartition(".")
     beside = [one for one in names if one.startswith(f"{group}.") or one.endswith(f".{last}")] if dot else []
     for some in filter(None, (beside, names)):
-        near = difflib.get_close_matches(name, some, n=2, cutoff=cutoff)
+        near = heapq.nlargest(2, ((alike, one) for one in some if (alike := ratio(one)) >= cutoff))
         # A long group that both have makes any two names alike: what stands behind it has to be near, too.
-        ends = [difflib.SequenceMatcher(None, one.rpartition(".")[2], last).ratio() for one in near]
-        if near := [one for one, end in zip(near, ends, strict=True) if end >= LEAST_OF_LAST]:
-            return near
+        of_last = _ratio_to(last, 0.0)
+        if found := [one for _, one in near if of_last(one.rpartition(".")[2]) >= LEAST_OF_LAST]:
+            return found
     return ()
+
+
+@lru_cache(maxsize=2 * MOST_NAMES)
+def _ratio_to(name: str, cutoff: float) -> Callable[[str], float]:
+    """`difflib`'s similarity of names to one, -1 where it is below a cutoff. It remembers: the releases of a framework
+    have most names in common."""
+    import difflib  # most inputs have no wrong name
+
+    matcher = difflib.SequenceMatcher(None, "", name)
+
+    @cache
+    def ratio(one: str) -> float:
+        matcher.set_seq1(one)
+        if matcher.real_quick_ratio() < cutoff or matcher.quick_ratio() < cutoff:
+            return -1.0
+        return matcher.ratio()
+
+    return ratio

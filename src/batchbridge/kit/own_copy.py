@@ -17,7 +17,6 @@ from typing import Any
 from batchbridge.contract.own_copy import OwnCopy as OwnCopy
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
-from batchbridge.kit.function_forms import forms_in
 
 LEVELS = 8
 """Folders that are searched: the script's, and those above it, to the root of its repository."""
@@ -169,6 +168,8 @@ def compared_copy(
 
 def _unlike(folder: Path, facts: CopyFacts) -> dict[str, list[str]]:
     """Recorded release, oldest first -> the deciding functions of the copy that are not that release's."""
+    from batchbridge.kit.function_forms import forms_in
+
     known = recorded_forms(facts.home)
     have = forms_in(folder, facts.functions)
     return {

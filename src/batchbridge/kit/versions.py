@@ -80,27 +80,31 @@ def _bound(text: str) -> Callable[[_Release], bool] | None:
             return None
         return lambda release: compare((release[0] + (0,) * len(prefix))[: len(prefix)], prefix)
     if found[3]:
-        limit = limit[0], -1 if found[3] == "dev" else int(found[4]) + 1
+        limit = limit[0], _DEVELOPED + int(found[4]) if found[3] == "dev" else int(found[4]) + 1
     elif sign == ">":  # a release's post-releases are not above it
         return lambda release: release[0] > limit[0]
+    if sign == "<" and limit[1] == 0:  # nor are its own development releases below it
+        return lambda release: compare(release, limit) and (release[1] >= 0 or release[0] != limit[0])
     return lambda release: compare(release, limit)
 
 
 _Release = tuple[tuple[int, ...], int]
-"""The numbers without zeros at the end, as 1.2 and 1.2.0 are one release; and 0, -1 for a development release, 1 and
-more for a post-release."""
+"""The numbers without zeros at the end, as 1.2 and 1.2.0 are one release; and 0, 1 and more for a post-release, and
+`_DEVELOPED` and more, below 0, for a development release."""
+_DEVELOPED = -(10**9)
 
 
 @lru_cache(maxsize=1024)
 def _release(version: str) -> _Release | None:
-    """A version that is numbers alone, or a post-release of such a one; None for any other."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:\.post([0-9]{1,9}))?", version)
+    """A version that is numbers alone, or a post- or development release of such a one; None for any other."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:\.(post|dev)([0-9]{1,9}))?", version)
     if found is None:
         return None
     numbers = [int(part) for part in found[1].split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
-    return tuple(numbers), 0 if found[2] is None else int(found[2]) + 1
+    rank = {"dev": _DEVELOPED, "post": 1}.get(found[2])
+    return tuple(numbers), 0 if rank is None else rank + int(found[3])
 
 
 def is_release(version: str) -> bool:

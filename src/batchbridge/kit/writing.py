@@ -11,7 +11,6 @@ from typing import Any
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
-from batchbridge.kit.even_sizes import even_sizes
 from batchbridge.kit.schedules import schedule_parts
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec
@@ -185,6 +184,8 @@ def _refusal(
     sized = [path for path in fields if path.startswith(("optimizer_step.completions", "rollout.prompts"))]
     here = spec if back.spec is None else dataclasses.replace(spec, topology=back.spec.topology)
     whole_rollouts = any(path.startswith("rollout.") for path in fields)
+    from batchbridge.kit.even_sizes import even_sizes
+
     even = even_sizes(here, whole_rollouts=whole_rollouts) if sized else ()
     return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message, (*even, *ways))
 

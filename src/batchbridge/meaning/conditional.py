@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from batchbridge.meaning.findings import Finding, Where
+from batchbridge.meaning.findings import CONDITION, Finding, Where
 
-CONDITION = "BB041"
-"""The finding that says on what a reading rests."""
 _OF_INPUT = re.compile(r"BB0\d\d")
 """Codes of the reading of a file: whoever trains, these are wrong."""
 

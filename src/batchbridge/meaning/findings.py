@@ -18,6 +18,12 @@ workers, at the first rollout, at some optimizer step, or never (it trains somet
 silently)."""
 
 
+CONDITION = "BB041"
+"""The code of the finding that says on what a reading rests."""
+LOOKS_LIKE_TRAINING = "BB042"
+"""The code of the finding about a file that looks like training by rewards and that no adapter reads."""
+
+
 @dataclass(frozen=True)
 class Where:
     """A place in the user's own input: the native key, its value, and the file and line if it stands in one."""

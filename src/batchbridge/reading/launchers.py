@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
-from batchbridge.contract.reading import Unreached
+from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.frozen import dataclass
 from batchbridge.reading.launcher_table import IN_CONTAINER, UV, WRAPPERS, LauncherWords, LaunchWrapper
 
@@ -62,6 +62,14 @@ OF_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 }
 """A pattern of programs that start their processes themselves, to the variables that say how many, and the name of what
 they say in `Source.launcher`."""
+
+
+class StartedProgram(NamedTuple):
+    """The Python program of a command: the configurations that it builds itself, and its trainers (None: it is not
+    here, or no Python)."""
+
+    sources: list[Source]
+    trainers: tuple[BuiltTrainer, ...] | None
 
 
 def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

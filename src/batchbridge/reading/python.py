@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchbridge.contract.reading import BuiltTrainer, Construction, Source
-from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, trains_by_rewards
+from batchbridge.reading.launchers import StartedProgram
+from batchbridge.reading.looks import trains_by_rewards
 from batchbridge.reading.yaml_json import RefusedFile
 from pyread import (
     OPEN,
@@ -119,34 +120,15 @@ def _is_trainer(name: str) -> bool:
     return re.search(r"Trainer(_\w+)?$", name) is not None
 
 
-class StartedProgram(NamedTuple):
-    """The Python program of a command: the configurations that it builds itself, and its trainers (None: it is not
-    here, or no Python)."""
-
-    sources: list[Source]
-    trainers: tuple[BuiltTrainer, ...] | None
-
-
 def started(
-    words: Sequence[tuple[str, tuple[str, ...]]], path: Path | None, framework: str | None, launcher: Mapping[str, str]
+    file: Path, words: Sequence[tuple[str, tuple[str, ...]]], framework: str | None, launcher: Mapping[str, str]
 ) -> StartedProgram:
-    """The Python program of a command, where it lies here.
-
-    words: the command's words, each with the names that it depends on where it is not known whole. path: the launch
-    script; None: the command was given as words.
-    """
+    """The Python program that a command starts. words: what stands behind it, each with the names that it depends on
+    where it is not known whole."""
     nothing = StartedProgram([], None)
-    place = next((place for place, (word, _) in enumerate(words[:4]) if word.endswith(".py")), None)
-    if place is None and ("-m", ()) in words[:3]:
-        place = list(words).index(("-m", ())) + 1
-    if place is None or place >= len(words) or words[place][1]:
+    if (text := _text(file)) is None:
         return nothing
-    named = words[place][0]
-    file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
-    text = None if file is None else _text(file)
-    if file is None or text is None:
-        return nothing
-    behind = [OPEN + ", ".join(names) if names else word for word, names in words[place + 1 :]]
+    behind = [OPEN + ", ".join(names) if names else word for word, names in words]
     try:
         program = _read(text, file, None, behind)
     except NotPython:

@@ -16,12 +16,9 @@ from typing import Any, TypeVar
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
-from batchbridge.meaning.conditional import conditional
-from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
 from batchbridge.reading import files
 from batchbridge.reading.detect import DETECTED, certainties
-from batchbridge.reading.foreign_files import foreign_file
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
@@ -179,6 +176,8 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
     if reading.copy is not None:
         found = [finding if finding in own else reading.copy.opened(finding) for finding in found]
     if (condition := reading.condition) is not None:
+        from batchbridge.meaning.conditional import conditional
+
         found = list(conditional(found, condition.supposed, condition.why, condition.places))
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
 
@@ -251,11 +250,14 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
     recipe = not source.argv and source.native is None and source.construction is None and source.record is None
-    if recipe and (foreign := foreign_file(source.values)) is not None:
-        what, trains = foreign
-        code = LOOKS_LIKE_TRAINING if trains else "BB020"
-        findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
-        return None
+    if recipe:
+        from batchbridge.reading.foreign_files import foreign_file
+
+        if (foreign := foreign_file(source.values)) is not None:
+            what, trains = foreign
+            code = LOOKS_LIKE_TRAINING if trains else "BB020"
+            findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
+            return None
     found = certainties(source, findings)
     scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
     ranked = sorted(scores, key=lambda name: (-scores[name], name))

@@ -6,18 +6,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
-from batchbridge.meaning.findings import Finding, Fix, Severity, Where
+from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Severity, Where
+from batchbridge.reading.arguments import near_file
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, Stop, launcher_of, programs
-from batchbridge.reading.looks import LOOKS_LIKE_TRAINING, starts_training
+from batchbridge.reading.launchers import LaunchedProgram, StartedProgram, Stop, launcher_of, programs
 from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
-
-if TYPE_CHECKING:
-    from batchbridge.reading.python import StartedProgram
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -156,13 +153,23 @@ def _followed(
     program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
 ) -> StartedProgram:
     """A command's own Python program, and what it builds. in_words: the command was given in words."""
-    from batchbridge.reading import python
+    words = program.words
+    place = next((place for place, word in enumerate(words[:4]) if word.text.endswith(".py")), None)
+    if place is None:
+        place = next(
+            (place + 1 for place, word in enumerate(words[:3]) if word.text == "-m" and not word.unknown), None
+        )
+    if place is None or place >= len(words) or words[place].unknown:
+        return StartedProgram([], None)
+    named = words[place].text
+    file = near_file(named if named.endswith(".py") else f"{named.replace('.', '/')}.py", path)
+    if file is None:
+        return StartedProgram([], None)
+    from batchbridge.reading.python import started
 
-    if not any(word.text.endswith(".py") or word.text == "-m" for word in program.words[:4]):
-        return python.StartedProgram([], None)
-
-    words = [(word.text, _names(word.unknown)) for word in program.words]
-    found = python.started(words, path, framework, program.launcher)
+    found = started(
+        file, [(word.text, _names(word.unknown)) for word in words[place + 1 :]], framework, program.launcher
+    )
     sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
     return found._replace(sources=sources)
 
@@ -293,6 +300,8 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
     code = "BB010"
+    from batchbridge.reading.looks import starts_training
+
     if looks := next((one for one in script.commands if starts_training(one.argv)), None):
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
         message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchbridge.meaning.conditional import CONDITION
+from batchbridge.meaning.findings import CONDITION
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
