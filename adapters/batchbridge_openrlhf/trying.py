@@ -13,7 +13,8 @@ def _prepare(folder: Path, beside: Path) -> TrialCommand:
     from batchbridge_openrlhf.on_cpu import launching
 
     launching.prepare(folder, prompts=PROMPTS)
-    words = launching.words(launching.options(folder, 1))
+    # One completion of the script has no token: alone in a micro-batch it ends OpenRLHF's own run (openrlhf-no-token).
+    words = launching.words({**launching.options(folder, 1), "train.micro_batch_size": "2"})
     return TrialCommand(words=words, environment=launching.environment(folder, 1, ray_folder=beside))
 
 
