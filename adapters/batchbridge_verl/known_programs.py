@@ -22,17 +22,18 @@ def condition_of(source: Source, own_program: str | None, native: Mapping[str, A
 
     own_program: the module that the command starts, where it is not one of verl's.
     """
-    said = {key.lstrip("+~"): value for key, value in source.values.items()} if source.argv else source.values
+    said = {key.lstrip("+~"): key for key in source.values} if source.argv else {key: key for key in source.values}
     known = known_program(KNOWN, _names(source.trainers or ()), (own_program or "",), said)
     if known is None and (own_program is None or _is_verls(source.trainers)):
         return None
-    where = (
-        Where(own_program)
-        if own_program
-        else next(Where(key, said[key]) for key in said if known and key in known.keys)
-    )
-    why = f"{own_program} is not a program of verl's, and what it changes is not seen"
-    return condition("verl", "trainer", own_program or "this copy of main_ppo", why, known, {**native, **said}, where)
+    where, who = Where(own_program), own_program or "a program without a name"
+    if own_program is None:
+        telling = [Where(key, source.values[said[key]]) for key in said if known is not None and key in known.keys]
+        where = [*telling, *(one.place for one in source.trainers or ())][0]
+        who = "this copy of main_ppo"
+    why = f"{who} is not a program of verl's, and what it changes is not seen"
+    values = {} if known is None else {key: source.values[name] for key, name in said.items()}
+    return condition("verl", "trainer", who, why, known, {**native, **values}, where)
 
 
 def _names(built: Iterable[BuiltTrainer]) -> list[str]:

@@ -116,6 +116,16 @@ def test_programs_on_verl_say_what_a_batch_counts_there(program: str, more: str,
     assert said in reading.condition.why
 
 
+def test_a_main_ppo_that_builds_a_known_trainer_is_judged_by_that_and_its_place_is_named() -> None:
+    program = Path("verl/trainer/main_ppo.py")
+    program.parent.mkdir(parents=True)
+    program.write_text("from mine import RayDAPOTrainer\nRayDAPOTrainer().fit()\n", encoding="utf-8")
+    reading = launched(VERL.format(program="verl.trainer.main_ppo", more=""), version="0.7.1")
+    assert reading.condition is not None
+    assert "drops groups without a difference" in reading.condition.why
+    assert [(place.file, place.line) for place in reading.condition.places] == [(str(program), 2)]
+
+
 def test_verls_own_program_has_no_condition() -> None:
     assert launched(VERL.format(program="verl.trainer.main_ppo", more=""), version="0.7.1").condition is None
 

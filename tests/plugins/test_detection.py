@@ -123,13 +123,16 @@ def test_every_launch_command_of_the_corpus_is_its_repositorys() -> None:
 
 
 WHOSE: list[tuple[dict[str, Any] | tuple[str, ...], dict[str, float]]] = [
-    ({"num_generations": 8, "scale_rewards": False, "beta": 0.0}, {"trl": 0.8, "open_r1": 0.4}),
+    ({"num_generations": 8, "scale_rewards": False, "beta": 0.0}, {"trl": 0.75, "open_r1": 0.375}),
+    ({"num_generations": 8}, {"trl": 0.35, "open_r1": 0.175}),  # one key alone claims nothing
     ({"packing": True, "learning_rate": 1e-5}, {"trl": 0.5, "open_r1": 0.25}),
     ({"num_generations": 8, "benchmarks": []}, {"trl": 0.35, "open_r1": 0.45}),
     ({"defaults": ["ppo_trainer", "_self_"], "data": {"train_batch_size": 8}}, {"verl": 0.9}),
     ({"+data.train_batch_size": 8}, {"verl": 0.4}),
-    ({"worker": {"actor": {}}}, {"easyr1": 0.95}),
-    ({"train": {"batch_size": 8}, "rollout.batch-size": 8}, {"openrlhf": 0.9}),
+    ({"worker": {"actor": {}}}, {"easyr1": 0.4}),
+    ({"worker": {"actor": {}, "rollout": {"n": 4}}}, {"easyr1": 0.95}),
+    ({"train": {"batch_size": 8}, "rollout.batch-size": 8}, {"openrlhf": 0.1}),  # anybody may call them so
+    ({"vllm": {"num_engines": 8}, "rollout.n-samples-per-prompt": 8}, {"openrlhf": 0.8}),
     ({"pack_length": 8}, {"open_instruct": 0.4}),
     ({"seed": 1}, {}),
     (("python", "-m", "verl.trainer.main_ppo", "a=1"), {"verl": 1.0}),
@@ -142,7 +145,8 @@ WHOSE: list[tuple[dict[str, Any] | tuple[str, ...], dict[str, float]]] = [
     (("python", "open_instruct/grpo.py", "--pack_length", "8"), {"open_instruct": 0.99}),
     (("python", "-m", "openrlhf.cli.train_sft", "--ckpt.path", "x"), {"openrlhf": 0.9}),
     (("python", "mine.py", "--ckpt.path", "x"), {}),
-    (("--ckpt.path", "x"), {"openrlhf": 0.45}),
+    (("--ckpt.path", "x"), {}),
+    (("--vllm.num_engines", "2", "--ds.zero_stage", "3"), {"openrlhf": 0.8}),
 ]
 
 

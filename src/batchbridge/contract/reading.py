@@ -298,7 +298,7 @@ class Reading:
     """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
     condition: Condition | None = None
     """The condition that the reading rests on, where it is not known that the framework's own trainer runs. `read`
-    leaves errors about the run undecided then, with BB026."""
+    leaves errors about the run undecided then, with BB041."""
 
     copy: OwnCopy | None = None
     """The user's own copy of the framework that it was read by; `framework_version` is then the release like it."""

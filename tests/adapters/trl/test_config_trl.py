@@ -156,9 +156,15 @@ def test_an_integer_in_quotes_is_refused_in_a_dict_because_GRPOConfig_does_not_c
 
 
 def test_an_unknown_key_is_a_finding_that_names_the_nearest_key():
+    others = {key: value for key, value in ARTICLE.items() if key != "num_generations"}
+    finding = next(one for one in read({**others, "num_generation": 6}).findings if one.code == "BB-TRL-003")
+    assert finding.fixes[0].text == "write num_generations"
+
+
+def test_a_key_that_is_said_already_is_not_suggested_for_an_unknown_one():
     (finding,) = read({**ARTICLE, "num_generation": 6}).findings
     assert finding.code == "BB-TRL-003"
-    assert finding.fixes[0].text == "write num_generations"
+    assert [fix.text for fix in finding.fixes] == ["remove num_generation"]
 
 
 def test_a_removed_key_names_what_says_it_now():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchbridge.comparing.convert import convert_to
@@ -589,6 +589,8 @@ def configurations(draw):
         "algorithm.rollout_correction.rollout_is": st.sampled_from([None, "token", "sequence"]),
     }
     values |= draw(st.fixed_dictionaries({}, optional=optional))
+    if values.get("trainer.use_v1") is False:  # its rows are dealt to these workers in equal chunks
+        values[f"{ROLLOUT}agent.num_workers"] = draw(st.sampled_from([1, values["data.train_batch_size"] * group]))
     penalty = draw(st.sampled_from([None, "loss", "reward"]))
     if penalty == "loss":
         values |= {
@@ -626,6 +628,7 @@ def test_no_input_makes_reading_or_checking_raise(values, world, version):
     assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
 
 
+@example(["-m", ""])  # a program without a name
 @given(st.lists(st.text(max_size=20) | st.sampled_from(command()), max_size=6))
 def test_no_words_make_reading_raise(words):
     adapter = VerlAdapter()
