@@ -342,6 +342,13 @@ def upstream(session: nox.Session) -> None:
 
 
 @nox.session
+def deciding(session: nox.Session) -> None:
+    """The digests of an adapter's `deciding.json`, of unpacked releases: `nox -s deciding -- verl 0.9.1=FOLDER`."""
+    install(session, "core", ".")
+    session.run("python", "tests/upstream/deciding.py", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
 def upstream_probe(session: nox.Session) -> None:
     """The weight probe on the newest TRL, transformers and Accelerate, on a CPU; `upstream` starts it."""
     install(session, "trl", f"torch=={TORCH}", "peft", ".[trl]")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import MicroBatch, divisors, nearest_numbers
+from batchbridge.kit import MicroBatch, nearest_numbers
+from batchbridge.kit.even_sizes import near_sequences
 from batchbridge.kit.key_table import written_by
 from batchbridge.kit.score_ranges import ALIKE
 from batchbridge.kit.writing import Problems, nodes_and_gpus
@@ -33,7 +33,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     if budget is not None and names.DYNAMIC not in rows:
         values.pop(names.DYNAMIC)
         has = f"micro_batch.tokens_per_device = {budget}: EasyR1 {version} cuts by numbers of completions alone"
-        fixed = {"micro_batch.": MicroBatch(completions_per_device=_near_sequences(budget, _longest(spec), spec))}
+        fixed = {"micro_batch.": MicroBatch(completions_per_device=near_sequences(budget, _longest(spec), spec))}
         problems.add(has, "micro_batch.tokens_per_device", nearest=(fixed,))
     for newest, older in RENAMED.items():
         if newest in values and newest not in rows:
@@ -134,15 +134,7 @@ def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
 
 def _near_budget(tokens: int, longest: int, spec: Spec) -> int:
     """The nearest budget that is a number of the longest sequences, which divides what each device trains on."""
-    return -(-_near_sequences(tokens, longest, spec) * longest // spec.topology.context_parallel)
-
-
-def _near_sequences(tokens: int, longest: int, spec: Spec) -> int:
-    """The number of the longest sequences, nearest to a budget, that divides what each device trains on."""
-    shared, devices = spec.topology.context_parallel, spec.topology.data_parallel_size
-    step, rollout = spec.optimizer_step.completions_per_step or 0, spec.completions_per_rollout or 0
-    share = math.gcd(step, rollout) // devices
-    return min(divisors(share) if share >= 1 else [1], key=lambda size: abs(size * longest - tokens * shared))
+    return -(-near_sequences(tokens, longest, spec) * longest // spec.topology.context_parallel)
 
 
 def _longest(spec: Spec) -> int:

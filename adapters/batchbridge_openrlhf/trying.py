@@ -13,7 +13,9 @@ def _prepare(folder: Path, beside: Path) -> TrialCommand:
     from batchbridge_openrlhf.on_cpu import launching
 
     launching.prepare(folder, prompts=PROMPTS)
-    words = launching.words(launching.options(folder, 1))
+    # One completion of the script has no token: alone in a micro-batch it ends OpenRLHF's own run (openrlhf-no-token).
+    sizes = {"train.micro_batch_size": "2", "train.batch_size": "12"}
+    words = launching.words({**launching.options(folder, 1), **sizes})
     return TrialCommand(words=words, environment=launching.environment(folder, 1, ray_folder=beside))
 
 

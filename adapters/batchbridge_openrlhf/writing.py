@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LossTerm
+from batchbridge.kit import LossTerm, MicroBatch
 from batchbridge.kit.config_texts import option_words
+from batchbridge.kit.even_sizes import near_sequences
 from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import transformers_name
 from batchbridge.kit.score_ranges import ALIKE
@@ -31,7 +32,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     """
     values = written_by(keys_of(meaning.KEYS, version).values(), spec, problems)
     _sizes(spec, version, values, problems)
-    _micro_batch(spec, values, problems)
+    _micro_batch(spec, version, values, problems)
     _loss(spec, values, problems)
     _advantage(spec, version, values, problems)
     _objective(spec, version, values, problems)
@@ -135,7 +136,7 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         values["train.async_queue_size"] = maximum - 1 if maximum and holds("<0.8.2", version) else maximum
 
 
-def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _micro_batch(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     micro = spec.micro_batch
     fixed, tokens = micro.completions_per_device, micro.tokens_per_device
     fields = ("micro_batch.completions_per_device", "micro_batch.tokens_per_device")
@@ -146,6 +147,14 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         values[names.MICRO] = fixed
         forward = micro.forward_completions_per_device
         values[names.FORWARD] = fixed if forward is None else forward
+    elif tokens is not None and names.DYNAMIC not in names_of(version):
+        has = f"micro_batch.tokens_per_device = {tokens}: openrlhf {version} cuts by numbers of completions alone"
+        default, carried = defaults_of(version), spec.carried
+        longest = carried.max_prompt_tokens or default["prompt_max_len"]
+        longest += carried.max_completion_tokens or default["generate_max_len"]
+        size = near_sequences(tokens, longest, spec)
+        fixed_size = {"micro_batch.": MicroBatch(completions_per_device=size)}
+        problems.add(has, "micro_batch.tokens_per_device", nearest=(fixed_size,))
     else:
         # Below ZeRO-3 most releases lose gradients of a dynamic step (BB-ORL-042), or stop (068).
         values |= {names.DYNAMIC: True, names.BUDGET: tokens, names.ZERO: 3}

@@ -87,7 +87,7 @@ class Check:
 
     @property
     def _beside(self) -> HeadlineFacts:
-        """What stands beside the verdict."""
+        """The facts that stand beside the verdict."""
         from batchbridge.render.headline import HeadlineFacts
 
         return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused)

@@ -152,6 +152,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
         | {"objective.sampler_correction": "token_truncate [-, 2.0]"},
     ),
     ("verl", "0.9.1", CRITICAL),
+    ("openrlhf", "0.8.0", {"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 4096}),
     ("openrlhf", "0.8.0", CRITICAL | {"critic.": Critic(completions_per_step=8, aggregation="sequence_mean")}),
     ("openrlhf", "0.11.2", {"critic.": Critic(completions_per_step=None, aggregation="token_mean")}),
     ("trl", "1.13.0", {"objective.sampler_correction": "sequence_mask [low, high]"}),

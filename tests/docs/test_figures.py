@@ -22,7 +22,8 @@ from make_figures import BLOCK, BLOCKS, OWN, filled
 
 from bashread.reader import MAX_BYTES as MAX_SCRIPT_BYTES
 from batchbridge.ledger.verifying import RATE_TOLERANCE, WIDEST_TOLERANCE
-from batchbridge.reading.files import MAX_BYTES
+from batchbridge.reading import pickled, trackio_runs, wandb_runs
+from batchbridge.reading.files import LARGEST_LOG, MAX_BYTES
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, LEDGER_RTOL, TRAJECTORY_BAR
 from batchbridge_openrlhf.settings import RELEASES
 
@@ -208,7 +209,12 @@ def test_a_block_of_an_unknown_name_is_an_error() -> None:
 
 HELD: dict[tuple[str, str], float] = {
     ("docs/cli.md", "limit of 1 MiB"): MAX_BYTES / 2**20,
+    ("docs/cli.md", "limit of 4 MiB"): pickled.MAX_BYTES / 2**20,
+    ("docs/cli.md", "limit of 64 MiB"): LARGEST_LOG / 2**20,
     ("docs/cli.md", "limit of 256 KiB"): MAX_SCRIPT_BYTES / 2**10,
+    ("docs/cli.md", "limit of 256 MiB"): trackio_runs.MAX_BYTES / 2**20,
+    ("docs/evidence.md", "bar of 85 %"): constant(ROOT / "benchmarks/strangers/measure.py", "SHARE_READ") * 100,
+    ("docs/evidence.md", "limit of 10 s"): constant(ROOT / "benchmarks/strangers/measure.py", "SECONDS"),
     ("docs/fuzzing.md", "limit of 10 s"): constant(ROOT / "tests/fuzz/run.py", "CPU_SECONDS"),
     ("docs/fuzzing.md", "limit of 256 MiB"): constant(ROOT / "tests/fuzz/run.py", "PEAK_MEGABYTES"),
     ("docs/fuzzing.md", "limit of 1 GiB"): constant(ROOT / "tests/fuzz/run.py", "PROCESS_MEGABYTES") / 2**10,
@@ -240,6 +246,7 @@ def test_a_bar_in_a_page_is_the_number_that_code_enforces() -> None:
     for (_, text), value in HELD.items():
         (number,) = re.findall(r"[\d.]+(?:e-\d+)?", text)
         assert float(number) == pytest.approx(value), text
+    assert trackio_runs.MAX_BYTES == wandb_runs.MAX_BYTES  # "a data base or an offline run"
 
 
 # ---- what the prose says of sessions and records

@@ -34,6 +34,11 @@ class Difference:
     from_a: str = ""
     from_b: str = ""
 
+    @property
+    def subject(self) -> str:
+        """The field, for a person; of a known defect its rule."""
+        return self.field.replace("native.defect.", "known defect ")
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         return dataclasses.asdict(self)

@@ -31,6 +31,15 @@ def near_divisor(share: int, micro: int) -> int:
     return max(size for size in divisors(share) if size <= micro)
 
 
+def near_sequences(tokens: int, longest: int, spec: Spec) -> int:
+    """The number of sequences of `longest` tokens, nearest to a device's budget of `tokens`, that divides what each
+    device trains on."""
+    shared, devices = spec.topology.context_parallel, spec.topology.data_parallel_size
+    step, rollout = spec.optimizer_step.completions_per_step or 0, spec.completions_per_rollout or 0
+    share = math.gcd(step, rollout) // devices
+    return min(divisors(share) if share >= 1 else [1], key=lambda size: abs(size * longest - tokens * shared))
+
+
 def even_sizes(spec: Spec, whole_rollouts: bool) -> Iterator[dict[str, Any]]:
     """Sizes that share out evenly over the devices, the nearest first: a micro-batch alone; an optimizer step; a
     rollout of whole steps. whole_rollouts: whether the framework shares out rollouts as well."""

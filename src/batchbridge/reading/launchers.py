@@ -73,7 +73,7 @@ class StartedProgram(NamedTuple):
 
 
 def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What a program's environment says as a launcher's options would."""
+    """The numbers of processes that a program's environment says, as a launcher's options would."""
     for pattern, names in OF_ENVIRONMENT.items():
         if any(re.fullmatch(pattern, word.rpartition("bin/")[2]) for word in words[:4]):
             said = {key: environment[name] for name, key in names.items() if name in environment}

@@ -88,7 +88,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _difference(rank: str, difference: Difference) -> Iterator[str]:
-    yield f"{rank:>3}  {difference.aspect:<9}  {difference.field}: {_values(difference)}"
+    yield f"{rank:>3}  {difference.aspect:<9}  {difference.subject}: {_values(difference)}"
     yield f"       why: {one_line(difference.reason)}"
     for side, origin in (("A", difference.from_a), ("B", difference.from_b)):
         if origin:
@@ -416,7 +416,7 @@ def _choice(index: int, choice: Choice) -> Iterator[str]:
     if not choice.lost:
         yield "   keeps everything"
     for difference in choice.lost:
-        yield f"   not kept: {difference.field}: {_values(difference)}{_percent(difference)}"
+        yield f"   not kept: {difference.subject}: {_values(difference)}{_percent(difference)}"
 
 
 def _percent(difference: Difference) -> str:

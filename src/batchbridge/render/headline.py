@@ -48,7 +48,7 @@ def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
 
 
 def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
-    """Why no sizes are shown: what would be shown are defaults in the place of keys that were given."""
+    """The line in the place of the sizes, where they would be defaults in the place of keys that were given."""
     keys = ", ".join(refused[:4]) + (f" and {len(refused) - 4} more" if refused[4:] else "")
     verb = "decides" if len(refused) == 1 else "decide"
     yield one_line(

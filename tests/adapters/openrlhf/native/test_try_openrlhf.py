@@ -9,7 +9,7 @@ import pytest
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge_on_cpu.tried import TriedRuns, hold_against_the_script, tried
 
-GROUP, PROMPTS, STEPS = 3, 12, 6
+GROUP, PROMPTS, STEPS = 3, 12, 3
 
 
 @pytest.fixture(scope="module")
