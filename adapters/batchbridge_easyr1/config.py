@@ -34,7 +34,7 @@ from batchbridge_easyr1.settings import (
 )
 
 if TYPE_CHECKING:
-    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.own_copy import OwnCopy
 
 CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
 NATIVELY = ValueFindings(

@@ -24,7 +24,7 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST
 
 if TYPE_CHECKING:
-    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.own_copy import OwnCopy
     from batchbridge.kit.writing import Problems
 
 

@@ -32,7 +32,7 @@ from batchbridge_openrlhf.user_options import (
 from batchbridge_openrlhf.values import WrongOptionValue, convert, shown
 
 if TYPE_CHECKING:
-    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.own_copy import OwnCopy
     from batchbridge.kit.writing import Problems
 
 

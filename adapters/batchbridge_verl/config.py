@@ -24,7 +24,7 @@ from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_E
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 if TYPE_CHECKING:
-    from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.kit.own_copy import OwnCopy
 
 _ASYNC = "verl.experimental.fully_async_policy.fully_async_main that could be started"
 

@@ -116,12 +116,16 @@ def reading_from(**said: Any) -> tuple[str, Source, Reading]:
     that declares the most of its keys; where nothing certain is known of its trainer, as if it were the framework's.
     Raises `click.UsageError`."""
     from batchbridge import read
-    from batchbridge.comparing.releases import settled
 
     asked = asked_for(**said)
     name, source = asked.pop("name"), asked["source"]
     sizes = {key: asked[key] for key in ("world_size", "dataset_size")}
-    return name, source, settled(source, read(**asked), **sizes).supposed
+    reading = read(**asked)
+    if reading.framework_version is None:
+        from batchbridge.comparing.releases import settled
+
+        reading = settled(source, reading, **sizes)
+    return name, source, reading.supposed
 
 
 def asked_for(
