@@ -108,3 +108,13 @@ def test_a_version_outside_the_range_is_an_error_at_the_version() -> None:
     assert (found.code, found.severity, found.undecided) == ("BB-TOY-002", "error", False)
     assert found.message == "toy 9.0 is not known here; known are >=1,<3"
     assert found.where == (Where("framework version", "9.0"),)
+
+
+ORDERED = ("0.3.0", "0.3.3.dev0", "0.3.3.dev1", "0.3.3", "0.3.3.post1", "0.4.dev0")
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", ">=", "==", "!=", ">"])
+def test_development_releases_are_ordered_as_packaging_orders_them(sign: str) -> None:
+    for bound, version in itertools.product(ORDERED, ORDERED):
+        expected = SpecifierSet(sign + bound).contains(version, prereleases=True)
+        assert holds(sign + bound, version) == expected, (sign + bound, version)
