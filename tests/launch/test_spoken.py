@@ -185,6 +185,12 @@ def test_every_line_is_found_by_its_first_word(capsys: pytest.CaptureFixture[str
     assert [line.split(" ", 2)[2] for line in (tmp_path / LOG).read_text().splitlines()] == ["one", "  two", "  three"]
 
 
+def test_what_waits_for_a_folder_is_not_written_to_another_one(tmp_path: Path) -> None:
+    tell("of a run that never began", tmp_path / "never")
+    tell("of this one", tmp_path)
+    assert "never began" not in (tmp_path / LOG).read_text()
+
+
 def test_what_is_said_before_there_is_a_folder_is_written_once_it_is_there(tmp_path: Path) -> None:
     tell("early", tmp_path / "later")
     assert not (tmp_path / "later").exists()

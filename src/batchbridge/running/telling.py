@@ -19,7 +19,7 @@ LOG = "batchbridge.log"
 DIED = "died"
 """The beginning of the names of receipts that have the traceback of a process."""
 _MOST_CHARACTERS = 1 << 18
-_waiting: list[str] = []
+_waiting: dict[Path, list[str]] = {}
 
 
 def tell(text: str, ledger: Path | str | None = None, *, logged: str | None = None) -> None:
@@ -36,11 +36,13 @@ def log(text: str, ledger: Path | str) -> None:
     """Writes to the log alone. What was said before the folder was there is written with what follows; a log that
     cannot be written ends no run."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    _waiting.extend(f"{now} {os.getpid()} {line}\n" for line in text.splitlines())
-    if Path(ledger).is_dir():
-        with contextlib.suppress(OSError), (Path(ledger) / LOG).open("a", encoding="utf-8") as file:
-            file.write("".join(_waiting))
-            _waiting.clear()
+    folder = Path(ledger)
+    lines = _waiting.setdefault(folder, [])
+    lines.extend(f"{now} {os.getpid()} {line}\n" for line in text.splitlines())
+    if folder.is_dir():
+        with contextlib.suppress(OSError), (folder / LOG).open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+            del _waiting[folder]
 
 
 def keep_last_words(folder: Path | str) -> None:
