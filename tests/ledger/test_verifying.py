@@ -279,3 +279,15 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_a_step_is_held_against_the_start_that_recorded_it(tmp_path: Path) -> None:
+    """A resume with other settings that died before its first record says nothing of the steps before it."""
+    with Writer(tmp_path / "run", header(spec=SCHEDULED)) as writer:
+        for step in range(4):
+            writer.append(record(step, sound_rows(step)))
+    other = SCHEDULED.replace(**{"rollout.completions_per_prompt": 1, "rollout.prompts_per_rollout": 4})
+    Writer(tmp_path / "run", header(spec=other, started="resumed", at_step=2)).close()
+    found = verify(tmp_path / "run")
+    assert not departed(found)
+    assert {one.name: one.held for one in found.checks}["membership"] == 4

@@ -140,7 +140,11 @@ def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: R
     return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn, ended)
 
 
-def start_of(header: Mapping[str, Any]) -> tuple[str | None, int, int]:
+StartId = tuple[str | None, int, int]
+"""The identity of a start: its id, its world size, its first step."""
+
+
+def start_of(header: Mapping[str, Any]) -> StartId:
     """The identity that all ranks of one start share; see `StepStretch.start`."""
     return header.get("start_id"), header["world_size"], header["at_step"]
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from batchbridge.errors import LedgerError, PlanError
 from batchbridge.ledger.membership import LARGEST, as_planned, is_small
 from batchbridge.ledger.numbers import drift_of
-from batchbridge.ledger.reading import CountItems, Ledger, unwatched
+from batchbridge.ledger.reading import CountItems, Ledger, merge, unwatched
+from batchbridge.ledger.scanning import StartId, start_of
 from batchbridge.meaning.advantages import RULED, group_advantages
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
@@ -133,8 +134,8 @@ def verify(folder: Path | str, watch: CountItems = unwatched) -> LedgerVerificat
     if ledger.stop_step <= ledger.first_step:
         raise LedgerError("no optimizer step that all ranks recorded: there is nothing to verify", ledger.folder)
     looking = _Looking(ledger)
-    for step in ledger.whole(watch):
-        looking.look(step)
+    for lines in watch(ledger.steps(ledger.first_step), ledger.stop_step - ledger.first_step):
+        looking.look(merge(lines.parts()), lines.sources[0][1].start)
     return looking.result()
 
 
@@ -145,7 +146,6 @@ class _Start:
     """One start of the run, by rank 0's header: what its steps are held against, or why not."""
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        self.at_step: int = header["at_step"]
         self.spec: Spec | None = None
         self.plan: Plan | None = None
         self.problem: str | None = None
@@ -235,8 +235,8 @@ class _Looking:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._starts = [_Start(header) for header in ledger.headers]
-        self._rates: dict[int, _Rates | str] = {}
+        self._starts = {start_of(header): _Start(header) for header in ledger.headers}
+        self._rates: dict[StartId, _Rates | str] = {}
         self._live: dict[int, dict[tuple[int, int], _Trained]] = {}
         self._rules: dict[int, _Start] = {}
         self.unseen = 0
@@ -274,10 +274,9 @@ class _Looking:
             ledger.unobserved_from,
         )
 
-    def look(self, step: _Step) -> None:
-        """Adds one optimizer step, all ranks merged."""
-        number: int = step["step"]
-        start = self._start_of(number)
+    def look(self, step: _Step, written_by: StartId) -> None:
+        """Adds one optimizer step, all ranks merged. written_by: the start that recorded it."""
+        start = self._starts[written_by]
         for rollout in sorted(self._live):
             if step["rollout"] and rollout < min(step["rollout"]):
                 self._end(rollout)
@@ -285,13 +284,9 @@ class _Looking:
         self._members(step, start)
         self._denominators(step, start)
         self._weigh(step, start)
-        self._rate(step, start)
+        self._rate(step, start, written_by)
         self._clock(step, start)
         self._keep(step, start)
-
-    def _start_of(self, step: int) -> _Start:
-        """The last start that begins at the step or before it; a step that is done again belongs to the later one."""
-        return next((one for one in reversed(self._starts) if one.at_step <= step), self._starts[0])
 
     def _ranks_agree(self, step: _Step) -> None:
         for name, values in step["disagreeing"].items():
@@ -343,7 +338,7 @@ class _Looking:
         else:
             self.weights.agree(drift)
 
-    def _rate(self, step: _Step, start: _Start) -> None:
+    def _rate(self, step: _Step, start: _Start, written_by: StartId) -> None:
         recorded, tick = step["learning_rate"], self._ticks
         if self._ticks is not None and step["lr_tick"]:
             self._ticks += 1
@@ -356,12 +351,12 @@ class _Looking:
         if reason is not None or recorded is None or tick is None:
             self.rates.skip(reason or "")
             return
-        if start.at_step not in self._rates:
+        if written_by not in self._rates:
             try:
-                self._rates[start.at_step] = _Rates(start)
+                self._rates[written_by] = _Rates(start)
             except ValueError as error:
-                self._rates[start.at_step] = str(error)
-        rates = self._rates[start.at_step]
+                self._rates[written_by] = str(error)
+        rates = self._rates[written_by]
         if isinstance(rates, str):
             self.rates.skip(rates)
         else:
