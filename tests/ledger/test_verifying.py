@@ -291,3 +291,12 @@ def test_a_step_is_held_against_the_start_that_recorded_it(tmp_path: Path) -> No
     found = verify(tmp_path / "run")
     assert not departed(found)
     assert {one.name: one.held for one in found.checks}["membership"] == 4
+
+
+def test_denominators_alone_do_not_say_what_was_applied(tmp_path: Path) -> None:
+    with Writer(tmp_path / "run", header(spec=SCHEDULED)) as writer:
+        for step in range(4):
+            writer.append(record(step, [{**row, "weights": None} for row in sound_rows(step)]))
+    found = verify(tmp_path / "run")
+    assert not found.decided
+    assert skipped(found)["weights"] == ["the run recorded denominators, and did not measure its weights"]

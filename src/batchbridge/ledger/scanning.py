@@ -38,6 +38,8 @@ _TIME = re.compile(_TIMED + _NUMBER + rb"\}\n\Z")
 _TIMES = re.compile(rb"(?:" + _NUMBER + rb"\}\n)*+")
 
 
+StartId = tuple[str | None, int, int]
+"""The identity of a start: its id, its world size, its first step."""
 SeenHeaders = dict[tuple[bytes, bytes], dict[str, Any]]
 """Headers by their line's text before and behind the rank."""
 
@@ -45,7 +47,7 @@ SeenHeaders = dict[tuple[bytes, bytes], dict[str, Any]]
 class StepStretch(NamedTuple):
     """The consecutive steps `first` to `stop` (exclusive) that one start wrote into one rank's file."""
 
-    start: tuple[str | None, int, int]
+    start: StartId
     """(start_id, world_size, at_step): what all ranks of one start share."""
     first: int
     stop: int
@@ -138,10 +140,6 @@ def scan(local: Path, rank: int, path: Path | str, known: SeenHeaders, beside: R
     if ended is None:
         stretches[-1:] = _closed(stretches, expected, offset)
     return RankFile(local, path, rank, headers, [s for s in stretches if s.stop > s.first], torn, ended)
-
-
-StartId = tuple[str | None, int, int]
-"""The identity of a start: its id, its world size, its first step."""
 
 
 def start_of(header: Mapping[str, Any]) -> StartId:

@@ -327,9 +327,8 @@ class _Looking:
         if reason is not None or start.spec is None:
             self.weights.skip(reason or "there is no specification")
         elif step["weights"] is None:
-            if step["normaliser"] is None:
-                self.weights.skip("the run recorded neither weights nor denominators")
-            # else the denominators say the weights, and are held above
+            said = "denominators" if step["normaliser"] is not None else "neither weights nor denominators"
+            self.weights.skip(f"the run recorded {said}, and did not measure its weights")
         elif (drift := drift_of(start.spec.loss.policy, _rows(step))) is None:
             if any(step["response_tokens"]):
                 self.unseen += 1
