@@ -4,7 +4,7 @@
 
 Every mutant is made in a copy of the tree, where the test command of its row must turn red; each command must be green
 there without it. `core` runs in this interpreter unless another is named; a row whose framework has no interpreter is
-"not run". Fails where a mutant survives, its text is not found once, or a command is not green. `--write`:
+"not run". Fails where a mutant survives, its text is not found once, a command is not green, or no row is asked for. `--write`:
 docs/mutations.md. `nox -s mutations` makes every environment.
 """
 
@@ -210,8 +210,11 @@ def main(words: list[str]) -> int:
         one
         for one in MUTANTS
         if (not asked.session or one.session in asked.session)
-        and (not asked.only or any(text in f"{one.module} {' '.join(one.tests)}" for text in asked.only))
+        and (not asked.only or any(text in f"{one.name} {one.module} {' '.join(one.tests)}" for text in asked.only))
     ]
+    if not chosen:
+        print("no row has this session and text")
+        return 1
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="bbm") as folder:
         commit = commit_here()  # of the copy: hours later the tree may have another

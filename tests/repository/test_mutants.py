@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, Mutant
-from mutations import FOUND, NOT_RUN, SURVIVED, Outcome, faults, page_of, write
+from mutations import FOUND, NOT_RUN, SURVIVED, Outcome, faults, main, page_of, write
 
 ACTING = {
     "src/batchbridge/meaning": (
@@ -102,3 +102,7 @@ def test_a_page_is_written_row_by_row_and_keeps_the_rows_of_other_nights(tmp_pat
 def test_the_committed_page_has_a_row_of_every_mutant_as_the_script_writes_it(repository: Path) -> None:
     page = (repository / "docs" / "mutations.md").read_text(encoding="utf-8")
     assert page_of([Outcome(one, NOT_RUN) for one in MUTANTS], "", page) == page
+
+
+def test_a_run_of_no_row_fails() -> None:
+    assert main(["--only", "a module that nobody has"]) == 1
