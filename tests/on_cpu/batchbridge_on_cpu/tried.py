@@ -9,7 +9,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import pytest
+
+from batchbridge.ledger import read_headers, read_steps
 from batchbridge.testing.tiny import ScriptedRollouts
 
 
@@ -56,3 +60,51 @@ def hold_against_the_script(column: Mapping[str, str], *, group: int, prompts: i
     assert column["weight of a token in step 0"] == f"{1 / tokens:.5f}"
     assert column["share of the prompts trained"] == f"{prompts} of {prompts}"
     assert column["steps of the planned completions"] == f"{steps} of {steps}"
+
+
+class TriedFramework:
+    """The tests of one framework's trial. group: completions of a prompt. prompts: of the dataset. steps: of a run."""
+
+    framework: ClassVar[str]
+    group: ClassVar[int]
+    prompts: ClassVar[int]
+    steps: ClassVar[int]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("t")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def runs(cls, place: Path) -> TriedRuns:
+        found = tried(cls.framework, place)
+        assert found.code == 0, found.text + "".join(
+            file.read_text("utf-8", "replace")[-5000:] for file in place.glob("try-*/*/log.txt")
+        )
+        return found
+
+    def hold(self, column: Mapping[str, str]) -> None:
+        """`hold_against_the_script`, with the sizes of this framework's trial."""
+        hold_against_the_script(column, group=self.group, prompts=self.prompts, steps=self.steps)
+
+    def test_the_wrapped_column_is_what_the_script_adds_up_to(self, runs: TriedRuns) -> None:
+        self.hold(runs.columns["wrapped"])
+
+    @pytest.mark.parametrize("name", ["response tokens in step 0", "weight of a token in step 0", "optimizer steps"])
+    def test_another_number_would_be_noticed(self, runs: TriedRuns, name: str) -> None:
+        number = runs.columns["wrapped"][name]
+        other = number[:-1] + str((int(number[-1]) + 1) % 10)
+        with pytest.raises(AssertionError):
+            self.hold({**runs.columns["wrapped"], name: other})
+
+    def test_both_runs_leave_a_ledger_and_the_lines_fit_into_80_columns(self, runs: TriedRuns, place: Path) -> None:
+        folder = f"try-{self.framework}"
+        for name, mode in (("native", "observe"), ("wrapped", "enforce")):
+            ledger = place / folder / name / "ledger"
+            steps = read_steps(ledger)
+            assert [step["step"] for step in steps] == list(range(self.steps))
+            assert steps.incomplete is None
+            assert {header["mode"] for header in read_headers(ledger)} == {mode}
+        assert max(map(len, runs.text.splitlines())) <= 80
+        assert f"  batchbridge ledger diff {folder}/native/ledger {folder}/wrapped/ledger" in runs.text.splitlines()
