@@ -76,7 +76,7 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
             unknown[key] = appended or in_file or result.own_program is not None
     near = suggested_keys(unknown, known, 0.85, taken=result.places)
     for key, appended in unknown.items():
-        found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended))
+        found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended, result.own_program))
     return found
 
 
@@ -136,15 +136,18 @@ def _below_empty(key: str, known: Mapping[str, Any]) -> bool:
     return any(group in known and known[group] in (None, {}) and group not in BY_KEY for group in groups)
 
 
-def _unknown(key: str, place: Where, whose: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
-    """A key that the version lacks. appended: it comes into the configuration anyway, and nothing reads it."""
+def _unknown(
+    key: str, place: Where, whose: str, engine: str, near: Sequence[str], appended: bool, program: str | None
+) -> Finding:
+    """A key that the version lacks. appended: it comes into the configuration anyway, and verl reads it nowhere.
+    program: of the user's, which may read it."""
     _, newer, source = GONE.get(key, ("", None, f"composed configuration of {whose}"))
     fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
     fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
     text = f"{whose} has no setting {key} with the {engine} engine"
     code = CODES.unknown_key
     if appended:
-        unread = f"{text}: nothing reads it"
+        unread = f"{text}: nothing reads it{'' if program is None else f', unless {program} does'}"
         return Finding(code, "warning", "never", unread, (place,), tuple(fixes), source=source)
     fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
     native = (

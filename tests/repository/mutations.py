@@ -4,8 +4,8 @@
 
 Every mutant is made in a copy of the tree, where the test command of its row must turn red; each command must be green
 there without it. `core` runs in this interpreter unless another is named; a row whose framework has no interpreter is
-"not run". Fails where a mutant survives, its text is not found once, a command is not green, or no row is asked for. `--write`:
-docs/mutations.md. `nox -s mutations` makes every environment.
+"not run". Fails where a mutant survives, its text is not found once, a command is not green, or no row is asked for.
+`--write`: docs/mutations.md. `nox -s mutations` makes every environment.
 """
 
 from __future__ import annotations
