@@ -213,6 +213,24 @@ def test_a_rate_that_a_callback_wrote_departs_from_the_schedule(trainer: Callabl
     assert departed == {"learning rate": [1]}
 
 
+def test_a_schedule_that_stays_for_a_step_departs_by_the_rate_that_it_gives(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    """An enforced run records the plan's ticks: what tells is the rate that the optimizer had."""
+    built = wrap(trainer(num_train_epochs=1, lr_scheduler_type="linear"), ledger=tmp_path / "ledger")
+
+    class Stays(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
+            native, calls = lr_scheduler.step, iter(range(100))
+            lr_scheduler.step = lambda *given: None if next(calls) == 0 else native(*given)
+
+    built.add_callback(Stays())
+    built.train()
+    found = verify(tmp_path / "ledger")
+    departed = {check.name: [step for step, _ in check.departures] for check in found.checks if check.departed}
+    assert departed == {"learning rate": list(range(1, built.state.global_step))}
+
+
 def test_another_place_to_report_to_is_refused(trainer: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match='must be "trainer" or None'):
         wrap(trainer(), report_to="wandb")  # type: ignore[arg-type]  # what a user may try
