@@ -87,7 +87,7 @@ TRL: Mapping[str, Rows] = {
             "sharding",
             "return gradient / handle.world_size",
             "return gradient",
-            f"{_TRL}/test_fsdp.py -k nothing_is_sharded",
+            f"{_TRL}/test_fsdp.py -k oracles",
         ),
         (
             "carriers",
@@ -95,7 +95,7 @@ TRL: Mapping[str, Rows] = {
             '("ppo", "sequence_mean"): ("dapo",)',
             f"{_TRL}/test_measured.py -k passes_the_probe",
         ),
-        ("metrics", "value = sum(added)", "value = max(added)", f"{_TRL}/test_whole_runs.py -k logged_numbers"),
+        ("metrics", "value = sum(added)", "value = max(added)", f"{_TRL}/test_terms.py -k adaptive_bonus_follows"),
         ("observe", "(first + row) % group", "(first + row) // group", f"{_SEEN} -k observe_identifies"),
     ),
     "core": (

@@ -319,7 +319,7 @@ def fsdp1(folder: Path) -> dict[str, Any]:
     cases = {name: asked | case for name, case in splits().items()}
     cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op", "hybrid_shard")}
     shard_on_the_cpu()
-    named = some(cases, "2x2", "24 tokens, two passes, kl", "24 tokens, without padding, kl")
+    named = some(cases, "2x2", "no_shard", "24 tokens, two passes, kl", "24 tokens, without padding, kl")
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:
         found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
