@@ -333,7 +333,7 @@ OPENRLHF: Mapping[str, Rows] = {
             "observe",
             "self._rollout += bool(found[0])",
             "self._rollout += 2 * bool(found[0])",
-            f"{_ORL}/native/test_fits_openrlhf.py -k unwrapped_run",
+            f"{_ORL}/native/test_fits_openrlhf.py -k observed_run",
         ),
     ),
 }
