@@ -38,7 +38,7 @@ SECONDS = 10.0
 HEADLINE = re.compile(r"([\d,]+) prompts? x ([\d,]+) = ([\d,]+) completions? per rollout(?:; (.*))?")
 STEPS = re.compile(r"optimizer steps? of ([\d,]+) completions?")
 MARKED = re.compile(
-    r"\bwould\b|\bif it builds\b|'s numbers\b|counts? otherwise|\bon [\d,]+ devices?:|differs? here|not decided"
+    r"\bwould\b|\bif it builds\b|, and right if\b|counts? otherwise|\bon [\d,]+ devices?:|differs? here|not decided"
 )
 """Words that say that a line's numbers hold under a condition."""
 OPEN_CODES = ("BB010", "BB011", "BB012", "BB013", "BB014", "BB015")

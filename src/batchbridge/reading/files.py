@@ -104,7 +104,8 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             text = read_text(path, file, python.MAX_BYTES)
             given, words = _behind(env)
             read = python.load_python(text, path, env=given, framework=framework, chosen=command, words=words)
-            return replace(load_source(list(read.argv)), env=given) if read.argv else read
+            its_words = read.argv[:2] == ("python", str(path))  # and not those of a command that it starts
+            return replace(load_source(list(read.argv)), env=given) if its_words else read
         most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
         text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
         first = text.partition("\n")[0]

@@ -79,7 +79,37 @@ def load_script(
     elif candidate.command.only_if and chosen is None:
         problems.append(_conditional(candidate, file))
     problems += [*_loose(candidate.program, file), *candidate.source.problems]
-    return replace(candidate.source, problems=tuple(problems), env=dict(env or {}))
+    loose = _loose_words(candidate.program)
+    return replace(candidate.source, problems=tuple(problems), loose=loose, env=dict(env or {}))
+
+
+def load_started(
+    commands: Sequence[tuple[Sequence[str | tuple[str, ...]], int]],
+    path: Path,
+    *,
+    env: Mapping[str, str] | None,
+    framework: str | None,
+    chosen: int | None,
+) -> Source | None:
+    """The `Source` of the training command that a Python program starts as a process; None where it starts none.
+
+    commands: words of each, of what is not known the names that it depends on, and its line.
+    """
+    read = tuple(Command(tuple(_word(word, line) for word in words), line) for words, line in commands)
+    found = _candidates(ScriptCommands(read), path, framework, dict(env or {}))
+    if not found or (chosen or 1) > len(found):
+        return None
+    candidate, file = found[(chosen or 1) - 1], str(path)
+    problems = [_several(found, file)] if chosen is None and len(found) > 1 else []
+    problems += [*_loose(candidate.program, file), *candidate.source.problems]
+    loose = _loose_words(candidate.program)
+    return replace(candidate.source, problems=tuple(problems), loose=loose, env=dict(env or {}))
+
+
+def _word(word: str | tuple[str, ...], line: int) -> Argument:
+    if isinstance(word, str):
+        return Argument(word, line)
+    return Argument(word[0], line, (Unknown(word[0], line, word),))
 
 
 def load_arguments(argv: Sequence[str]) -> Source:
@@ -92,13 +122,14 @@ def load_arguments(argv: Sequence[str]) -> Source:
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
     trainers: dict[tuple[str, ...], tuple[BuiltTrainer, ...] | None] = {}
+    declared: dict[tuple[str, ...], frozenset[str]] = {}
     for program in found:
         followed = _followed(program, None, None, in_words=True)
         if followed.sources:
             return followed.sources[0]
-        trainers[program.argv] = followed.trainers
+        trainers[program.argv], declared[program.argv] = followed.trainers, followed.declared
     if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
-        return replace(plain, trainers=trainers[plain.argv])
+        return replace(plain, trainers=trainers[plain.argv], declared=declared[plain.argv])
     inner = [
         Source(
             values=parse_arguments(program.argv),
@@ -106,6 +137,7 @@ def load_arguments(argv: Sequence[str]) -> Source:
             launcher=dict(program.launcher),
             unreached=_unreached(program, in_words=True),
             trainers=trainers[program.argv],
+            declared=declared[program.argv],
         )
         for program in found
         if len(program.argv) > 1
@@ -139,7 +171,8 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
                 continue
             # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
             source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
-            source = replace(source, trainers=followed.trainers, unknown={**source.unknown, **_flags_before(program)})
+            open_flags = {**source.unknown, **_flags_before(program)}
+            source = replace(source, trainers=followed.trainers, declared=followed.declared, unknown=open_flags)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -355,6 +388,11 @@ def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
             yield Finding(
                 "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
             )
+
+
+def _loose_words(program: LaunchedProgram) -> tuple[str, ...]:
+    sure = _sure_places(program)
+    return tuple(dict.fromkeys(word.text for place, word in enumerate(program.words) if place not in sure))
 
 
 def _sure(program: LaunchedProgram) -> list[Argument]:
