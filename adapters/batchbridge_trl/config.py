@@ -111,7 +111,8 @@ class TrlAdapter(PackagedAdapter):
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
-        given = {key: value for key, value in given.items() if key in rows or key not in source.declared}
+        own = {key for key in given if key not in rows and key.replace("-", "_") in source.declared}
+        given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
         if with_unsloth:

@@ -180,9 +180,7 @@ def allowed(label: object, devices: int | None) -> set[int]:
 
 
 def wrong(file: dict[str, Any], said: Said, found: Numbers) -> str:
-    """What a headline says that the file does not decide, or decides otherwise; a marked one is no claim."""
-    if found.marked:
-        return ""
+    """What a headline says that the file does not decide, or decides otherwise."""
     devices = file.get("devices") or said.devices
     stated = {"per_prompt": found.per_prompt, "completions": found.completions, "step": found.step}
     if file.get("devices") and said.devices and file["devices"] != said.devices:
@@ -208,7 +206,8 @@ def judged(name: str, file: dict[str, Any], said: list[Said]) -> Judged:
     spoken = [one for one in first.result.get("findings", []) if names(one, real)]
     missed = tuple(real) if real and not spoken and first.verdict == "valid" else ()
     heads = [(one, numbers(one)) for one in said]
-    headline = next((bad for one, found in heads if found and (bad := wrong(file, one, found))), "")
+    claimed = ((one, found) for one, found in heads if found and not found.marked)  # a marked one is no claim
+    headline = next((bad for one, found in claimed if (bad := wrong(file, one, found))), "")
     if file["trains"] != "rl":
         state = "claimed" if first.verdict in ("valid", "invalid") or heads[0][1] else "told"
         return Judged(name, file["path"], file["trains"], framework, state, false, missed, headline, "", seconds(said))

@@ -24,6 +24,11 @@ MAX_BYTES = 256 * 1024
 _REMARK_IN_A_COMMAND = re.compile(r"(?<=[ \t])`[ \t]*#[^`\n]*`(?=[ \t]*\\?\r?$)", re.MULTILINE)
 """A comment inside a command that goes on on the next line (`` `# the optimizer` \\ ``), which runs nothing and is no
 word; the grammar takes its end for the beginning of another."""
+_PLACEHOLDER_AS_VALUE = re.compile(
+    r"^([ \t]*(?:export[ \t]+)?[A-Za-z_]\w*=)(<[A-Za-z][\w ./-]*>)(?=[ \t]*(?:#.*)?$)", re.M
+)
+"""`DATA_DIR=<path to the data>`: bash takes it for redirections and ends there; whoever publishes a script means that
+its reader writes a value in its place."""
 
 
 def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None = None) -> ScriptCommands:
@@ -44,7 +49,8 @@ def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None
     try:
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise TooManyCommands(f"the script has more than {MAX_BYTES:,} bytes")
-        shell.run_text(_REMARK_IN_A_COMMAND.sub(lambda found: " " * len(found[0]), text.replace("\0", "")), 0)
+        text = _REMARK_IN_A_COMMAND.sub(lambda found: " " * len(found[0]), text.replace("\0", ""))
+        shell.run_text(_PLACEHOLDER_AS_VALUE.sub(r"\1'\2'", text), 0)
     except ExitLeft as ended:
         shell.remark("ends", ended.line, "the script ends here")
     except (ReturnLeft, LoopLeft):

@@ -197,6 +197,13 @@ class Calls(Expressions):
         self.calls.append(call)
         return Instance(call)
 
+    def word(self, place: Any, node: ast.AST) -> str:
+        """A word of `sys.argv`. Raises `Undecided`."""
+        words = self.words or ()
+        if isinstance(place, int) and 0 < place <= len(words) and not words[place - 1].startswith(arguments.OPEN):
+            return words[place - 1]
+        raise Undecided(named(text_of(node)))
+
     def called_one_of(self, made_of: OneOf, call: Call) -> None:
         """Keeps the calls of two classes of which one is called."""
         for one in made_of.classes:
@@ -238,7 +245,10 @@ class Calls(Expressions):
     def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The value of a parser's method; options are kept in the parser."""
         if "\0classes" in parser.defaults:
-            if method.startswith("parse_"):
+            if (settings := self._settings_of(method, positional, keywords)) is not None:
+                self.filters = self.filters or keywords.get("allow_extra_keys") is True
+                return tuple(self._made_of(one, place, settings) for one, place in parser.defaults["\0classes"])
+            if method.startswith("parse"):
                 return tuple(self._parsed(one, place) for one, place in parser.defaults["\0classes"])
             raise Undecided(named(f"the parser's {method}(...)"))
         if method in ("add_argument_group", "add_mutually_exclusive_group"):
@@ -256,6 +266,33 @@ class Calls(Expressions):
             made = Instance(call, None, found, complete=True)
             return made if method == "parse_args" else (made, [])
         raise Undecided(named(f"the parser's {method}(...)"))
+
+    def _settings_of(self, method: str, positional: list[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The settings of the file that a parser of dataclasses is given: by its caller, or as the first word of the
+        command line. None: it is given none, or one that is not here."""
+        words = self.words or ()
+        if method in ("parse_yaml_file", "parse_json_file"):
+            path = positional[0] if positional else keywords.get("yaml_file", keywords.get("json_file"))
+        elif method in ("parse", "parse_yaml_and_args", "parse_args_into_dataclasses"):
+            path = words[0] if words and words[0].endswith((".yaml", ".yml", ".json")) else None
+        else:
+            return None
+        found = self.load_file(path) if isinstance(path, str) else None
+        return found if isinstance(found, dict) else None
+
+    def _made_of(self, made_of: Symbol | Class, place: Place, settings: Mapping[str, Any]) -> Any:
+        """The object that a parser makes of a file's settings: of a class that is not read, of those that no other
+        class of the program has."""
+        mine = {key: one for key, one in settings.items() if isinstance(key, str)}
+        if isinstance(made_of, Class) and not made_of.bases:
+            mine = {key: one for key, one in mine.items() if key in made_of.fields}
+        else:
+            mine = {key: one for key, one in mine.items() if key not in self.declared}
+        bases = made_of.bases if isinstance(made_of, Class) else ()
+        call = Call(made_of.name, place, bases, dict(mine), only_if=self.conditions())
+        if isinstance(made_of, Class):
+            self.declared |= {*made_of.fields}
+        return self.make(made_of, call)
 
     def _parsed(self, made_of: Symbol | Class, place: Place) -> Any:
         bases = made_of.bases if isinstance(made_of, Class) else ()

@@ -60,6 +60,10 @@ class Expressions(ABC):
         """The value of a call of something that is not read. Raises `Undecided`."""
 
     @abstractmethod
+    def word(self, place: Any, node: ast.AST) -> str:
+        """A word of `sys.argv`. Raises `Undecided`."""
+
+    @abstractmethod
     def called_one_of(self, made_of: OneOf, call: Call) -> None:
         """Keeps the calls of two classes of which one is called."""
 
@@ -252,6 +256,8 @@ class Expressions(ABC):
         owner = self.of(node.value, scope)
         if isinstance(owner, Symbol) and owner.name == "os.environ":
             return self.variable(self.plain(node.slice, scope))
+        if isinstance(owner, Symbol) and owner.name == "sys.argv" and not isinstance(node.slice, ast.Slice):
+            return self.word(self.plain(node.slice, scope), node)
         if isinstance(node.slice, ast.Slice):
             parts = (node.slice.lower, node.slice.upper, node.slice.step)
             if not isinstance(owner, (str, list, tuple)):

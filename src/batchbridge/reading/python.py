@@ -165,16 +165,20 @@ def _is_trainer(name: str) -> bool:
 
 
 def started(
-    file: Path, words: Sequence[tuple[str, tuple[str, ...]]], framework: str | None, launcher: Mapping[str, str]
+    file: Path,
+    words: Sequence[tuple[str, tuple[str, ...]]],
+    framework: str | None,
+    launcher: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> StartedProgram:
     """The Python program that a command starts. words: what stands behind it, each with the names that it depends on
-    where it is not known whole."""
+    where it is not known whole. env: its environment variables, as far as they are known."""
     nothing = StartedProgram([], None)
     if (text := _text(file)) is None:
         return nothing
     behind = [OPEN + ", ".join(names) if names else word for word, names in words]
     try:
-        program = _read(text, file, None, behind)
+        program = _read(text, file, env, behind)
     except NotPython:
         return nothing
     sources = [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]

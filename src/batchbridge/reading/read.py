@@ -70,7 +70,7 @@ def read(
         if size is not None and size < 1:
             raise ValueError(f"{name} = {size}: must be at least 1")
     framework = framework and (plugins.named(framework) or framework)
-    loaded = files.load_source(source, env=env, framework=framework, command=command)
+    loaded = files.load_source(source, env=env, framework=framework, command=command, world_size=world_size)
     said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
     findings: list[Finding] = []
     if any(problem.severity == "error" for problem in loaded.problems) and not loaded.values:
@@ -135,7 +135,7 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         told = context.copy.findings(adapter.framework, reading.given)
         reading = dataclasses.replace(reading, copy=context.copy, findings=(*reading.findings, *told))
     if source.unknown:
-        reading = _unknown_values(source, reading)
+        reading = _unknown_values(source, reading, adapter.undeclared if source.construction is not None else ())
     if source.unreached is not None:
         reading = dataclasses.replace(reading, unreached=source.unreached)
     if source.loose:
@@ -206,8 +206,9 @@ def _open_to(finding: Finding, loose: tuple[str, ...], undeclared: Collection[st
     return dataclasses.replace(finding, message=message, undecided=True)
 
 
-def _unknown_values(source: Source, reading: Reading) -> Reading:
-    """`reading` with what a launch script leaves open: an error about such a value is not an error yet."""
+def _unknown_values(source: Source, reading: Reading, undeclared: Collection[str]) -> Reading:
+    """`reading` with what a launch script leaves open: an error about such a value is no error yet. undeclared: codes
+    of errors about the key alone."""
     from batchbridge.reading.arguments import spellings
     from batchbridge.reading.scripts import unknown_values
 
@@ -215,7 +216,9 @@ def _unknown_values(source: Source, reading: Reading) -> Reading:
     matter = {key for origin in reading.provenance.values() for key in origin.keys}
     matter |= {key for keys in about for key in keys}
     open_keys = {spelling for key in source.unknown for spelling in spellings(key)}
-    kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
+    pairs = zip(reading.findings, about, strict=True)
+    kept = [found for found, keys in pairs if not keys & open_keys or found.code in undeclared]
+    matter -= {key for found in kept if found.code in undeclared for key in (where.key for where in found.where) if key}
     return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
 
 

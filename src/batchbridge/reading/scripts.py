@@ -13,7 +13,14 @@ from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Severity, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, StartedProgram, Stop, launcher_of, programs
+from batchbridge.reading.launchers import (
+    LaunchedProgram,
+    StartedProgram,
+    Stop,
+    launched_world_size,
+    launcher_of,
+    programs,
+)
 from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
@@ -65,6 +72,14 @@ def load_script(
             others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework, given)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
+    if not found and (task := re.search(_TASK, text)) and task[0] not in given:
+        for number in ("0", "1"):  # one of srun's tasks starts the training, and its number is not the script's own
+            asked = rf"\$\{{{task[0]}(:?-[^}}]*)?\}}|\${task[0]}\b"  # also in the text that a task's own shell is given
+            other = read_script(re.sub(asked, number, text), given, own)
+            if found := _candidates(other, path, framework, given):
+                script = other
+                problems.append(_task(task[0], number, file, found[0].line))
+                break
     problems += _remarks(script, file, text)
     if not found:
         problems.append(_nothing(script, file, framework))
@@ -165,7 +180,7 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
-            followed = _followed(program, path, framework)
+            followed = _followed(program, path, framework, env=command.assigned)
             if followed.sources:
                 all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed.sources]
                 continue
@@ -183,9 +198,15 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
 
 
 def _followed(
-    program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
+    program: LaunchedProgram,
+    path: Path | None,
+    framework: str | None,
+    *,
+    in_words: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> StartedProgram:
-    """A command's own Python program, and what it builds. in_words: the command was given in words."""
+    """A command's own Python program, and what it builds. in_words: the command was given in words. env: the variables
+    that stand before it, or are exported."""
     words = program.words
     place = next((place for place, word in enumerate(words[:4]) if word.text.endswith(".py")), None)
     if place is None:
@@ -200,9 +221,10 @@ def _followed(
         return StartedProgram([], None)
     from batchbridge.reading.python import started
 
-    found = started(
-        file, [(word.text, _names(word.unknown)) for word in words[place + 1 :]], framework, program.launcher
-    )
+    behind = [(word.text, _names(word.unknown)) for word in words[place + 1 :]]
+    processes = launched_world_size(program.launcher)
+    known = {**({} if processes is None else {"WORLD_SIZE": str(processes)}), **(env or {})}
+    found = started(file, behind, framework, program.launcher, known)
     sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
     return found._replace(sources=sources)
 
@@ -311,6 +333,15 @@ def _windows_lines(file: str) -> Finding:
 
 def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:
     return [(*one.program.argv, *map(str, one.program.launcher.items())) for one in found]
+
+
+_TASK = r"SLURM_(PROCID|NODEID|LOCALID)"
+"""The variables by which srun numbers its tasks; a script that reads them has no values for them itself."""
+
+
+def _task(name: str, number: str, file: str, line: int) -> Finding:
+    message = f"{name} is each task's own number; read as the task {number}, which trains"
+    return Finding("BB019", "note", "config", message, (Where(file=file, line=line),))
 
 
 def _taken(name: str, choice: Unknown, file: str) -> Finding:

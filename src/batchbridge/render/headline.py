@@ -31,7 +31,8 @@ NOTHING_BESIDE = HeadlineFacts()
 def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool) -> Iterator[str]:
     """The lines between the verdict and the findings. sizes: whether those of batches are among them."""
     yield from _pinned(reading, verbose)
-    if facts.refused:
+    own = reading.condition is not None and reading.condition.otherwise
+    if facts.refused and not own:
         yield from _no_batches(reading, facts.refused)
     elif sizes:
         yield from _batches(reading)
