@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batchbridge.contract.enforcement import Enforcement
@@ -13,6 +13,7 @@ from batchbridge.ledger.reading import Ledger
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 from batchbridge.running.launch import Launch
+from batchbridge.running.outlived import Outliving
 
 
 def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[str]:
@@ -57,6 +58,22 @@ def after(launch: Launch, code: int) -> Iterator[str]:
         yield f"incomplete: {ledger.incomplete}"
     if code:
         yield from _going_on(ledger, code)
+
+
+def waiting(code: int, left: Sequence[Outliving]) -> str:
+    """The line on processes that a command has left, none of which has come to a trainer yet."""
+    told = f"{left[0]} goes on" if len(left) == 1 else f"{left[0]} and {len(left) - 1} more go on"
+    way = "waiting for a trainer (Ctrl-C ends the waiting alone)"
+    return f"the command has ended with exit code {code}, and {told} in the background: {way}"
+
+
+def in_background(launch: Launch, code: int, trainers: Sequence[Outliving]) -> Iterator[str]:
+    """The lines after a command that has left its trainers in the background."""
+    said = ", ".join(map(str, trainers))
+    yield f"the command has ended with exit code {code}; the training goes on in the background as {said}"
+    if launch.ledger is not None:
+        folder = shlex.quote(launch.ledger)
+        yield f"the ledger goes on in {folder}: `batchbridge ledger show {folder} --follow`"
 
 
 def _going_on(ledger: Ledger, code: int) -> Iterator[str]:
