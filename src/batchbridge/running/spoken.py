@@ -12,6 +12,7 @@ from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import WEIGHT_FORMULAS
 from batchbridge.running.launch import Launch
 from batchbridge.running.outlived import Outliving
 
@@ -26,15 +27,21 @@ def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[s
         yield f"{own.framework}{version}, mode {launch.mode}; its code: {expected}"
     spec = own.spec if launch.spec is None else Spec.from_dict(launch.spec)
     if spec is not None:
-        numbers = derive(spec, own.dataset_size)
-        steps, completions = numbers["total_optimizer_steps"], numbers["completions_per_step"]
-        many = "as many steps as the dataset gives" if steps is None else f"{steps} steps"
-        rows = "the completions of its rollout" if completions is None else f"{completions} completions"
-        asked = "as the command says" if launch.spec is None else "as it was asked to"
-        yield f"an optimizer step trains {rows}, weighed by {spec.loss.policy.aggregation}; {many}, {asked}"
+        yield f"{trained(spec, own.dataset_size)}, {'as the command says' if launch.spec is None else _ASKED}"
     yield f"ledger: {launch.ledger}" if launch.ledger else "no ledger is written (--ledger FOLDER)"
 
 
+def trained(spec: Spec, dataset_size: int | None) -> str:
+    """What an optimizer step trains, and how many there are."""
+    numbers = derive(spec, dataset_size)
+    steps, completions = numbers["total_optimizer_steps"], numbers["completions_per_step"]
+    many = "as many steps as the dataset gives" if steps is None else f"{steps} steps"
+    rows = "the completions of its rollout" if completions is None else f"{completions} completions"
+    weight = WEIGHT_FORMULAS[spec.loss.policy.aggregation]
+    return f"an optimizer step trains {rows}; a response token weighs {weight}; {many}"
+
+
+_ASKED = "as it was asked to"
 _NOT_KNOWN = "`batchbridge check -v` says what stands in the way"
 
 
