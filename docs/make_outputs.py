@@ -12,8 +12,8 @@ What the blocks of a page are:
 - in a ```console block every line `$ ...` is typed in a shell, and its output compared; `...` stands for anything;
 - `<!-- made -->` above a titled block: what is in a file by then; `<!-- change -->`: definitions that take the place of
   those of the same name in a Python file, or are added to it;
-- `<!-- with: trl tests/... -->` above a console block: where that package is installed, its commands are typed in a folder
-  of their own, which has the files of that folder and is called /mine in the page; elsewhere the block is left as it is;
+- `<!-- with: trl tests/... -->` above a console block: where that package is installed, its commands are typed in a
+  folder of their own, with the files of that one, which the page calls /mine; elsewhere the block is left as it is;
 - `<!-- tested by: tests/... -->` above a block: that test runs it, and this script does not.
 
 README.md and the pages directly in docs/ are read in a checkout: their commands run at the repository's root, each by

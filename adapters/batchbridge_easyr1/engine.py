@@ -110,7 +110,7 @@ class ActorLayer:
                 self._patches.set(worker, "_process_multi_modal_inputs", processed(worker), what=what, why=why)
         native_update = types.MethodType(rebound(type(self._actor).update_policy, **names), self._actor)
         update, self._native_update = self._observation.guarded(native_update, self._update, exchanges=True)
-        held = {"what": "held against the plan", "why": "ledger"}
+        held: dict[str, Any] = {"what": "held against the plan", "why": "ledger"}
         self._patches.set(self._actor, "update_policy", update, **held)
         ours = self._optimizer_step
         self._native_optimizer_step = self._patches.read(self._actor, "_optimizer_step", ours, **held)

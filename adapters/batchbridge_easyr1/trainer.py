@@ -283,7 +283,7 @@ class EasyR1Observer:
         # torch forbids a loader another dataset, but its iterator reads this entry.
         self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
         vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
-        told = {"what": "rows are told apart", "why": "ledger"}
+        told: dict[str, Any] = {"what": "rows are told apart", "why": "ledger"}
         self._native_init = patches.read(trainer, "init_workers", self._init_workers, **told)
         self._native_make = patches.read(trainer, "_make_batch_data", self._make_batch, **told)
         if getattr(trainer, "actor_rollout_ref_wg", None) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,10 +42,8 @@ def script(tmp_path: Path) -> Iterator[Callable[[str, float, float], str]]:
 
     yield write
     if (tmp_path / "pid").exists():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are told by /proc alone")

@@ -142,7 +142,7 @@ class Observation:
         return call, heard
 
     def _given(self, seen: _Seen, error: Exception) -> tuple[Any, ...]:
-        """What the native function gave in a call of ours that ended with `error`, if it was called; its own error is
+        """The native function's result in a call of ours that ended with `error`, if it was called; its own error is
         raised."""
         if seen.raised is error:
             raise error

@@ -262,8 +262,8 @@ def _term(term: LossTerm) -> str:
     from batchbridge.meaning.weights import WEIGHT_FORMULAS
 
     constant = "" if term.constant is None else f", c = {number(term.constant)}"
-    scope = _SCOPES[term.denominator_scope]
-    return f"{term.aggregation}, a response token weighs {WEIGHT_FORMULAS[term.aggregation]}{constant}, counted per {scope}"
+    scope, weight = _SCOPES[term.denominator_scope], WEIGHT_FORMULAS[term.aggregation]
+    return f"{term.aggregation}, a response token weighs {weight}{constant}, counted per {scope}"
 
 
 def _fields(

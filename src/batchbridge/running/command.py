@@ -78,8 +78,8 @@ def run(
 
 
 _SHORTLY, _LONG = 3.0, 600.0
-"""Seconds that a process may take to end behind the command that waited for it, and that another may take to come to its
-trainer, where --expect-within says nothing."""
+"""Seconds that a process may take to end behind the command that waited for it, and that another may take to come to
+its trainer, where --expect-within says nothing."""
 
 
 def _outlived(launch: Launch, arrivals: str, code: int) -> list[Outliving]:

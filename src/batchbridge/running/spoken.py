@@ -32,7 +32,7 @@ def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[s
 
 
 def trained(spec: Spec, dataset_size: int | None) -> str:
-    """What an optimizer step trains, and how many there are."""
+    """The words on an optimizer step: what it trains, and how many there are."""
     numbers = derive(spec, dataset_size)
     steps, completions = numbers["total_optimizer_steps"], numbers["completions_per_step"]
     many = "as many steps as the dataset gives" if steps is None else f"{steps} steps"

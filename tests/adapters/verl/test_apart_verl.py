@@ -189,9 +189,7 @@ def test_weights_of_nobody_knows_whom_end_the_observing_and_not_the_run(
     assert run.rollout()[0] == {}
 
 
-def test_weights_reach_the_engine_whatever_becomes_of_their_digests(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_reach_the_engine_whatever_becomes_of_their_digests(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
 
     async def update(weights: Any) -> None:

@@ -175,6 +175,10 @@ def unreadable(bench: Bench, place: str) -> dict[str, Any]:
     def lacking(*_: Any, **options: Any) -> Any:
         raise KeyError("a field that is not there")
 
+    def fails_later(native: Callable[..., Any]) -> Callable[..., Any]:
+        calls = itertools.count()
+        return lambda *given: (native if next(calls) < 1 else lacking)(*given)
+
     for observed in (False, True):
         with bench.job(settings={"pack_length": PACKS["verify"]}, args={"learning_rate": 0.012}) as job:
             if observed:
@@ -183,8 +187,7 @@ def unreadable(bench: Bench, place: str) -> dict[str, Any]:
                 owner = {"_known": layer, "look": layer._watch, "_located": feed}[place]
                 fails = bench.rank == bench.ranks - 1 or place == "_located"
                 if place == "_located":
-                    native, calls = feed._located, itertools.count()
-                    feed._located = lambda *given: (native if next(calls) < 1 else lacking)(*given)
+                    feed._located = fails_later(feed._located)
             for rollout in range(ROLLOUTS):
                 if observed and rollout and fails and place != "_located":
                     setattr(owner, place, lacking)

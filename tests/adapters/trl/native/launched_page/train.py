@@ -1,5 +1,5 @@
-"""The script of docs/launch.md, which knows nothing of BatchBridge: TRL's trainer with a tiny model and scripted rollouts,
-on a CPU."""
+"""The script of docs/launch.md, which knows nothing of BatchBridge: TRL's trainer with a tiny model and scripted
+rollouts, on a CPU."""
 
 from __future__ import annotations
 
