@@ -252,8 +252,8 @@ def main(folder: Path) -> None:
         prepare(folder)
     while not (bench.policy / "tokenizer_config.json").exists():
         pass
-    measured: dict[str, Any] = {"unreadable": {place: unreadable(bench, place) for place in UNREADABLE}}
-    measured["probed"] = probed(bench)
+    measured: dict[str, Any] = {"probed": probed(bench)}
+    measured["unreadable"] = {place: unreadable(bench, place) for place in UNREADABLE}
     measured["tampered"] = {mode: {name: tampered(bench, mode, name) for name in TAMPERS} for mode in PACKS}
     if bench.rank == 0:
         (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")
