@@ -31,14 +31,6 @@ from batchbridge.reports import Explanation
 
 RELEASES = {name: adapters()[name].releases or VERSIONS[name] for name in FRAMEWORKS}
 OF_HYDRA = ("verl",)
-MOVE_WITH_DEVICES: Mapping[str, frozenset[str]] = {
-    "trl": frozenset({"native.defect.BB-TRL-061"}),
-    "open_r1": frozenset({"native.defect.BB-TRL-061"}),
-    "open_instruct": frozenset({"native.defect.BB-OI-050"}),
-    "easyr1": frozenset({"native.defect.BB-EZR1-046"}),
-}
-"""Defects of a framework whose numbers move with the devices: `scale` keeps the specification and leaves them out,
-`diff` names them. Every other difference that `scale` does not name is an error."""
 
 
 @contextmanager
@@ -142,7 +134,7 @@ def test_what_scale_calls_the_same_run_is_equivalent_to_diff(framework: str) -> 
         compared = compare(case.reading, found.choices[0].reading)
         # What a specification does not say is the user's own, and stays in their file.
         fields = {one.field for one in compared.differences if not one.field.startswith("outside.")}
-        assert fields <= MOVE_WITH_DEVICES.get(framework, frozenset()), (framework, case.version, world_size, fields)
+        assert not fields, (framework, case.version, world_size, fields)
 
     law()
 
