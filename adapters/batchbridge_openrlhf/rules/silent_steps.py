@@ -133,21 +133,8 @@ def _tail_dropped(facts: OpenRlhfFacts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
+    # Where they fill no rollout nothing is trained, and the core says it (BB113).
     return None if prompts < s.prompts_per_rollout else f"{rest} of {prompts} prompts are dropped in every episode"
-
-
-@RULES.add(WRONG, "BB-ORL-046", names.ROLLOUT, fixes=_dataset_fixes, core="BB120")
-@says(
-    "the run ends without an optimizer step",
-    "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
-    "PPOTrainer.fit",
-    DROPPED_TAIL,
-)
-def _nothing_trained(facts: OpenRlhfFacts) -> str | None:
-    prompts, s = facts.trained_prompts, facts.sizes
-    if prompts is None or not s.drops_tail or prompts >= s.prompts_per_rollout:
-        return None
-    return f"{prompts} prompts do not fill a rollout of {s.prompts_per_rollout}: nothing is trained"
 
 
 @RULES.add(SILENT, "BB-ORL-047", names.MICRO, names.TRAIN, names.NODES, names.DEVICES, fixes=newer("0.10.4"))

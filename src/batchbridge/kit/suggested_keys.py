@@ -47,8 +47,6 @@ CONCEPTS: Mapping[str, str] = {
         "num_iterations actor_rollout_ref.actor.ppo_epochs worker.actor.ppo_epochs max_epochs train.max_epochs "
         "ppo_epochs"
     ),
-    "optimizer_step.completions_per_step of each rank": "local_mini_batch_size",
-    "rollout.prompts_per_rollout of each rank": "local_rollout_batch_size",
     "rollout.prompts_per_rollout": (
         "data.train_batch_size data.rollout_batch_size num_unique_prompts_rollout rollout_batch_size rollout.batch_size"
     ),
@@ -91,12 +89,6 @@ def _of_concept(name: str) -> tuple[str, ...]:
     """The words that mean what a name means: the whole name's, or its last part's."""
     table = _words()
     return table.get(name) or table.get(name.rpartition(".")[2], ())
-
-
-def means_a_size(name: str) -> bool:
-    """Whether a key means one of the sizes of batches in the words of some framework, whatever declares it."""
-    sizes = (words for concept, words in CONCEPTS.items() if concept.startswith(("rollout.", "optimizer_step.")))
-    return bool({name, name.rpartition(".")[2]} & {word for words in sizes for word in words.split()})
 
 
 def is_slip(wrong: str, right: str) -> bool:

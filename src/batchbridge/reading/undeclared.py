@@ -6,12 +6,10 @@ Its own file: `check` asks for it where a version is named, and imports nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
-from batchbridge.kit.suggested_keys import means_a_size
 from batchbridge.reading.read import read
 
 _SIZES = ("rollout.", "optimizer_step.", "topology.", "micro_batch.")
@@ -23,11 +21,13 @@ def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(place.key) for one in found for place in one.where if place.key is not None))
 
 
-def refused_sizes(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
-    """The undeclared keys that mean a size of batches: where they are refused, and not dropped silently, the sizes of
-    the reading are defaults in their place."""
-    lacking = undeclared(adapter, replace(reading, findings=tuple(f for f in reading.findings if f.severity == "error")))
-    return tuple(key for key in lacking if means_a_size(key))
+def refused_sizes(adapter: Adapter, reading: Reading) -> Iterator[str]:
+    """The undeclared keys that are refused, and not dropped silently, and that stand for one that decides the sizes of
+    batches: these are defaults in their place."""
+    sizes = {*deciding(reading)}
+    for one in reading.findings:
+        if one.code in adapter.undeclared and one.severity == "error" and any(sizes & {*fix.changes} for fix in one.fixes):
+            yield from (place.key for place in one.where if place.key is not None)
 
 
 def deciding(reading: Reading) -> Iterator[str]:

@@ -431,7 +431,7 @@ RULES = (
     CoreRule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
     CoreRule("BB111", "words do not contradict each other", "error", "config", _words_agree),
     CoreRule("BB112", "completions are sampled", "error", "first_rollout", _not_sampled),
-    CoreRule("BB120", "the run trains something", "error", "never", _trains_something),
+    CoreRule("BB113", "the run trains something", "error", "never", _trains_something),
     CoreRule(
         "BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", remainders.odd_shares, True
     ),
