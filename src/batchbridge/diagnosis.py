@@ -485,7 +485,9 @@ TEXTS: tuple[ErrorText, ...] = (
         source="deepspeed runtime/zero/partition_parameters.py; huggingface/open-r1 issue 299",
         neighbours=lambda n: (
             Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),
-            Fix("with TRL before 0.17: a dataset of whole optimizer steps (batchbridge check --dataset-size says which)"),
+            Fix(
+                "with TRL before 0.17: a dataset of whole optimizer steps (batchbridge check --dataset-size says which)"
+            ),
         ),
         codes=("BB-TRL-064",),
     ),

@@ -60,8 +60,8 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
         values["rollouts_per_epoch"] = plan.rollouts_per_epoch
         values["optimizer_steps_per_epoch"] = plan.optimizer_steps_per_epoch
         # Where the run fills its rollouts, the plan drops nothing; what the framework's loader leaves out is not in it.
-        filled, rest = plan.members_are == "place", dataset_size % plan.prompts_per_rollout
-        open_end = filled and rest and spec.order.last_rollout == "drop"
+        rest = plan.dataset_size % plan.prompts_per_rollout
+        open_end = plan.members_are == "place" and rest and spec.order.last_rollout == "drop"
         values["prompts_dropped_per_epoch"] = None if open_end else plan.prompts_dropped_per_epoch
         for name in ("total_optimizer_steps", "total_rollouts"):
             try:

@@ -26,7 +26,11 @@ def refused_sizes(adapter: Adapter, reading: Reading) -> Iterator[str]:
     batches: these are defaults in their place."""
     sizes = {*deciding(reading)}
     for one in reading.findings:
-        if one.code in adapter.undeclared and one.severity == "error" and any(sizes & {*fix.changes} for fix in one.fixes):
+        if (
+            one.code in adapter.undeclared
+            and one.severity == "error"
+            and any(sizes & {*fix.changes} for fix in one.fixes)
+        ):
             yield from (place.key for place in one.where if place.key is not None)
 
 
