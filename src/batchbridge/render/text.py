@@ -192,7 +192,7 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
             f"{taken}, and a conversion keeps only those that its target names alike."
         )
-    yield from _micro_batch(spec)
+    yield from micro_batch(spec)
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
@@ -202,7 +202,7 @@ def meaning(reading: Reading) -> Iterator[str]:
         )
 
 
-def _micro_batch(spec: Spec) -> Iterator[str]:
+def micro_batch(spec: Spec) -> Iterator[str]:
     """The tokens of a device's largest micro-batch, in a sentence; nothing where they are open. Sequences that several
     devices share (context parallelism) are divided by these, rounded up."""
     micro, completion, longest = spec.micro_batch, spec.carried.max_completion_tokens, spec.carried.longest_tokens
