@@ -18,6 +18,7 @@ _PRUNING = "cppo.pruning_rate"
 _REJECTION = "trainer.rejection_sample"
 _MULTIPLIER = "trainer.rejection_sample_multiplier"
 _RECURRENT = "recurrent.enable"
+_MOST_BATCHES = "max_num_gen_batches"
 _TRAINERS = frozenset({"verl.trainer.ppo.ray_trainer.RayPPOTrainer", "verl.trainer.ppo.v1.trainer_base.PPOTrainer"})
 
 
@@ -56,6 +57,12 @@ _OFF = ("none", "null", "false", "0")
 def _number(value: Any) -> Any:
     """A value of a command line as the number that it is."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def taken_by_program(own_program: str | None) -> frozenset[str]:
+    """The settings that a known program reads itself, whatever verl does with them."""
+    known = None if own_program is None else known_program(KNOWN, (), (own_program,), ())
+    return frozenset() if known is None else known.takes
 
 
 def _names(built: Iterable[BuiltTrainer]) -> list[str]:
@@ -146,6 +153,9 @@ KNOWN = (
         "TTRL 3e2cc93 verl/recipe/dapo/src/dapo_ray_trainer.py:38, 215-228 (as verl 0.3 to 0.6 recipe/dapo)",
         classes="RayDAPOTrainer",
         program=r"(^|[./])recipe[./]dapo[./]",
+        takes=frozenset(
+            ("data.gen_batch_size", *(f"algorithm.filter_groups.{key}" for key in ("enable", "metric", _MOST_BATCHES)))
+        ),
     ),
     KnownProgram(
         "TTRL",

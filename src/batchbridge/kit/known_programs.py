@@ -19,6 +19,7 @@ class KnownProgram(NamedTuple):
     the sentence about what a batch has there, of native settings; a mapping may lack any of them. source: where that
     was read. sizes: those of its batches, of the same settings; None of them: not decided. Without it the program
     counts as the framework does. silent: codes of the framework's rules about sizes, which it does otherwise.
+    takes: settings that the framework lacks, or reads otherwise, and that this program reads itself.
     """
 
     name: str
@@ -29,6 +30,7 @@ class KnownProgram(NamedTuple):
     keys: frozenset[str] = frozenset()
     sizes: Callable[[Mapping[str, Any]], CountedSizes | None] | None = None
     silent: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
 
     def told_by(self, classes: Iterable[str], words: str, keys: Iterable[str]) -> bool:
         """Whether classes, the words of a command, or keys tell it."""
