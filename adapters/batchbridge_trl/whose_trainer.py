@@ -26,6 +26,10 @@ def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) 
         return None  # Open-R1's own program; a copy that lies here is read
     built = source.trainers or ()
     strange = [one for one in built if not _is_stock(one)]
+    pinned = "" if source.construction is None else source.construction.pins.get("trl", "")
+    if pinned.startswith("0.14.") and not strange:  # older than every release that is known here
+        who, where = f"trl {pinned}", Where(file=None if source.path is None else str(source.path), line=None)
+        return condition("TRL", "GRPOTrainer", who, "it is not read here", REPEATS_ROWS, native, where)
     if source.construction is not None and not strange:
         return None
     if built and not strange:
@@ -84,14 +88,13 @@ def _rows_repeated(native: Mapping[str, Any]) -> CountedSizes | None:
 
 
 def _pruned(native: Mapping[str, Any]) -> str:
-    of = native.get(_PRUNING, f"the part {_PRUNING}")
     more = ", for which more prompts are taken" if native.get(_ALLOCATION) else ""
-    return f"{of} of each device's completions are pruned before the step ({_PRUNING}){more}"
+    return f"{native.get(_PRUNING, 0)} of each device's completions are pruned before the step ({_PRUNING}){more}"
 
 
 def _pruned_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
     """As its trainer counts: with --allocation a batch has the prompts of groups that pruning has made smaller."""
-    found, share = positive(native, MICRO, WORLD, ACCUMULATION, GENERATIONS), native.get(_PRUNING)
+    found, share = positive(native, MICRO, WORLD, ACCUMULATION, GENERATIONS), native.get(_PRUNING, 0.0)
     if found is None or not isinstance(share, (int, float)) or not 0 <= share < 1:
         return None
     micro, world, accumulation, group = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,7 @@ def test_of_two_trainers_each_has_to_repeat_its_rows() -> None:
         ("--pruning=0.5 --allocation", CountedSizes(12, 8, 48, 48)),
         ("--pruning 0.5", CountedSizes(6, 8, 24, 24)),
         ("--pruning 0", CountedSizes(6, 8, 48, 48)),
+        ("", CountedSizes(6, 8, 48, 48)),
         ("--pruning much", None),
     ],
 )
@@ -242,3 +244,15 @@ def test_options_of_a_programs_own_are_nobodys_errors() -> None:
         "@dataclass\nclass Mine:\n    data_rot: str = ''\nTrlParser((Mine, GRPOConfig)).parse_args_and_config()\n"
     )
     assert [one.code for one in launched(command, classes + own + STOCK).findings if one.code == "BB-TRL-003"] == []
+
+
+def test_a_notebook_with_trl_0_14_repeats_its_rows() -> None:
+    cells = ["!pip install trl==0.14.0", "from trl import GRPOConfig, GRPOTrainer", "a = GRPOConfig(num_generations=2,"]
+    cells[-1] += "per_device_train_batch_size=1, gradient_accumulation_steps=8)\nGRPOTrainer(model='m', args=a).train()"
+    book = {"cells": [{"cell_type": "code", "source": [text]} for text in cells], "nbformat": 4, "metadata": {}}
+    Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    line = "32 prompts x 2 = 64 completions per rollout; 1 optimizer step of 64 completions"
+    assert line in str(batchbridge.check("n.ipynb", world_size=4))
+    book["cells"][0]["source"] = ["!pip install trl==0.17.0"]
+    Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    assert line not in str(batchbridge.check("n.ipynb", world_size=4))

@@ -135,8 +135,7 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
         for call in program.calls
         if not call.parsed and any(tells.constructs((call.name, *call.bases)) for tells in asked)
     ]
-    theirs = [call for call in built if call.made_of is None or any(one.constructs(call.bases) for one in asked)]
-    built = theirs or built  # a class of one's own may have the name alone
+    built = [call for call in built if call.made_of is None or call.bases]  # a class of one's own has the name alone
     trained = {id(found) for call in program.calls for found in _handed(call) if "rainer" in call.name}
     built = [call for call in built if id(call) in trained] or built
     found: list[Source] = []
