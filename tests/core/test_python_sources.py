@@ -395,7 +395,7 @@ def test_a_class_of_ones_own_that_has_the_name_alone_is_no_run(tmp_path: Path) -
     assert (reading.framework, reading.verdict) == ("trl", "valid")
     assert not [one for one in reading.findings if one.code == "BB012"]
     file.write_text(own + "Trainer(mine).train()\n")
-    assert (read(file).framework, read(file).verdict) == (None, "undecided")
+    assert (read(file).framework, read(file).verdict) == ("unknown", "undecided")
 
 
 def test_a_key_that_no_release_takes_is_told_whatever_its_value(tmp_path: Path) -> None:
