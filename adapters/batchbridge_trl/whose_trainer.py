@@ -93,7 +93,7 @@ def _pruned(native: Mapping[str, Any]) -> str:
 
 
 def _pruned_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
-    """As its trainer counts: with --allocation a batch has the prompts of groups that pruning has made smaller."""
+    """The sizes as its trainer counts them: with --allocation a batch has prompts for groups that are pruned."""
     found, share = positive(native, MICRO, WORLD, ACCUMULATION, GENERATIONS), native.get(_PRUNING, 0.0)
     if found is None or not isinstance(share, (int, float)) or not 0 <= share < 1:
         return None

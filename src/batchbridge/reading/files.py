@@ -109,7 +109,9 @@ def _load_file(
             given, words = _behind(env)
             if world_size is not None:
                 given = {"WORLD_SIZE": str(world_size), **given}
-            read = python.load_python(text, path, env=given, framework=framework, chosen=command, words=words)
+            read = python.load_python(
+                text, path, env=given, framework=framework, chosen=command, words=words, load_started=_load_started
+            )
             its_words = read.argv[:2] == ("python", str(path))  # and not those of a command that it starts
             return replace(load_source(list(read.argv)), env=given) if its_words else read
         most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
@@ -148,6 +150,12 @@ def _load_file(
     from batchbridge.reading.past_runs import as_recorded
 
     return as_recorded(read)
+
+
+def _load_started(*said: Any, **further: Any) -> Source | None:
+    from batchbridge.reading.scripts import load_started
+
+    return load_started(*said, **further)
 
 
 def _is_folder(path: Path) -> bool:

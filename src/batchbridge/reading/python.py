@@ -7,7 +7,7 @@ A program is read and never run (see `pyread`). Which classes are configurations
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,10 @@ _GENERATED = re.compile(r"(^|\.)(Unsloth\w+|unsloth_compiled_cache)(\.|$)")
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
 
 
+LoadStarted = Callable[..., "Source | None"]
+"""The source of a command: `batchbridge.reading.scripts.load_started`."""
+
+
 def load_python(
     text: str,
     path: Path,
@@ -51,11 +55,13 @@ def load_python(
     framework: str | None = None,
     chosen: int | None = None,
     words: Sequence[str] | None = None,
+    load_started: LoadStarted | None = None,
 ) -> Source:
     """The `Source` of the configuration that a program builds; its problems say what keeps it from being read.
 
     env: environment variables. framework: whose configuration is meant; None: anybody's. chosen: which of several,
-    counted from 1. words: the command line behind the program; None: not known.
+    counted from 1. words: the command line behind the program; None: not known. load_started: reads the commands that
+    the program starts; None: they are not read.
 
     Of a program that takes its settings from its command line alone, the source has the command's words and no more.
     """
@@ -68,8 +74,10 @@ def load_python(
         return Source(path=path, problems=(Finding("BB010", "error", "config", message, where, undecided=True),))
     found = runs_of(program, path, framework)
     problems = [_unread_cells(program, file)] if program.unread else []
-    if not found and (other := _started_by(program, path, env, framework, chosen, words)) is not None:
-        return replace(other, problems=(*problems, *other.problems))
+    if not found and load_started is not None:
+        other = _started_by(program, path, env, framework, chosen, words, load_started)
+        if other is not None:
+            return replace(other, problems=(*problems, *other.problems))
     if not found and words and any(call.parsed for call in program.calls):
         return Source(path=path, argv=("python", file, *words))
     if not found:
@@ -93,11 +101,11 @@ def _started_by(
     framework: str | None,
     chosen: int | None,
     words: Sequence[str] | None,
+    load_started: LoadStarted,
 ) -> Source | None:
     """The source of a training command that a program starts as a process, or whose function it hands what `hydra.main`
     composes; None where it does neither."""
     from batchbridge.contract import plugins
-    from batchbridge.reading.scripts import load_started
 
     commands: list[tuple[Sequence[str | tuple[str, ...]], int]] = []
     facts = [one for one in plugins.tells().values() if one is not None]
