@@ -28,7 +28,7 @@ _PLACEHOLDER_AS_VALUE = re.compile(
     r"^([ \t]*(?:export[ \t]+)?[A-Za-z_]\w*=)(<[A-Za-z][\w ./-]*>)(?=[ \t]*(?:#.*)?$)", re.M
 )
 """`DATA_DIR=<path to the data>`: bash takes it for redirections and ends there; whoever publishes a script means that
-its reader writes a value in its place."""
+its reader writes a value in its place. It is read as that text, and a remark says so."""
 
 
 def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None = None) -> ScriptCommands:
@@ -50,6 +50,8 @@ def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise TooManyCommands(f"the script has more than {MAX_BYTES:,} bytes")
         text = _REMARK_IN_A_COMMAND.sub(lambda found: " " * len(found[0]), text.replace("\0", ""))
+        for left in _PLACEHOLDER_AS_VALUE.finditer(text):
+            shell.remark("not_read", text.count("\n", 0, left.start()) + 1, f"{left[2]} is a placeholder")
         shell.run_text(_PLACEHOLDER_AS_VALUE.sub(r"\1'\2'", text), 0)
     except ExitLeft as ended:
         shell.remark("ends", ended.line, "the script ends here")

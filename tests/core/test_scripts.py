@@ -268,6 +268,7 @@ def test_a_value_that_is_left_to_the_reader_is_a_placeholder_and_the_rest_is_rea
     source = load(tmp_path, text, framework="trl")
     assert source.values["num_generations"] == 8
     assert source.values["output_dir"] == "<path_to_data>/out"
+    assert "BB014" in codes(source)  # bash itself takes it for redirections
 
 
 def test_the_task_of_srun_that_trains_is_the_one_that_is_read(tmp_path: Path) -> None:
