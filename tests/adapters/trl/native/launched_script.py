@@ -42,9 +42,10 @@ def main(folder: Path, *words: str) -> None:
     if "--copy" in words:
         copy = type("Qwen2VLGRPOTrainer", (Trainer,), {})
         copy(tiny_policy(), TrainingArguments(str(folder / "out"))).train()
-    options = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    long = bool({"--killed", "--resume"} & {*words})
+    options = {"num_train_epochs": 2 if long else 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     trainer = scripted_trainer(folder / "out", **options)
-    if {"--killed", "--resume"} & {*words}:
+    if long:
         trainer.args.save_strategy, trainer.args.save_steps = SaveStrategy.STEPS, 2
     if "--killed" in words:
         trainer.add_callback(Killed())
