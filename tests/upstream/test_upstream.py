@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import record
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # its two scripts are no package
 
 import beneath  # noqa: E402  # found by the line above
-import record  # noqa: E402  # as above
 import upstream  # noqa: E402  # as above
 
 from batchbridge.contract.evidence import Code, Package  # noqa: E402  # as above
@@ -233,3 +234,25 @@ def test_a_main_branch_is_compared_and_never_recorded(home: Path, tmp_path: Path
     assert upstream.write(rows, {"toyframe": (checkout, "main")}, home) == []
     with pytest.raises(ValueError, match="is no folder of the package toyframe"):
         upstream.checkouts([f"toyframe={tmp_path}"])
+
+
+def test_a_package_without_a_wheel_for_this_python_is_read_from_an_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenRLHF 0.11.2 has wheels for Python 3.10 to 3.12 alone, and the look is at home on the newest."""
+    asked: list[bool] = []
+
+    def pip(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        older = "--python-version" in words
+        asked.append(older)
+        if older:
+            target = Path(words[words.index("--dest") + 1])
+            target.mkdir(parents=True)
+            with zipfile.ZipFile(target / "demo-1.2-cp312-cp312-manylinux1_x86_64.whl", "w") as wheel:
+                wheel.writestr("demo/__init__.py", "")
+        assert check is older, "the last way has to work"
+        return subprocess.CompletedProcess(words, 0 if older else 1)
+
+    monkeypatch.setattr(record.subprocess, "run", pip)
+    folder, version = record.fetched("demo", None, tmp_path)
+    assert (folder.name, version, asked) == ("demo", "1.2", [False, True])
