@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import record
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # its two scripts are no package
 
 import beneath  # noqa: E402  # found by the line above
+import record  # noqa: E402  # as above
 import upstream  # noqa: E402  # as above
 
 from batchbridge.contract.evidence import Code, Package  # noqa: E402  # as above
@@ -234,6 +234,19 @@ def test_a_main_branch_is_compared_and_never_recorded(home: Path, tmp_path: Path
     assert upstream.write(rows, {"toyframe": (checkout, "main")}, home) == []
     with pytest.raises(ValueError, match="is no folder of the package toyframe"):
         upstream.checkouts([f"toyframe={tmp_path}"])
+
+
+def test_a_main_branch_is_read_with_the_packages_that_its_settings_stand_in(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's checkout alone would have lost the hundred settings that transformers declares."""
+    checkout, newest = (package(tmp_path / name, STEP + LOSS) for name in ("checkout", "newest"))
+    seen: list[Any] = []
+    monkeypatch.setattr(upstream, "WATCHED", {"toy": ("toyframe", "toybase")})
+    monkeypatch.setattr(upstream, "settings_of", lambda adapter, folders: seen.append(dict(folders)) or "")
+    rows = upstream.look({"toyframe": (checkout, "main")}, {"toyframe": (newest, "2"), "toybase": (newest, "3")})
+    assert [row.version for row in rows] == ["main"]
+    assert seen == [{"toyframe": checkout, "toybase": newest}]
 
 
 def test_a_package_without_a_wheel_for_this_python_is_read_from_an_older_ones(
