@@ -99,9 +99,10 @@ class ActorLayer(WorkerLayer):
             if getattr(worker, "processor", None) is not None:
                 what, why = "images of each call's own rows", "membership of the plan"
                 yield Seam(worker, "_process_multi_modal_inputs", processed(worker), what, why)
-        self._native_update = types.MethodType(rebound(type(self._actor).update_policy, **names), self._actor)
-        yield Seam(self._actor, "update_policy", self._update)
-        yield Seam(self._actor, "_optimizer_step", self._optimizer_step)
+        native_update = types.MethodType(rebound(type(self._actor).update_policy, **names), self._actor)
+        ours, self._native_update = self._observation.guarded(native_update, self._update, exchanges=True)
+        yield Seam(self._actor, "update_policy", ours)
+        yield Seam(self._actor, "_optimizer_step", self._optimizer_step, reads=True)
 
     def watching(self) -> EasyR1StepProbe:
         """The measuring of the actor's steps."""
@@ -170,13 +171,12 @@ class ActorLayer(WorkerLayer):
     # ---- one call of update_policy: one optimizer step where the plan is enforced, else a rollout's
 
     def _update(self, data: Any) -> dict[str, Any]:
-        if POSITION not in data.non_tensor_batch:
-            reason = "a batch without BatchBridge's columns reached the actor's optimizer"
-            raise CannotAttach({"unplanned_batch": reason})
-        self._data, self._rows, self._done = data, identified(data), 0
-        detached = self._orders.detached and self._enforces
-        penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-        self._watch.expect(EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised), self._places)
+        expected = self._observation.read(self._expected, data)
+        if not self._observation.agree(self.ranks.gather):  # before the first exchange: others would wait for this rank
+            return dict(self._native_update(data))
+        self._data, self._done = data, 0
+        self._rows, inputs = expected
+        self._watch.expect(inputs, self._places)
         try:
             if self._enforces:
                 return self._enforced(data)
@@ -186,6 +186,15 @@ class ActorLayer(WorkerLayer):
         finally:
             self._data, self._normaliser = None, None
             self._watch.expect(None, self._places)
+
+    def _expected(self, data: Any) -> tuple[list[TrainedRow | None], EasyR1StepInputs]:
+        """A batch's rows, and what they are meant to train."""
+        if POSITION not in data.non_tensor_batch:
+            reason = "a batch without BatchBridge's columns reached the actor's optimizer"
+            raise CannotAttach({"unplanned_batch": reason})
+        detached = self._orders.detached and self._enforces
+        penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        return identified(data), EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised)
 
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
@@ -225,8 +234,9 @@ class ActorLayer(WorkerLayer):
     def _cut_by_tokens(self, data: Any, *arguments: Any, **options: Any) -> Any:
         from verl.utils.seqlen_balancing import prepare_dynamic_batch
 
-        parts, self._cuts = prepare_dynamic_batch(data, *arguments, **options)
-        return parts, self._cuts
+        made = prepare_dynamic_batch(data, *arguments, **options)
+        self._cuts = self._observation.read(lambda: made[1])
+        return made
 
     def _optimizer_step(self) -> Any:
         if self._probing:

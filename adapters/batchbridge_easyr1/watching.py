@@ -71,13 +71,10 @@ class EasyR1StepProbe(StepProbe):
         self._parts: list[Sequence[int]] = []
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
-        self._native_forward = patches.set(
-            actor, "_forward_micro_batch", self._forward, what="log-probabilities hooked", why=MEASURED
-        )
-        self._native_clip = patches.set(
-            actor.actor_module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED
-        )
-        self.watch_weight(smallest_weight(text_of(actor.actor_module)))
+        module, hooked = actor.actor_module, "log-probabilities hooked"
+        self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=MEASURED)
+        self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED)
+        self.watch_weight(lambda: smallest_weight(text_of(module)))
 
     def surrogates(self) -> Mapping[str, Surrogate]:
         """EasyR1's own, of the actor's settings."""

@@ -8,7 +8,7 @@ torch; knows no framework.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge.kit.measuring import Tap
@@ -40,9 +40,10 @@ class StepProbe:
         surrogate = self.surrogates().get(self.objective.surrogate or "")
         return Tap(self.objective, surrogate=surrogate, hook=self._observation.hook)
 
-    def watch_weight(self, weight: ShardedWeight | None) -> None:
-        """Has the gradients of one small weight compared with what the optimizer finds; None: of none."""
-        self._weight = weight
+    def watch_weight(self, choose: Callable[[], ShardedWeight | None]) -> None:
+        """Has the gradients of the weight that `choose` gives compared with what the optimizer finds. Of a run that is
+        observed alone it is not asked for: nobody asks what it says, and it takes an exchange of all ranks."""
+        weight = self._weight = None if self._observation.observes else choose()
         if weight is not None:
             self._patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=MEASURED)
 

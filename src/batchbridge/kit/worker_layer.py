@@ -81,7 +81,13 @@ class Ranks(Protocol):
 LayerT = TypeVar("LayerT", bound="WorkerLayer")
 
 
-def install(worker: Any, orders: Orders, make: Callable[[Patches], LayerT], *, place: str = PLACE) -> LayerT:
+def install(
+    worker: Any,
+    orders: Orders,
+    make: Callable[[Patches], LayerT],
+    *,
+    place: str = PLACE,
+) -> LayerT:
     """Installs the layer that `make` builds in a worker, in place of an earlier one. Where anything is refused
     (`CannotAttach`), the worker is unpatched."""
     remove(worker, place=place)
@@ -108,9 +114,10 @@ def probe(worker: Any, *, place: str = PLACE) -> None:
 
 def remove(worker: Any, *, place: str = PLACE) -> None:
     """Undoes `install`; a worker without a layer is left alone."""
-    layer = vars(worker).pop(place, None)
+    layer = vars(worker).get(place)
     if layer is not None:
         layer.remove()
+        delattr(worker, place)
 
 
 class WorkerLayer(ABC):
@@ -121,6 +128,8 @@ class WorkerLayer(ABC):
 
     framework: ClassVar[str]
     """The framework's name, for the ledger."""
+    again: ClassVar[str] = "; before a second fit(), wrap once more"
+    """What the user can do where steps do not follow each other, as the end of a sentence."""
 
     def __init__(self, orders: Orders, patches: Patches, ranks: Ranks) -> None:
         self._orders, self._patches, self.ranks = orders, patches, ranks
@@ -194,6 +203,11 @@ class WorkerLayer(ABC):
 
     # ---- the layer's life
 
+    @property
+    def patches(self) -> Patches:
+        """What is patched."""
+        return self._patches
+
     def attach(self) -> None:
         """Patches the process. Raises `CannotAttach`; `remove` undoes what is there by then."""
         if self._enforces:
@@ -232,7 +246,7 @@ class WorkerLayer(ABC):
     def follow(self, step: int) -> None:
         """The check (`CannotAttach`) that an optimizer step follows the one before it."""
         if self._last is not None and step != self._last + 1:
-            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
+            reason = f"optimizer step {step} follows step {self._last}{self.again}"
             raise CannotAttach({"clock": reason})
 
     def denominators(self, rows: Iterable[TrainedRow]) -> Normaliser:
@@ -261,6 +275,8 @@ class WorkerLayer(ABC):
 
     def hold(self, objections: Sequence[str] = ()) -> None:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
+        if self._orders.mode == "observe":
+            return
         step = self.in_hand()
         self.ranks.agree(lambda: self._recorder.compare(step.index, step.rows, objections, pass_index=self.native_pass))
 
