@@ -229,7 +229,7 @@ class FastLearner(Learner):
 
     def weight(self) -> ShardedWeight | None:
         """The weight that is watched in DeepSpeed's module, as in `Learner`."""
-        from batchbridge_open_instruct.weights import of_deepspeed
+        from batchbridge.kit.deepspeed import of_deepspeed
 
         return of_deepspeed(self.model.module)
 

@@ -22,6 +22,7 @@ from batchbridge.kit.before_update import BeforeStep, applied_rate, strangers
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow
+from batchbridge.ledger.numbers import StepNumbers
 from batchbridge.meaning.weights import Normaliser, Row
 
 PLACE = "batchbridge"
@@ -236,6 +237,10 @@ class WorkerLayer(ABC):
             self._patches.undo()
         finally:
             self.close()
+
+    def taken(self) -> Sequence[StepNumbers]:
+        """The numbers of the steps since the last call, where they are kept; see `Recorder.numbers`."""
+        return self._recorder.taken()
 
     def close(self) -> None:
         """Undoes what `Patches` does not, and closes the ledger."""
