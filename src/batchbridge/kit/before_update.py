@@ -13,7 +13,7 @@ from typing import Any
 
 class BeforeStep:
     """A look at an optimizer before each of its updates: once, inside of the outermost `step`, after every other
-    pre-hook, whenever that was registered."""
+    pre-hook, whenever that was registered. As a context manager it is taken off at the end."""
 
     def __init__(self, optimizer: Any, look: Callable[[], None]) -> None:
         self._optimizer, self._look = optimizer, look
@@ -32,6 +32,12 @@ class BeforeStep:
 
     def _ended(self, *step: Any) -> None:
         self._depth -= 1
+
+    def __enter__(self) -> BeforeStep:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
     def restart(self) -> None:
         """Forgets a `step` that began and did not end: it raised, and someone went on."""

@@ -263,11 +263,13 @@ class WorkerLayer(ABC):
     def updating(self, optimizer: Any) -> Iterator[None]:
         """The span in which native code may update once: the step is looked at right before it does."""
         self._looked, self._learning_rate = False, applied_rate(optimizer)
-        hook = BeforeStep(optimizer, functools.partial(self._observation.read, self.look, optimizer))
-        try:
+        with self.looking(optimizer, functools.partial(self._observation.read, self.look, optimizer)):
             yield
-        finally:
-            hook.remove()
+
+    def looking(self, optimizer: Any, look: Callable[[], None]) -> contextlib.AbstractContextManager[Any]:
+        """The span in which `look` is called right before an update; of an engine whose optimizer is none of torch's,
+        an adapter's own."""
+        return BeforeStep(optimizer, look)
 
     def look(self, optimizer: Any) -> None:
         """The look at the step in hand before its update, when all that it uses is there: measured, and held against
