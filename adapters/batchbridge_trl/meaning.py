@@ -141,7 +141,10 @@ def meaning(
         values["loss.policy.constant"] = FieldValue(native["max_completion_length"], "max_completion_length")
     if native["entropy_coef"]:
         values["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
-    if native["max_steps"] > 0:
+    if native["max_steps"] > 0 and ends_after is not None:
+        fewer = "max_steps, for which transformers plans epochs by prompts that the sampler drops"
+        values["horizon.optimizer_steps"] = FieldValue(ends_after, "max_steps", fewer)
+    elif native["max_steps"] > 0:
         values["horizon.optimizer_steps"] = FieldValue(native["max_steps"], "max_steps")
     elif ends_after is not None:
         unplanned = "num_train_epochs, of which transformers before 4.52 plans whole optimizer steps only"

@@ -14,6 +14,7 @@ _VOTES = "reward_model.reward_kwargs.n_votes_per_prompt"
 _TRAINED = "reward_model.reward_kwargs.n_samples_per_prompt"
 _AGENTS = "actor_rollout_ref.rollout.n_agent"
 _PRUNING = "cppo.pruning_rate"
+_MOST_BATCHES = "max_num_gen_batches"
 _TRAINERS = frozenset({"verl.trainer.ppo.ray_trainer.RayPPOTrainer", "verl.trainer.ppo.v1.trainer_base.PPOTrainer"})
 
 
@@ -34,6 +35,12 @@ def condition_of(source: Source, own_program: str | None, native: Mapping[str, A
     why = f"{who} is not a program of verl's, and what it changes is not seen"
     values = {} if known is None else {key: source.values[name] for key, name in said.items()}
     return condition("verl", "trainer", who, why, known, {**native, **values}, where)
+
+
+def taken_by_program(own_program: str | None) -> frozenset[str]:
+    """The settings that a known program reads itself, whatever verl does with them."""
+    known = None if own_program is None else known_program(KNOWN, (), (own_program,), ())
+    return frozenset() if known is None else known.takes
 
 
 def _names(built: Iterable[BuiltTrainer]) -> list[str]:
@@ -74,6 +81,9 @@ KNOWN = (
         "TTRL 3e2cc93 verl/recipe/dapo/src/dapo_ray_trainer.py:38, 215-228 (as verl 0.3 to 0.6 recipe/dapo)",
         classes="RayDAPOTrainer",
         program=r"(^|[./])recipe[./]dapo[./]",
+        takes=frozenset(
+            ("data.gen_batch_size", *(f"algorithm.filter_groups.{key}" for key in ("enable", "metric", _MOST_BATCHES)))
+        ),
     ),
     KnownProgram(
         "TTRL", _ttrl, "TTRL 3e2cc93 verl/verl/trainer/ppo/ray_trainer.py:320, 874-881, 932", keys=frozenset({_VOTES})

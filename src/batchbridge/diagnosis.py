@@ -414,6 +414,7 @@ TEXTS: tuple[ErrorText, ...] = (
         "optimizer step. Check the change with batchbridge diff: many frameworks weigh tokens by micro-batch",
         phase="optimizer_step",
         source="torch.OutOfMemoryError",
+        of_memory=True,
         neighbours=_out_of_memory,
     ),
     ErrorText(
@@ -478,10 +479,17 @@ TEXTS: tuple[ErrorText, ...] = (
         pattern=r"assert not param\.ds_active_sub_modules|ds_active_sub_modules",
         rule="not a batch rule: a parameter is used while ZeRO gathers it for another module",
         meaning="the model runs twice before its backward pass is over, or generates while it trains (sync_ref_model, "
-        "gradient checkpointing with reentrant calls, a shared head)",
+        "gradient checkpointing with reentrant calls, a shared head). With TRL before 0.17 it came at an epoch's end, "
+        "in an optimizer step of fewer micro-batches than gradient_accumulation_steps",
         phase="optimizer_step",
-        source="deepspeed runtime/zero/partition_parameters.py",
-        neighbours=lambda n: (Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),),
+        source="deepspeed runtime/zero/partition_parameters.py; huggingface/open-r1 issue 299",
+        neighbours=lambda n: (
+            Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),
+            Fix(
+                "with TRL before 0.17: a dataset of whole optimizer steps (batchbridge check --dataset-size says which)"
+            ),
+        ),
+        codes=("BB-TRL-064",),
     ),
     ErrorText(
         name="skyrl-mini-batch",

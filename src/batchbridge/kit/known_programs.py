@@ -16,7 +16,7 @@ class KnownProgram(NamedTuple):
     name: its name in sentences. classes: a pattern (`re.fullmatch`) of the classes that it trains with. program: one
     (`re.search`) of the words that start it. keys: settings that no other program has; one of them tells it. counts:
     the sentence about what a batch has there, of native settings; a mapping may lack any of them. source: where that
-    was read.
+    was read. takes: settings that the framework lacks, or reads otherwise, and that this program reads itself.
     """
 
     name: str
@@ -25,6 +25,7 @@ class KnownProgram(NamedTuple):
     classes: str = ""
     program: str = ""
     keys: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
 
     def told_by(self, classes: Iterable[str], words: str, keys: Iterable[str]) -> bool:
         """Whether classes, the words of a command, or keys tell it."""
