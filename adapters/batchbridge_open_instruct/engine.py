@@ -240,7 +240,7 @@ class LearnerLayer(WorkerLayer):
         )
 
     def written_beside(self) -> Mapping[str, Any]:
-        """When each completion was generated; the plan says it in a run that follows it."""
+        """The optimizer step at which each completion was generated; the plan has it in a run that follows it."""
         starts = None if self._enforces else [self._native_start(row) for row in self.in_hand().rows]
         return {"generated_at_step": starts}
 

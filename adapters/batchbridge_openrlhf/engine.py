@@ -460,7 +460,7 @@ class OpenRlhfEngineLayer(WorkerLayer):
         return StepInHand(self._index, rows, lambda: [self._facts[row.index] for row in rows])
 
     def written_beside(self) -> Mapping[str, Any]:
-        """When each completion was generated: the plan's, or where its rollout was first trained."""
+        """The optimizer step at which each completion was generated: the plan's, or that of its rollout's first use."""
         starts = None if self._turn is not None else self._generated_at()
         return {"generated_at_step": starts, "skips_tick": True}
 

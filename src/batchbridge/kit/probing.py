@@ -105,7 +105,7 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
 
 
 def remedy_with(own: str) -> str:
-    """What the user can do where a loss is not the plan's, as the end of a sentence. own: the framework's own
+    """The user's way out where a loss is not the plan's, as the end of a sentence. own: the framework's own
     losses, in words."""
     return (
         "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "

@@ -66,7 +66,7 @@ class Ranks(Protocol):
 
     @property
     def replicas(self) -> int:
-        """How many of them there are."""
+        """The number of such processes."""
 
     @property
     def writes(self) -> bool:
@@ -130,7 +130,7 @@ class WorkerLayer(ABC):
     framework: ClassVar[str]
     """The framework's name, for the ledger."""
     again: ClassVar[str] = "; before a second fit(), wrap once more"
-    """What the user can do where steps do not follow each other, as the end of a sentence."""
+    """The way out for the user where steps do not follow each other, as the end of a sentence."""
 
     def __init__(self, orders: Orders, patches: Patches, ranks: Ranks) -> None:
         self._orders, self._patches, self.ranks = orders, patches, ranks
@@ -177,7 +177,7 @@ class WorkerLayer(ABC):
         return
 
     def prepare(self) -> None:
-        """What else is changed before the seams are made, in every mode."""
+        """Other changes, made before the seams are made, in every mode."""
         return
 
     def hold_loss(self) -> None:
@@ -199,14 +199,14 @@ class WorkerLayer(ABC):
         return True
 
     def written_beside(self) -> Mapping[str, Any]:
-        """What else `Recorder.write` is told of the step in hand."""
+        """More values for `Recorder.write` of the step in hand."""
         return {}
 
     # ---- the layer's life
 
     @property
     def patches(self) -> Patches:
-        """What is patched."""
+        """The patches of the process."""
         return self._patches
 
     def attach(self) -> None:
