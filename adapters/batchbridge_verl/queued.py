@@ -199,6 +199,7 @@ def _state(worker: Any) -> str:
 
 
 def _digests(text: str) -> tuple[str | None, ...]:
+    """The weights of every engine, as the column of a completion has them (`_state`); None: of the run's start."""
     return tuple(None if one == _NONE else one for one in text.split())
 
 

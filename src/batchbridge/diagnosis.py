@@ -264,8 +264,8 @@ def known_texts() -> tuple[ErrorText, ...]:
 
 
 def _of_rows(adapter: Adapter, rows: Iterable[RuleRow]) -> Iterator[ErrorText]:
-    """The texts that rows carry, each completed by what its rows say. An adapter built upon another one, such as
-    Open-R1's, has that one's."""
+    """The texts that the rows of rules carry, each with the framework, versions, pattern, sources and codes of the rows
+    that carry it. Open-R1's adapter, which is built upon TRL's, has no rows of its own: TRL's adapter gives them."""
     carried: dict[str, tuple[ErrorText, list[RuleRow]]] = {}
     for row in rows if _has_own_rows(adapter) else ():
         text: ErrorText | None = getattr(row, "text", None)

@@ -299,6 +299,7 @@ def _field(keywords: Mapping[str, Any]) -> Any:
 
 
 def default_of(value: Any) -> Any:
+    """The default that a field of a class has; an unknown value where `dataclasses.field` gave it none."""
     return named("a value that has no default") if value is _NoDefault else value
 
 
