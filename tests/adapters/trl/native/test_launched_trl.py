@@ -14,6 +14,8 @@ import yaml
 
 from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.running.telling import LOG
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
@@ -75,6 +77,31 @@ def test_every_process_of_the_command_follows(tmp_path: Path, how: str) -> None:
     ledger = Ledger(tmp_path / "ledger")
     assert [file.headers[0]["mode"] for file in ledger.files] == ["enforce"] * RANKS[how]
     assert len(list(read_steps(tmp_path / "ledger"))) == ledger.stop_step > 0
+
+
+def test_a_rank_that_is_killed_leaves_a_ledger_that_says_how_far_and_a_run_that_goes_on(tmp_path: Path) -> None:
+    """SIGKILL of one of torchrun's ranks, in the middle of the run; then the way that was said."""
+    words = (*COMMANDS["torchrun"], str(tmp_path))
+    ran = started(tmp_path, *words, "--killed", options=("--ledger", "ledger"))
+    assert ran.returncode == 1
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
+    seen = Ledger(tmp_path / "ledger")
+    total = Plan(Spec.from_dict(seen.headers[0]["spec"]), seen.headers[0]["dataset_size"]).total_optimizer_steps
+    assert 2 <= seen.stop_step <= 3 < total
+    held, far, way = lines[-3:]
+    assert held.startswith(
+        f"batchbridge: {seen.stop_step} optimizer steps held against the plan, of 2 ranks, 0 skipped"
+    )
+    reaches = f"the ledger goes to optimizer step {seen.stop_step - 1} of {total}, counted from 0"
+    assert far == f"batchbridge: the command ended with exit code 1; {reaches}"
+    assert way.startswith("batchbridge: to go on, from the newest checkpoint and in the same ledger: `trainer.train(")
+    assert "batchbridge: the command died of a text that is known; `batchbridge doctor` says of it:" in lines
+    assert any(line.startswith("batchbridge: killed-rank  torch ") for line in lines)
+    assert any("lack of host memory" in line for line in lines)
+
+    again = started(tmp_path, *words, "--resume", options=("--ledger", "ledger"))
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert [step["step"] for step in read_steps(tmp_path / "ledger")] == list(range(total))
 
 
 def test_another_frameworks_configuration_is_what_the_command_means(tmp_path: Path) -> None:
