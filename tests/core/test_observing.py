@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import pickle
+from collections.abc import Iterator
 
 import pytest
 
@@ -103,6 +105,31 @@ def test_a_function_that_is_awaited_is_guarded_likewise_by_each_of_its_tasks(whe
     assert observation.over is (where in ("before", "after"))
     if observation.over:
         assert asyncio.run(guarded(3)) == 30, "the native one alone"
+
+
+def test_a_coroutine_may_be_driven_in_several_contexts() -> None:
+    """As some loops do it; the context of the beginning is not there at the end."""
+    observation = Observation("observe")
+
+    class Pause:
+        def __await__(self) -> Iterator[None]:
+            yield
+
+    async def give() -> int:
+        await Pause()  # type: ignore[misc]  # what an event loop would wait for
+        return 1
+
+    async def ours() -> int:
+        result: int = await native()
+        return result + 1
+
+    guarded, native = observation.guarded(give, ours)
+    made = guarded()
+    contextvars.copy_context().run(made.send, None)
+    with pytest.raises(StopIteration) as ended:
+        contextvars.copy_context().run(made.send, None)
+    assert ended.value.value == 2
+    assert not observation.over
 
 
 def test_a_refusal_of_ours_is_told_by_its_names_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -288,3 +288,11 @@ def test_a_path_from_above_the_repository_is_found_in_it(tmp_path: Path) -> None
     assert batchbridge.read(path, version="1.16.0").native["num_generations"] == 4
     path.write_text("trl grpo --config mine/a.yaml --num_processes 4\n")
     assert batchbridge.read(path, version="1.16.0").native.get("num_generations") != 4
+
+
+def test_a_command_whose_program_trains_by_rewards_is_told_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "start.py").write_text("trainer = DistributedRLTrainer(config)\ntrainer.fit()\n")
+    assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB042"]
+    (tmp_path / "mine" / "start.py").write_text("print('a server')\n")
+    assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB010"]

@@ -171,7 +171,8 @@ class _Seen:
 
     def __exit__(self, *error: object) -> None:
         assert self._before is not None, "entered before it is left"
-        _CALLS.reset(self._before)
+        with contextlib.suppress(ValueError):  # a coroutine that is driven to its end in another context
+            _CALLS.reset(self._before)
 
 
 class _Heard:
@@ -189,12 +190,13 @@ class _Heard:
         return next((seen for seen in reversed(_CALLS.get()) if seen.heard is self), _Seen(self))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        seen = self._seen
         try:
             result = self._native(*arguments, **options)
         except Exception as error:
-            self._seen.raised = error
+            seen.raised = error
             raise
-        self._seen.returned = (result,)
+        seen.returned = (result,)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -205,10 +207,11 @@ class _HeardAwaited(_Heard):
     """The same, of a native function that is awaited."""
 
     async def __call__(self, *arguments: Any, **options: Any) -> Any:
+        seen = self._seen
         try:
             result = await self._native(*arguments, **options)
         except Exception as error:
-            self._seen.raised = error
+            seen.raised = error
             raise
-        self._seen.returned = (result,)
+        seen.returned = (result,)
         return result
