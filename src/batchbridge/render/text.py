@@ -15,6 +15,7 @@ from batchbridge.render.findings import number as number  # others have it from 
 from batchbridge.render.findings import one_line as one_line  # others have it from here
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
 from batchbridge.render.headline import HeadlineFacts
+from batchbridge.render.secrets import without_secrets
 
 if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
@@ -136,8 +137,9 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
 
 
 def clean(text: str) -> str:
-    """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
-    return "\n".join(map(printable, text.split("\n")))
+    """`text` without control characters (a configuration could hold a terminal's escape codes) and without keys of
+    services; line ends stay."""
+    return without_secrets("\n".join(map(printable, text.split("\n"))))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
