@@ -12,7 +12,7 @@ LARGEST = 10**15
 
 
 LARGEST_SEED = 2**32 - 1
-"""Largest seed. Source: numpy's random.seed in grpo_fast.py and ppo_vllm_thread_ray_gtrl.py; olmo_core 3.0.0 seed_all."""
+"""Largest seed. Source: numpy's random.seed in grpo_fast.py and ppo_vllm_thread_ray_gtrl.py; olmo_core seed_all."""
 
 
 def integer(least: int = -LARGEST) -> Kind:

@@ -1,6 +1,6 @@
 """Values that nobody should find in a log: keys of services, tokens and passwords that stand in a configuration.
 
-A text masks them by the setting's name, in every `key = value`; JSON by the name of the member, or of the `key` beside it.
+A text masks them by the setting's name, in every `key = value`; JSON by the member's name, or by the `key` beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ LONG = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[A-Za-z0-9_\-+/=.]{16,}")
 """The form of such a value: `prompt_key = question` and `max_token = 16384` are none."""
 MASKED = "(hidden)"
 _SAID = re.compile(
-    r"(?i)(?P<said>(?:^|[\s'\"(,+~-])[\w.-]*(?:use_wandb|key|token|secret|password|passwd|credentials?)['\"]?(?: = |=|: ))"
+    r"(?i)(?P<said>(?:^|[\s'\"(,+~-])[\w.-]*(?:use_wandb|key|token|secret|password|passwd|credentials?)['\"]?"
+    r"(?: = |=|: ))"
     rf"(?P<value>['\"]?{LONG.pattern})"
 )
 

@@ -174,10 +174,11 @@ def meaning(reading: Reading) -> Iterator[str]:
     else:
         sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
-    yield (
-        f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
-        f"{count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
-    )
+    steps = derived.get("optimizer_steps_per_rollout")
+    parts = f"{count(steps, 'optimizer step')} per rollout"
+    if steps is not None and 0 < steps < 1 and step.step_may_span in ("none", "rollout"):
+        parts = "a rollout is less than an optimizer step, which takes no second one"
+    yield f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: {parts}."
     yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
