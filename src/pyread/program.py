@@ -98,9 +98,12 @@ def _code(text: str, file: str) -> NotebookCode:
 
 def _pins(shell: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
+    goes_on = False
     for line in shell:
-        if "install" in line:
+        installs = goes_on or "install" in line
+        if installs:
             found |= {name.lower().replace("_", "-"): version for name, version in _PIN.findall(line)}
+        goes_on = installs and line.endswith("\\")
     return found
 
 

@@ -253,6 +253,9 @@ def test_a_notebook_with_trl_0_14_repeats_its_rows() -> None:
     Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
     line = "32 prompts x 2 = 64 completions per rollout; 1 optimizer step of 64 completions"
     assert line in str(batchbridge.check("n.ipynb", world_size=4))
+    book["cells"][0]["source"] = ['%pip install "peft==0.14.0" \\\n', '  "trl==0.14.0"\n']
+    Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    assert line in str(batchbridge.check("n.ipynb", world_size=4))
     book["cells"][0]["source"] = ["!pip install trl==0.17.0"]
     Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
     assert line not in str(batchbridge.check("n.ipynb", world_size=4))
