@@ -406,7 +406,8 @@ def openrlhf_runs(session: nox.Session) -> None:
 @nox.parametrize("framework", ["verl", "openrlhf"])
 def ray_cluster(session: nox.Session, framework: str) -> None:
     """By name: a real `ray start --head` with its dashboard, to which `batchbridge run` sends the README's `ray job
-    submit` with a tiny model; three minutes each. Skipped where the head does not come up."""
+    submit` with a tiny model, and the commands of the first pages; three minutes each. Skipped where the head does not
+    come up."""
     if framework == "verl":
         install(session, "verl", f"torch=={TORCH}", *TEST, ON_CPU, ".[try-verl]")
     else:

@@ -1,4 +1,7 @@
-"""Texts that EasyR1 prints and no rule is about; see `Adapter.error_texts`."""
+"""Texts that EasyR1 prints and no rule is about; see `Adapter.error_texts`.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

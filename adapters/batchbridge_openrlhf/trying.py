@@ -1,4 +1,7 @@
-"""The trial of OpenRLHF's adapter, for `batchbridge try openrlhf`; imports no framework."""
+"""The trial of OpenRLHF's adapter, for `batchbridge try openrlhf`; imports no framework.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

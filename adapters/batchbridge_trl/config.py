@@ -111,6 +111,8 @@ class TrlAdapter(PackagedAdapter):
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
+        own = {key for key in given if key not in rows and key.replace("-", "_") in source.declared}
+        given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
         if with_unsloth:
@@ -138,7 +140,8 @@ class TrlAdapter(PackagedAdapter):
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
         native, bad = taken.native, {key for key in taken.wrong if not unchecked(key)} | bad
-        found += [*refused, *taken.findings]
+        filtered = built is not None and built.filtered  # what the class does not take, the program leaves out
+        found += [*refused, *(one for one in taken.findings if not filtered or one.code != "BB-TRL-003")]
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.provenance is None:

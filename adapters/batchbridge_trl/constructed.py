@@ -1,4 +1,7 @@
-"""TRL's own configuration object, constructed in a child process of `batchbridge check --native`."""
+"""TRL's own configuration object, constructed in a child process of `batchbridge check --native`.
+
+Its own file: a child process imports it, and only for `check --native`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A trainer's configuration object is so, and every record of a run that was made of one (W&B's, trackio's, a checkpoint's
 `training_args.bin`). Source: trl 0.16.0 to 1.16.0 GRPOConfig.__post_init__.
+
+Its own file: only readings of such objects and records import it.
 """
 
 from __future__ import annotations

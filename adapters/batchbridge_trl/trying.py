@@ -1,4 +1,7 @@
-"""The trial of TRL's adapter, for `batchbridge try trl`; imports no framework."""
+"""The trial of TRL's adapter, for `batchbridge try trl`; imports no framework.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from __future__ import annotations
 

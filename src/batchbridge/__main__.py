@@ -1,4 +1,7 @@
-"""`python -m batchbridge`."""
+"""`python -m batchbridge`.
+
+Its own file: Python starts it by this name.
+"""
 
 import sys
 

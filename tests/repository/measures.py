@@ -205,6 +205,20 @@ def rooms() -> dict[str, Room]:
     }
 
 
+def without_reason() -> list[str]:
+    """Modules of fewer than `SHORT` lines of code whose docstring does not say why they are files of their own."""
+    every = [file for package in PACKAGES.values() for file in files(package)]
+    every += [file for plugin in sorted((ROOT / "plugins").glob("*/src")) for file in files(plugin)]
+    return [
+        file.relative_to(ROOT).as_posix()
+        for file in every
+        if file.name != "__init__.py"
+        and len(lines_of_code(file)) < SHORT
+        and "Its own file: "
+        not in " ".join((ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split())
+    ]
+
+
 def table(found: Mapping[str, Room]) -> list[str]:
     """The rooms and their sum as lines of text."""
     whole = Room(*(sum(each) for each in zip(*found.values(), strict=True)))
@@ -245,6 +259,7 @@ def main() -> None:
         print(json.dumps({"rooms": {name: size._asdict() for name, size in sizes.items()}, **found}, indent=1))
         return
     print(*table(sizes), sep="\n")
+    found = {f"files of fewer than {SHORT} lines without a reason in their docstring": without_reason(), **found}
     for name, value in found.items():
         assert isinstance(value, list)
         print(

@@ -1,4 +1,7 @@
-"""The words of `doctor` about a text that Open-Instruct prints and a rule is about, beyond the row; see `Rule.text`."""
+"""The words of `doctor` about a text that Open-Instruct prints and a rule is about, beyond the row; see `Rule.text`.
+
+Its own file: only `doctor` shows these words; the table of rules stays readable.
+"""
 
 from __future__ import annotations
 

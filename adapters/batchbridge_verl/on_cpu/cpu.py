@@ -5,6 +5,8 @@
 What it declares: a device `cpu` whose processes are placed by Ray's resource "GPU", before 0.9.0 "cpu": give
 `ray.init` as many as there should be ranks. gloo instead of NCCL; memory is not pinned; the engine stays the one that
 verl registers for CUDA.
+
+Its own file: verl imports it by this name in every process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The functions that verl calls on `torch.cuda`, for processes without one."""
+"""The functions that verl calls on `torch.cuda`, for processes without one.
+
+Its own file: releases with platforms and without both use it.
+"""
 
 from __future__ import annotations
 

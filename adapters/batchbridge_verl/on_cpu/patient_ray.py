@@ -3,6 +3,8 @@
 Ray's raylet gives each of its agents 15 seconds to write down its port, and ends the start otherwise. Here they are
 written down beforehand, and the dashboard's agent starts without the dashboard's parts. Source: Ray 2.60.0
 _private/services.py start_raylet, dashboard/agent.py.
+
+Its own file: drivers import it before Ray starts, without the rest.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Completions come from the agent loop (`agent.ScriptedAgent`), which knows prompt and sample, so that two replicas cannot
 answer alike. Source: verl 0.9.1 workers/rollout/base.py, replica.py.
+
+Its own file: verl imports it by this name in every process.
 """
 
 from __future__ import annotations

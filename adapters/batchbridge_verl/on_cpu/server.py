@@ -1,4 +1,7 @@
-"""The server of the backend `scripted`: a process of its own, which imports neither torch nor verl."""
+"""The server of the backend `scripted`: a process of its own, which imports neither torch nor verl.
+
+Its own file: Ray starts a process for it.
+"""
 
 from __future__ import annotations
 

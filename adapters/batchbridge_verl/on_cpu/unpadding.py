@@ -1,5 +1,8 @@
 """Unpadding of rows without flash-attn: verl before 0.9.1 has no functions of its own, and the CPU no flash-attn.
-transformers has the same ones. Source: verl 0.8.0 and 0.9.0 utils/attention_utils.py."""
+transformers has the same ones. Source: verl 0.8.0 and 0.9.0 utils/attention_utils.py.
+
+Its own file: only releases before 0.9.1 need it.
+"""
 
 from __future__ import annotations
 

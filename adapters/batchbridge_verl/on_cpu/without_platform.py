@@ -1,6 +1,9 @@
 """verl 0.8.0 on the CPU: it has no platforms. Its functions find no CUDA and say "cpu" of themselves; what they lack is
 what torch.cpu and its engine registry lack. Source: verl 0.8.0 utils/device.py, workers/engine/base.py,
-workers/engine/fsdp/transformer_impl.py get_per_tensor_param."""
+workers/engine/fsdp/transformer_impl.py get_per_tensor_param.
+
+Its own file: only 0.8.0 needs it.
+"""
 
 from __future__ import annotations
 

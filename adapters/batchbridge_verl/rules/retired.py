@@ -1,5 +1,8 @@
 """Rules that only repeated what `validate_config` says itself of settings that decide nothing of what is trained: no
-check judges them any more, `doctor` knows their texts, and their codes are never used again."""
+check judges them any more, `doctor` knows their texts, and their codes are never used again.
+
+Its own file: rows that no check judges stand apart from those that one does.
+"""
 
 from __future__ import annotations
 

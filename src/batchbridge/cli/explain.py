@@ -1,4 +1,7 @@
-"""`batchbridge explain`: the whole reading, for a person."""
+"""`batchbridge explain`: the whole reading, for a person.
+
+Its own file: one file per command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The question that `batchbridge check --native` puts to a framework itself: what an adapter says about it."""
+"""The question that `batchbridge check --native` puts to a framework itself: what an adapter says about it.
+
+Its own file: adapters give it, and commands and the child process take it.
+"""
 
 from __future__ import annotations
 

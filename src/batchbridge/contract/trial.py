@@ -1,4 +1,7 @@
-"""The run of `batchbridge try`: an adapter's framework itself on a CPU, with a tiny model and scripted rollouts."""
+"""The run of `batchbridge try`: an adapter's framework itself on a CPU, with a tiny model and scripted rollouts.
+
+Its own file: adapters give it, and only `batchbridge try` takes it.
+"""
 
 from __future__ import annotations
 

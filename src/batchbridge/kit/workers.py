@@ -144,8 +144,32 @@ def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequen
             if row is not None:
                 row.measured(measured)
             elif measured.departure > measured.tolerance:
-                objections.append("a filler row, which has nothing to train, got a gradient")
+                objections.append(FILLER_GRADIENT)
     return objections
+
+
+def read_places(
+    rows: Mapping[int, TrainedRow | None], parts: Sequence[Sequence[int]], seen: Sequence[Sequence[Measured]]
+) -> list[str]:
+    """Gives every row of an optimizer step what was seen of it. Returns what speaks against the step.
+
+    rows: by their place in the batch; None is a filler row. parts: the places of each micro-batch. Raises `ValueError`
+    where not exactly the step's rows were seen.
+    """
+    places = [place for part in parts for place in part]
+    if sorted(places) != sorted(rows):
+        raise ValueError("other rows reached the loss than the step has")
+    objections = []
+    for place, measured in zip(places, (one for part in seen for one in part), strict=True):
+        row = rows[place]
+        if row is not None:
+            row.measured(measured)
+        elif measured.departure > measured.tolerance:
+            objections.append(FILLER_GRADIENT)
+    return objections
+
+
+FILLER_GRADIENT = "a filler row, which has nothing to train, got a gradient"
 
 
 def orders_of(request: Request, version: str, **more: Any) -> Orders:
@@ -191,6 +215,7 @@ class Recorder:
         self._gather = gather
         self._writer: Writer | None = None
         self._next_step = 0
+        self._ended = False
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
@@ -312,6 +337,8 @@ class Recorder:
             width = len(PaddingTokens._fields)
             paddings = [PaddingTokens(*one) for one in told if len(one) == width]
             self._keep(step, [one for one in told if len(one) != width], paddings)
+        if self._ended:  # while this step was looked at
+            return
         if self._orders.ledger is not None:
             self._opened(self._orders.ledger, step).append(record)
         self._next_step = step + 1
@@ -320,6 +347,7 @@ class Recorder:
 
     def end_observing(self, why: str) -> None:
         """Says in the ledger that nothing is observed from the next step on, and closes it. Raises `LedgerError`."""
+        self._ended = True
         if self._orders.ledger is not None:
             self._opened(self._orders.ledger, self._next_step).end(why)
         self.close()

@@ -1,4 +1,7 @@
-"""Findings of a run whose trainer may not be the framework's own: what holds only if it is, is not decided."""
+"""Findings of a run whose trainer may not be the framework's own: what holds only if it is, is not decided.
+
+Its own file: a reading imports it only for such a trainer.
+"""
 
 from __future__ import annotations
 

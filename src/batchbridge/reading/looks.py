@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO"
+_METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO|RL(?=Trainer)"
 _BUILT = re.compile(rf"(?<!class )\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
 _NAMED = re.compile(r"grpo|ppo|rloo|policy_loss|advantage", re.IGNORECASE)
 _TRAINED = re.compile(r"\.backward\(\s*\)[\s\S]*\.step\(|value_and_grad\(")

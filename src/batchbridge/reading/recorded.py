@@ -1,4 +1,7 @@
-"""Facts that the record of a run says beside its settings: the version and the prompts that it was trained with."""
+"""Facts that the record of a run says beside its settings: the version and the prompts that it was trained with.
+
+Its own file: a reading imports it only for a record.
+"""
 
 from __future__ import annotations
 

@@ -227,15 +227,6 @@ def micro_batch(spec: Spec) -> Iterator[str]:
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
 
-_WEIGHTS = {
-    "token_mean": "1 / T (T: response tokens)",
-    "sequence_mean": "1 / (B L) (B: completions, L: its completion's response tokens)",
-    "sequence_sum": "1 / B (B: completions)",
-    "sequence_sum_over_constant": "1 / (B c) (B: completions, c: a constant)",
-    "token_sum": "1",
-    "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
-}
-
 
 def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
     """The loss of the framework's own run first, where it counts otherwise than a run that is followed."""
@@ -271,9 +262,11 @@ def _critic(spec: Spec) -> Iterator[str]:
 
 
 def _term(term: LossTerm) -> str:
+    from batchbridge.meaning.weights import WEIGHT_FORMULAS
+
     constant = "" if term.constant is None else f", c = {number(term.constant)}"
-    scope = _SCOPES[term.denominator_scope]
-    return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
+    scope, weight = _SCOPES[term.denominator_scope], WEIGHT_FORMULAS[term.aggregation]
+    return f"{term.aggregation}, a response token weighs {weight}{constant}, counted per {scope}"
 
 
 def _fields(

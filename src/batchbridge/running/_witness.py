@@ -1,5 +1,8 @@
 """A process of the group of `batchbridge run` that says which signals the whole group had; see
-`batchbridge.running.signals`, which starts it. It ends when its standard input does."""
+`batchbridge.running.signals`, which starts it. It ends when its standard input does.
+
+Its own file: a process runs it, and imports nothing else of ours.
+"""
 
 import os
 import signal

@@ -1,4 +1,7 @@
-"""Effects of prime-rl's settings that the schema has no field for; see `Adapter.decides`."""
+"""Effects of prime-rl's settings that the schema has no field for; see `Adapter.decides`.
+
+Its own file: a role of an adapter (docs/house.md), imported only when it is needed.
+"""
 
 from collections.abc import Mapping
 

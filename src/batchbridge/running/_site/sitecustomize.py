@@ -1,4 +1,7 @@
-"""The start of every Python process of a command that `batchbridge run` started; see `batchbridge.running.launch`."""
+"""The start of every Python process of a command that `batchbridge run` started; see `batchbridge.running.launch`.
+
+Its own file: Python imports it by this name.
+"""
 
 import importlib.machinery
 import importlib.util
