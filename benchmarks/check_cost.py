@@ -362,7 +362,7 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, Work], Callable[[Spent], float]], Fu
             ("batchbridge_verl.watching", "responses_of"),
             ("batchbridge_verl.watching:VerlStepInputs", "rows"),
             ("batchbridge_verl.engine:VerlEngineLayer", "_given"),
-            ("batchbridge_verl.engine:VerlEngineLayer", "_look"),
+            ("batchbridge.kit.worker_layer:WorkerLayer", "look"),
         ),
     ),
     "easyr1": (
@@ -381,7 +381,7 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, Work], Callable[[Spent], float]], Fu
             ("batchbridge_openrlhf.watching:OpenRlhfStepInputs", "is_of"),
             ("batchbridge_openrlhf.watching:OpenRlhfStepProbe", "rows"),
             ("batchbridge_openrlhf.engine:OpenRlhfEngineLayer", "_row"),
-            ("batchbridge_openrlhf.engine:OpenRlhfEngineLayer", "_measure"),
+            ("batchbridge_openrlhf.engine:OpenRlhfEngineLayer", "measure"),
             ("batchbridge.kit.workers:Recorder", "compare"),
         ),
     ),

@@ -11,33 +11,31 @@ Imports torch; EasyR1 only inside functions that a worker runs.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from batchbridge import CannotAttach
-from batchbridge.kit import Normaliser, Row, proven
+from batchbridge.kit import proven, worker_layer
+from batchbridge.kit.before_update import applied_rate
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
-from batchbridge.kit.observing import Observation
-from batchbridge.kit.patches import Patches, rebound
-from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge.kit.patches import Patches, rebound, temporarily
+from batchbridge.kit.probing import ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
+from batchbridge.kit.replicas import Replicas
+from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
+from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
 from batchbridge_easyr1.clock import TickedSchedule, schedule_of
-from batchbridge_easyr1.exchange import Exchange
 from batchbridge_easyr1.images import processed
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import EasyR1StepInputs, EasyR1StepProbe
 
-_REMEDY = (
-    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
-    """mode="observe" to record what it does, or use EasyR1's own"""
-)
+_REMEDY = remedy_with("EasyR1's own")
+probe, remove = worker_layer.probe, worker_layer.remove
 
 
 def install(worker: Any, orders: Orders) -> Receipt:
@@ -48,141 +46,114 @@ def install(worker: Any, orders: Orders) -> Receipt:
     import torch.distributed as dist
 
     remove(worker)
-    worker.batchbridge = layer = ActorLayer(worker, orders)
-    return Receipt.here(orders, rank=dist.get_rank(), world_size=layer.exchange.replicas)
+    orders = require_proven_code(worker, orders)
+    layer = worker_layer.install(worker, orders, lambda patches: ActorLayer(worker, orders, patches))
+    return Receipt.here(orders, rank=dist.get_rank(), world_size=layer.ranks.replicas)
 
 
-def probe(worker: Any) -> None:
-    """Holds the loss of a worker that `install` has patched against the plan's weights, where it should be enforced.
+def require_proven_code(worker: Any, orders: Orders) -> Orders:
+    """The orders with what speaks for the worker's code. Raises `CannotAttach`."""
+    actor = worker.actor
+    kind = type(actor)
+    if (kind.__module__, kind.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
+        raise CannotAttach({"actor": f"the worker's actor is a {kind.__module__}.{kind.__qualname__}"})
+    if not hasattr(actor.actor_module, "clip_grad_norm_"):
+        raise CannotAttach({"actor": "the worker's actor is not an FSDP1 module"})
+    orders = orders.here(proven.require(CODE, orders.allow, worker, actor))
+    if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(actor).keys()):
+        raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
+    return orders
 
-    Raises `CannotAttach`. Collective.
-    """
-    worker.batchbridge.probe()
 
-
-def remove(worker: Any) -> None:
-    """Undoes `install`; a worker without it is left alone."""
-    layer = vars(worker).pop("batchbridge", None)
-    if layer is not None:
-        layer.remove()
-
-
-class ActorLayer:
+class ActorLayer(WorkerLayer):
     """The patches of one training worker."""
 
-    def __init__(self, worker: Any, orders: Orders) -> None:
-        import torch.distributed as dist
+    framework = "easyr1"
+    _watch: EasyR1StepProbe
 
-        self._worker, self._actor, self._orders = worker, worker.actor, orders
-        self._config = self._actor.config
-        self._require_proven_code()
-        self.exchange = Exchange(worker)
-        replica, replicas = self.exchange.replica, self.exchange.replicas
-        self._recorder = Recorder(
-            "easyr1", self._orders, rank=replica, world_size=replicas, gather=self.exchange.gather
-        )
-        self._plan = self._recorder.plan
-        self._observation = Observation(orders.mode)
-        self._observation.when_over = self._recorder.end_observing
-        self._patches = Patches(self._observation)
-        self._undo_settings: list[tuple[str, Any]] = []
+    def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
+        mesh = worker.ulysses_device_mesh
+        groups = (None, None) if mesh is None else (mesh["dp"].get_group(), mesh["sp"].get_group())
+        # With Ulysses (S = `worker.actor.ulysses_size`) every S ranks are one replica. Source: EasyR1 0.3.2 to
+        # 0.3.3.dev0 FSDPWorker._init_dist_mesh, sharding_manager/fsdp_ulysses.py.
+        super().__init__(orders, patches, Replicas(*groups))
+        self._worker, self._actor, self._config = worker, worker.actor, worker.actor.config
         self._probing = False
         self._data: Any = None
         self._rows: list[TrainedRow | None] = []
         self._first_step, self._done = 0, 0
-        self._last: int | None = None
         self._cuts: list[list[int]] | None = None
-        self._normaliser: Normaliser | None = None
-        self._looked = False
         self._tick = True
+
+    def seams(self) -> Iterable[Seam]:
+        """The seams of an actor; where the plan is enforced, of its worker, too."""
         names: dict[str, Any] = {"prepare_dynamic_batch": self._cut_by_tokens}
-        if orders.mode == "enforce":
-            self._apply_settings()
-            self._set_clock()
+        if self._enforces:
             native = type(self._actor).update_policy.__globals__["compute_policy_loss"]
             self._native_policy_loss = rebound(native, average_loss=self._average)
             names |= {"average_loss": self._average, "compute_policy_loss": self._policy_loss}
+            worker = self._worker
             if (rollout := getattr(worker, "rollout", None)) is not None:
                 what, why = "each completion by its own seed", "rollout identity"
-                self._patches.set(rollout, "generate_sequences", seeded(rollout), what=what, why=why)
+                yield Seam(rollout, "generate_sequences", seeded(rollout), what, why)
             if getattr(worker, "processor", None) is not None:
                 what, why = "images of each call's own rows", "membership of the plan"
-                self._patches.set(worker, "_process_multi_modal_inputs", processed(worker), what=what, why=why)
+                yield Seam(worker, "_process_multi_modal_inputs", processed(worker), what, why)
         native_update = types.MethodType(rebound(type(self._actor).update_policy, **names), self._actor)
-        update, self._native_update = self._observation.guarded(native_update, self._update, exchanges=True)
-        held: dict[str, Any] = {"what": "held against the plan", "why": "ledger"}
-        self._patches.set(self._actor, "update_policy", update, **held)
-        ours = self._optimizer_step
-        self._native_optimizer_step = self._patches.read(self._actor, "_optimizer_step", ours, **held)
-        ranks = dist.get_world_size()
-        self._watch = EasyR1StepProbe(
-            self._actor, orders.trained.objective, ranks=ranks, replicas=replicas, patches=self._patches
-        )
+        ours, self._native_update = self._observation.guarded(native_update, self._update, exchanges=True)
+        yield Seam(self._actor, "update_policy", ours)
+        yield Seam(self._actor, "_optimizer_step", self._optimizer_step, reads=True)
 
-    def remove(self) -> None:
-        """Restores the worker and closes the ledger."""
-        try:
-            self._patches.undo()
-        finally:
-            while self._undo_settings:
-                name, value = self._undo_settings.pop()
-                setattr(self._config, name, value)
-            self._recorder.close()
+    def watching(self) -> EasyR1StepProbe:
+        """The measuring of the actor's steps."""
+        ranks, replicas = torch.distributed.get_world_size(), self.ranks.replicas
+        objective = self._orders.trained.objective
+        return EasyR1StepProbe(self._actor, objective, ranks=ranks, replicas=replicas, patches=self._patches)
+
+    @property
+    def trained_module(self) -> Any:
+        """The actor's module, whose flat parameters FSDP1 gives the optimizer."""
+        return self._actor.actor_module
 
     # ---- the probe
 
-    def probe(self) -> None:
-        """The actor's own probe, see `probe`: `update_policy` on made-up values, without a model or an update."""
-        if self._orders.mode != "enforce":
-            return
+    def hold_loss(self) -> None:
+        """The actor's own probe: `update_policy` on made-up values, without a model or an update."""
         term, taps = self._orders.spec.loss.policy, []
         device = torch.device(torch.cuda.current_device())
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False,) if self._orders.detached else (False, True):
             tap, made = self._watch.tap(), list(batches(self._watch.objective, off_policy=off_policy, device=device))
             self._watch.leaves(tap, made)
-            self._run_probe(made, normaliser(term))
+            self._run_probe(made)
             taps.append(tap)
         # Every rank brings the probe's tokens, and has the denominators of its own: the native factor for the ranks
         # cancels against the native sum of their tokens.
         verdict(taps, term, remedy=_REMEDY)
 
-    def _run_probe(self, made: Sequence[ProbeBatch], step: Normaliser) -> None:
-        training, self._probing, self._normaliser = self._actor.actor_module.training, True, step
-        rows = len(made[0].lengths)
+    def _run_probe(self, made: Sequence[ProbeBatch]) -> None:
+        training, self._probing = self._actor.actor_module.training, True
+        self._normaliser, rows = normaliser(self._orders.spec.loss.policy), len(made[0].lengths)
+        one_cut = {"dynamic_batching": False, "micro_batch_size_per_device_for_update": rows}
         try:
-            with self._one_step(rows * len(made), dynamic_batching=False, micro_batch_size_per_device_for_update=rows):
+            with (
+                made_up_run("EasyR1's update did not run on made-up micro-batches", _REMEDY),
+                self._one_step(rows * len(made), **one_cut),
+            ):
                 self._native_update(made_up(made))
-        except CannotAttach:
-            raise
-        except Exception as error:
-            reason = (
-                f"EasyR1's update did not run on made-up micro-batches ({type(error).__name__}: {error}); {_REMEDY}"
-            )
-            raise CannotAttach({"weight_probe": reason}) from error
         finally:
             self._watch.leaves(self._watch.tap(), ())
             self._probing, self._normaliser, self._cuts = False, None, None
             self._actor.actor_module.train(training)
 
-    def _require_proven_code(self) -> None:
-        actor = type(self._actor)
-        if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
-            raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
-        if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
-            raise CannotAttach({"actor": "the worker's actor is not an FSDP1 module"})
-        self._orders = self._orders.here(proven.require(CODE, self._orders.allow, self._worker, self._actor))
-        if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
-            raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
-
     # ---- what the native loss and clock read
 
-    def _apply_settings(self) -> None:
+    def apply_settings(self) -> None:
+        """Attributes of the actor's configuration."""
         for name, value in self._orders.settings.items():
-            self._undo_settings.append((name, getattr(self._config, name)))
-            setattr(self._config, name, value)
+            self._patches.set(self._config, name, value, what=str(value), why="objective of the requested spec")
 
-    def _set_clock(self) -> None:
+    def set_clock(self) -> None:
         """Ticks as the plan says, over the plan's horizon: EasyR1 ticks once per call, and counts rollouts."""
         worker, ticks = self._worker, self._orders.ticks
         schedule = worker.lr_scheduler
@@ -201,17 +172,17 @@ class ActorLayer:
 
     def _update(self, data: Any) -> dict[str, Any]:
         expected = self._observation.read(self._expected, data)
-        if not self._observation.agree(self.exchange.gather):  # before the first exchange: others would wait for it
+        if not self._observation.agree(self.ranks.gather):  # before the first exchange: others would wait for this rank
             return dict(self._native_update(data))
         self._data, self._done = data, 0
         self._rows, inputs = expected
         self._watch.expect(inputs, self._places)
         try:
-            if self._orders.mode != "enforce":
-                rollouts = self.exchange.gather([(row.rollout,) for row in self._rows if row is not None])
-                self._first_step = min(rollouts)[0] * self._orders.steps_per_rollout
-                return dict(self._native_update(data))
-            return self._enforced(data)
+            if self._enforces:
+                return self._enforced(data)
+            rollouts = self.ranks.gather([(row.rollout,) for row in self._rows if row is not None])
+            self._first_step = min(rollouts)[0] * self._orders.steps_per_rollout
+            return dict(self._native_update(data))
         finally:
             self._data, self._normaliser = None, None
             self._watch.expect(None, self._places)
@@ -221,42 +192,29 @@ class ActorLayer:
         if POSITION not in data.non_tensor_batch:
             reason = "a batch without BatchBridge's columns reached the actor's optimizer"
             raise CannotAttach({"unplanned_batch": reason})
-        detached = self._orders.detached and self._orders.mode == "enforce"
+        detached = self._orders.detached and self._enforces
         penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         return identified(data), EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised)
 
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
         step = int(data.meta_info[STEP])
-        if self._last is not None and step != self._last + 1:
-            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
-            raise CannotAttach({"clock": reason})
+        self.follow(step)
         self._first_step, self._tick = step, self._plan.step(step).lr_tick
-        mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
-        everyone = [Row(tokens=row[2], group=row[:2]) for row in self.exchange.gather(mine)]
-        self._normaliser = Normaliser.of(self._orders.spec.loss.policy, everyone)
+        self._normaliser = self.denominators(row for row in self._rows if row is not None)
         if self._normaliser.tokens:
             with self._one_step(len(data)):
                 metrics = dict(self._native_update(data))
         else:
             metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
-            self._compare(())
-            self._write(gradient_norm=None, skipped=True)
-        self._last = step
+            self._learning_rate = applied_rate(self._actor.actor_optimizer)
+            self.hold()
+            self.write(gradient_norm=None, skipped=True)
         return metrics
 
-    @contextlib.contextmanager
-    def _one_step(self, rows: int, **more: Any) -> Iterator[None]:
+    def _one_step(self, rows: int, **more: Any) -> contextlib.AbstractContextManager[None]:
         """The native loop sees one mini-batch of `rows` rows, once; and `more` of its settings."""
-        settings = {"global_batch_size_per_device": rows, "ppo_epochs": 1, **more}
-        own = {name: getattr(self._config, name) for name in settings}
-        for name, value in settings.items():
-            setattr(self._config, name, value)
-        try:
-            yield
-        finally:
-            for name, value in own.items():
-                setattr(self._config, name, value)
+        return temporarily(self._config, global_batch_size_per_device=rows, ppo_epochs=1, **more)
 
     def _average(self, values: Any, mask: Any, mode: str, eps: float = 1e-8) -> Any:
         """This micro-batch's share of the step's weighted sum, times T over its own tokens: `update_policy` multiplies
@@ -283,40 +241,30 @@ class ActorLayer:
     def _optimizer_step(self) -> Any:
         if self._probing:
             return torch.zeros(())
+        native = self.native["_optimizer_step"]
         if self._data is None:
-            return self._native_optimizer_step()
-        optimizer, self._looked = self._actor.actor_optimizer, False
-        rate = float(optimizer.param_groups[0]["lr"])
-        look = functools.partial(self._observation.read, self._look)
-        last = optimizer.register_step_pre_hook(lambda *_: look())
-        try:
-            norm = self._native_optimizer_step()
-        finally:
-            last.remove()
+            return native()
+        with self.updating(self._actor.actor_optimizer):
+            norm = native()
         if not self._looked:  # a norm that is not finite: nothing was applied, and no weight can be read off
             self._watch.drop()
-            for row in self._of_this_step():
+            for row in self.in_hand().rows:
                 row.measured(Measured(None, 0.0))
-            self._compare(())
-        self._write(gradient_norm=float(norm), skipped=not math.isfinite(float(norm)), learning_rate=rate)
+            self.hold()
+        self.write(gradient_norm=float(norm), skipped=not math.isfinite(float(norm)))
         self._done, self._cuts = self._done + 1, None
         return norm
 
-    def _look(self) -> None:
-        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
-        self._looked = True
-        self._compare(self._watch.look(self._step_rows(), self._start))
-
-    def _compare(self, objections: Sequence[str]) -> None:
-        if self._observation.observes:
-            return
-        step, rows = self._first_step + self._done, self._of_this_step()
-        self.exchange.agree(lambda: self._recorder.compare(step, rows, objections, pass_index=self._native_pass))
+    def measure(self) -> list[str]:
+        """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
+        return self._watch.look(self._step_rows(), self._start)
 
     # ---- facts
 
-    def _of_this_step(self) -> list[TrainedRow]:
-        return [row for row in self._step_rows() if row is not None]
+    def in_hand(self) -> StepInHand:
+        """The step of this update, or of a rollout's updates."""
+        rows, batch = [row for row in self._step_rows() if row is not None], self._data.batch
+        return StepInHand(self._first_step + self._done, rows, lambda: [facts_of(batch, row.index) for row in rows])
 
     def _step_rows(self) -> Sequence[TrainedRow | None]:
         size = len(self._rows) if self._normaliser is not None else self._config.global_batch_size_per_device
@@ -335,29 +283,14 @@ class ActorLayer:
         first = self._start + number * self._config.micro_batch_size_per_device_for_update
         return range(first, min(first + rows, len(self._rows)))
 
-    def _native_pass(self) -> int:
+    def native_pass(self) -> int:
+        """The pass over the rollout that is being trained; see `WorkerLayer.native_pass`."""
         return int(self._done // max(len(self._rows) // self._config.global_batch_size_per_device, 1))
 
-    def _natively_last(self) -> bool:
+    def native_tick(self) -> bool:
+        """Whether this is the rollout's last step: EasyR1 ticks once for each."""
         steps = self._config.ppo_epochs * (len(self._rows) // self._config.global_batch_size_per_device)
         return bool(self._done + 1 == steps)
-
-    def _write(self, *, gradient_norm: float | None, skipped: bool, learning_rate: float | None = None) -> None:
-        if not self.exchange.writes:
-            return
-        rows = self._of_this_step()
-        rate = self._actor.actor_optimizer.param_groups[0]["lr"] if learning_rate is None else learning_rate
-        self._recorder.write(
-            self._first_step + self._done,
-            rows,
-            [facts_of(self._data.batch, row.index) for row in rows],
-            normaliser=self._normaliser,
-            pass_index=self._native_pass,
-            lr_tick=self._natively_last,
-            learning_rate=float(rate),
-            gradient_norm=gradient_norm,
-            skipped=skipped,
-        )
 
 
 def identified(data: Any) -> list[TrainedRow | None]:

@@ -21,7 +21,8 @@ from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.sharded import smallest_weight
-from batchbridge.kit.workers import TrainedRow
+from batchbridge.kit.step_probe import MEASURED, StepProbe
+from batchbridge.kit.workers import TrainedRow, read_places
 
 
 @dataclass(frozen=True)
@@ -58,33 +59,26 @@ class EasyR1StepInputs:
         )
 
 
-class EasyR1StepProbe:
+class EasyR1StepProbe(StepProbe):
     """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over.
     replicas: the ranks of each have the same rows, and the same gradient at their log-probabilities."""
 
     def __init__(self, actor: Any, objective: Objective, *, ranks: int, replicas: int, patches: Patches) -> None:
-        self._actor, self._ranks, self._replicas, self.objective = actor, ranks, replicas, objective
-        self._observation = patches.observation
-        self._tap = self.tap()
+        self._actor, self._ranks, self._replicas = actor, ranks, replicas
+        super().__init__(objective, patches)
         self._given: EasyR1StepInputs | None = None
         self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
         self._parts: list[Sequence[int]] = []
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
-        self._clipping = 1.0
-        why, module = "what a step trains is measured", actor.actor_module
-        hooked = "log-probabilities hooked"
-        self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=why)
-        self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=why)
-        # Nobody asks what it says in a run that is observed, and it takes an exchange of all ranks.
-        self._weight = None if self._observation.observes else smallest_weight(text_of(module))
-        if self._weight is not None:
-            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
+        module, hooked = actor.actor_module, "log-probabilities hooked"
+        self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=MEASURED)
+        self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED)
+        self.watch_weight(lambda: smallest_weight(text_of(module)))
 
-    def tap(self) -> Tap:
-        """A new one for this objective."""
-        own = surrogates(self._actor.config, self.objective).get(_name(self.objective))
-        return Tap(self.objective, surrogate=own, hook=self._observation.hook)
+    def surrogates(self) -> Mapping[str, Surrogate]:
+        """EasyR1's own, of the actor's settings."""
+        return surrogates(self._actor.config, self.objective)
 
     # ---- log-probabilities
 
@@ -116,9 +110,7 @@ class EasyR1StepProbe:
 
     def _clip(self, max_norm: Any, *arguments: Any, **options: Any) -> Any:
         norm = self._native_clip(max_norm, *arguments, **options)
-        # Source: torch's FullyShardedDataParallel.clip_grad_norm_, whose factor has this epsilon.
-        limit = float(max_norm)
-        self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) else 1.0
+        self.clipped(norm, max_norm)
         return norm
 
     def look(self, rows: Sequence[TrainedRow | None], first: int) -> list[str]:
@@ -135,30 +127,21 @@ class EasyR1StepProbe:
         try:
             # EasyR1 multiplies a loss with all ranks, over tokens that it counts once for each rank of a replica.
             seen = self._tap.take(scale=self._replicas)
-            trained = [place - first for part in parts for place in part]
-            if moved or sorted(trained) != list(range(len(rows))):
-                objections.append("the loss did not take the rows of log-probabilities that the step has")
-            else:
-                for place, measured in zip(trained, (one for part in seen for one in part), strict=True):
-                    row = rows[place]
-                    if row is not None:
-                        row.measured(measured)
-                    elif measured.departure > measured.tolerance:
-                        objections.append("a filler row, which has nothing to train, got a gradient")
+            if moved:
+                raise ValueError("other shapes than the step has")
+            by_place = dict(enumerate(rows, start=first))
+            objections += read_places(by_place, parts, seen)
         except LostGradient as error:
             objections.append(str(error))
-        clipping, self._clipping = self._clipping, 1.0
-        if self._weight is not None and (why := self._weight.objection(clipping / self._ranks)) is not None:
-            objections.append(why)
-        return objections
+        except ValueError:
+            objections.append("the loss did not take the rows of log-probabilities that the step has")
+        return objections + self.weight_objections(1 / self._ranks)
 
     def drop(self) -> None:
         """Forgets what was seen since the last `look`."""
-        self._tap.drop()
+        super().drop()
         self._parts.clear()
-        self._moved, self._clipping = False, 1.0
-        if self._weight is not None:
-            self._weight.witness.drop()
+        self._moved = False
 
 
 def text_of(module: Any) -> Any:
@@ -178,10 +161,6 @@ def text_of(module: Any) -> Any:
 
 def _in(name: str, part: str) -> bool:
     return part in name.split(".")
-
-
-def _name(objective: Objective) -> str:
-    return objective.surrogate or ""
 
 
 def surrogates(config: Any, objective: Objective) -> dict[str, Surrogate]:

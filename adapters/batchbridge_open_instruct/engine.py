@@ -14,19 +14,24 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current_launch
-from batchbridge.kit.observing import Observation
+from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current_launch, worker_layer
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
+from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
+from batchbridge.kit.workers import Orders, TrainedRow, facts
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.candidates import FilledPlan, PassRate, objection, solved_of
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.writing import denominator
 
+if TYPE_CHECKING:
+    from batchbridge_open_instruct.watching import OpenInstructStepProbe
+
+PLACE = "batchbridge_layer"
+"""The attribute of a learner that holds its layer; `batchbridge` is what `wrap` gives."""
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
 
@@ -39,103 +44,86 @@ def ask(learner: Learner, function: Any, *values: Any) -> Any:
     return ray.get(handle.__ray_call__.remote(function, *values))
 
 
-def install(learner: Learner, orders: Orders) -> None:
+def install(learner: Learner, orders: Orders) -> LearnerLayer:
     """Patches a learner that is loaded, and the actor that prepares its data; replaces what an earlier call installed.
 
     Raises `CannotAttach`.
     """
-    remove(learner.trainer)
-    learner.trainer.batchbridge_layer = LearnerLayer(learner, orders)
+
+    def make(patches: Patches) -> LearnerLayer:
+        return LearnerLayer(learner, orders, patches)
+
+    return worker_layer.install(learner.trainer, orders, make, place=PLACE)
 
 
-def remove(trainer: Any) -> None:
-    """Undoes `install`; a learner without it is left alone. Raises `CannotAttach` while data preparation runs."""
-    layer = vars(trainer).get("batchbridge_layer")
-    if layer is not None:
-        layer.remove()
-        del trainer.batchbridge_layer
+remove = functools.partial(worker_layer.remove, place=PLACE)
+"""Undoes `install`; a learner without it is left alone. Raises `CannotAttach` while data preparation runs."""
 
 
-class LearnerLayer:
+class LearnerLayer(WorkerLayer):
     """The patches of one learner."""
 
-    def __init__(self, learner: Learner, orders: Orders) -> None:
-        from batchbridge_open_instruct.sequences import SequenceGroup
-        from batchbridge_open_instruct.watching import OpenInstructStepProbe
+    framework, again = "open_instruct", ""
+    _watch: OpenInstructStepProbe
 
-        self._learner, self._orders = learner, orders
-        self._sequences = shared = SequenceGroup(learner)
-        self._recorder = Recorder(
-            "open_instruct", orders, rank=shared.replica, world_size=shared.replicas, gather=shared.gather
-        )
+    def __init__(self, learner: Learner, orders: Orders, patches: Patches) -> None:
+        from batchbridge_open_instruct.sequences import SequenceGroup
+
+        self._sequences = SequenceGroup(learner)
+        super().__init__(orders, patches, self._sequences)
+        self._learner = learner
         if isinstance(self._recorder.plan, CandidatePlan):
-            self._recorder.plan = FilledPlan(self._recorder.plan)
-        self._plan = self._recorder.plan
+            self._plan = self._recorder.plan = FilledPlan(self._recorder.plan)
         self._next_candidate: int | None = None
         self._solved: set[int] | None = None
-        self._observation = observation = Observation(orders.mode)
-        observation.when_over = self._recorder.end_observing
-        # A rollout's start exchanges something: others would wait for a rank that leaves it out.
-        self._started, _ = observation.guarded(_left_alone, self._start, exchanges=True)
-        self._patches = Patches(observation)
         self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
-        self._normaliser: Normaliser | None = None
         self._first_step, self._backwards, self._steps = 0, 0, 0
         self._open: list[int] = []
-        self._last: int | None = None
-        try:
-            self._patch()
-            self._watch = OpenInstructStepProbe(learner, orders.trained.objective, shared=shared, patches=self._patches)
-        except BaseException:
-            self.remove()
-            raise
+        # A rollout's start exchanges something: others would wait for a rank that leaves it out.
+        self._started, _ = self._observation.guarded(_left_alone, self._start, exchanges=True)
 
-    def _patch(self) -> None:
-        learner, orders = self._learner, self._orders
-        ask(learner, feed.install, orders, learner.other_ranks)
+    def prepare(self) -> None:
+        """The actor that prepares data follows the plan, too, whose rows it makes."""
+        ask(self._learner, feed.install, self._orders, self._learner.other_ranks)
+
+    def seams(self) -> Iterable[Seam]:
+        """The seams of a learner: its arguments, how rows are cut between ranks, and those of its script."""
+        learner = self._learner
         if self._enforces:
             args = copy.copy(self.native_args)  # shared with others
-            for name, value in orders.settings.items():
+            for name, value in self._orders.settings.items():
                 setattr(args, name, value)
-            args.sequence_parallel_size = (
-                1  # the loss is multiplied with what DeepSpeed divides by: see `SequenceGroup`
-            )
-            what = "what the loss reads"
-            self._patches.set(*learner.holder, args, what=what, why="weights and objective of the spec")
+            # The loss is multiplied with what DeepSpeed divides by: see `SequenceGroup`.
+            args.sequence_parallel_size = 1
+            yield Seam(*learner.holder, args, "what the loss reads", "weights and objective of the spec")
         if self._sequences.size > 1:
-            splitter = learner.trainer.splitter
-            cut = functools.partial(self._cut, splitter.split_collated_batch)
             what, because = "one token more, as a target", "no target is lost where a row is cut"
-            self._patches.set(splitter, "split_collated_batch", cut, what=what, why=because)
-        learner.patch(self._patches, batches=self._batches, backward=self._backward, update=self._step)
+            yield Seam(learner.trainer.splitter, "split_collated_batch", self._cut, what, because)
+        yield from learner.seams(self.native, batches=self._batches, backward=self._backward, update=self._step)
+
+    def watching(self) -> OpenInstructStepProbe:
+        """The measuring of the learner's steps."""
+        from batchbridge_open_instruct.watching import OpenInstructStepProbe
+
+        objective = self._orders.trained.objective
+        return OpenInstructStepProbe(self._learner, objective, shared=self._sequences, patches=self._patches)
+
+    def hold_loss(self) -> None:
+        """The probe of this learner's own loss."""
+        from batchbridge_open_instruct.probe import hold_loss_against
+
+        hold_loss_against(self._orders.spec, self._learner, self._watch)
 
     @property
-    def patches(self) -> Patches:
-        """The patches of this learner."""
-        return self._patches
-
-    @property
-    def _enforces(self) -> bool:
-        return self._orders.mode == "enforce"
+    def trained_module(self) -> Any:
+        """The module whose own parameters an optimizer of torch has."""
+        return self._learner.trained_module
 
     def remove(self) -> None:
         """Restores the learner and its actor, and closes the ledger."""
         ask(self._learner, feed.remove)
-        try:
-            self._patches.undo()
-        finally:
-            self._recorder.close()
-
-    def probe(self) -> None:
-        """Holds this learner's own loss against the plan's weights, where it should be enforced. Collective.
-
-        Raises `CannotAttach`.
-        """
-        from batchbridge_open_instruct.probe import hold_loss_against
-
-        if self._enforces:
-            hold_loss_against(self._orders.spec, self._learner, self._watch)
+        super().remove()
 
     # ---- a rollout
 
@@ -160,7 +148,7 @@ class LearnerLayer:
     def _start(self, data: Any) -> None:
         """The start of a rollout on this rank, whose batch has come."""
         mine = self._observation.read(self._known, data)
-        if self._observation.agree(self._sequences.gather):
+        if self._observation.agree(self.ranks.gather):
             self._start_together(*mine)
 
     def _known(self, data: Any) -> tuple[feed.PackedBatch, list[tuple[Any, ...]]]:
@@ -194,7 +182,7 @@ class LearnerLayer:
             against = objection(self._plan, table.taken, pieces, self._next_candidate, rate, self._solved)
             self._solved |= solved_of(table.taken, rate)
         objections = () if against is None else ((None, against),)
-        said = self._sequences.gather([*((row, None) for row in mine), *objections])
+        said = self.ranks.gather([*((row, None) for row in mine), *objections])
         everyone = [row for row, _ in said if row is not None]
         rollouts = {rollout for rollout, _, _ in everyone}
         if len(rollouts) != 1:
@@ -206,8 +194,7 @@ class LearnerLayer:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
         rollout = rollouts.pop()
         self._first_step = self._plan.rollout(rollout).generated_at_step
-        if self._last is not None and self._first_step != self._last + 1:
-            raise CannotAttach({"clock": f"optimizer step {self._first_step} follows step {self._last}"})
+        self.follow(self._first_step)
         for aspect, detail in (why for _, why in said if why is not None):
             raise BatchDrift(self._first_step, aspect, detail)
         self._next_candidate = table.taken[-1].number + 1
@@ -220,8 +207,9 @@ class LearnerLayer:
             raise BatchDrift(self._first_step, "weights", reason)
         self._learner.args.loss_denominator = denominator(self._normaliser)
 
-    def _cut(self, native: Any, batch: Any) -> Any:
-        made, table = self._sequences.cut(native, batch), vars(batch)[feed.ATTRIBUTE]
+    def _cut(self, batch: Any) -> Any:
+        made = self._sequences.cut(self.native["split_collated_batch"], batch)
+        table = vars(batch)[feed.ATTRIBUTE]
         self._watch.expect(batch, table.micro_batches[: self._kept], made.query_responses[0].shape[1] - 1)
         return made
 
@@ -233,43 +221,40 @@ class LearnerLayer:
             self._backwards += 1
 
     def _step(self, native: Callable[[], Any]) -> Any:
-        rows = [row for index in self._open for row, _ in self._micro_batches[index]]
-        told = [fact for index in self._open for _, fact in self._micro_batches[index]]
-        index, number = self._first_step + self._steps, self._pass()
         # Nothing was updated: all that the optimizer will use is there.
-        self._recorder.compare(index, rows, self._watch.look(self._parts()), pass_index=lambda: number)
-        rate = float(self._learner.optimizer.param_groups[0]["lr"])
+        self.look(self._learner.optimizer)
         said, norm = native(), self._learner.norm()
-        self._steps, self._open, self._last = self._steps + 1, [], index
-        if not self._sequences.writes:
-            return said
-        self._recorder.write(
-            index,
-            rows,
-            told,
-            normaliser=self._normaliser,
-            pass_index=lambda: number,
-            learning_rate=rate,
-            gradient_norm=norm,
-            skipped=self._learner.skips(norm),
-            generated_at_step=None if self._enforces else [self._native_start(row) for row in rows],
-        )
+        self.write(gradient_norm=norm, skipped=self._learner.skips(norm))
+        self._steps, self._open = self._steps + 1, []
         return said
+
+    def measure(self) -> list[str]:
+        """Reads off what every completion of the step weighed; see `WorkerLayer.measure`."""
+        return self._watch.look([[row for row, _ in self._micro_batches[index]] for index in self._open])
+
+    def in_hand(self) -> StepInHand:
+        """The step whose micro-batches are open."""
+        pairs = [pair for index in self._open for pair in self._micro_batches[index]]
+        return StepInHand(
+            self._first_step + self._steps, [row for row, _ in pairs], lambda: [told for _, told in pairs]
+        )
+
+    def written_beside(self) -> Mapping[str, Any]:
+        """The optimizer step at which each completion was generated; the plan has it in a run that follows it."""
+        starts = None if self._enforces else [self._native_start(row) for row in self.in_hand().rows]
+        return {"generated_at_step": starts}
 
     def _native_start(self, row: TrainedRow) -> int:
         """The optimizer step before whose update a completion of a run that follows no plan was generated."""
         return (row.rollout if row.weights_of is None else row.weights_of) * self._orders.steps_per_rollout
-
-    def _parts(self) -> list[list[TrainedRow]]:
-        """The completions of each micro-batch of the step."""
-        return [[row for row, _ in self._micro_batches[index]] for index in self._open]
 
     @property
     def _kept(self) -> int:
         """Micro-batches of a pass: those that fill no step may be dropped."""
         return self._learner.kept(len(self._micro_batches))
 
-    def _pass(self) -> int:
+    def native_pass(self) -> int:
+        """The pass over the rollout that is being trained; see `WorkerLayer.native_pass`."""
         return (self._backwards - len(self._open)) // self._kept
 
 

@@ -14,10 +14,11 @@ import copy
 import math
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.worker_layer import Seam
 from batchbridge_open_instruct import settings
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class Learner(ABC):
         """The object that has the learning rate."""
 
     @property
+    def trained_module(self) -> Any:
+        """The module whose own parameters the optimizer has; None where an engine keeps copies of them."""
+        return None
+
+    @property
     def references(self) -> bool:
         """Whether the loss has a reference policy."""
         return bool(self.args.load_ref_policy) and self.reference is not None
@@ -137,17 +143,17 @@ class Learner(ABC):
         return
 
     @abstractmethod
-    def patch(
+    def seams(
         self,
-        patches: Patches,
+        native: Mapping[str, Any],
         *,
         batches: Callable[[Iterator[Any]], Iterator[Any]],
         backward: Callable[..., None],
         update: Callable[[Callable[[], Any]], Any],
-    ) -> None:
-        """Patches the trainer. batches: goes around its batches. backward: is called once for each micro-batch, before
-        its gradient is there. update: is called with what updates the parameters, when gradients are whole. What of it
-        fails in a run that is observed leaves the native function (`Patches.read`)."""
+    ) -> Iterable[Seam]:
+        """The seams of the trainer. native: see `WorkerLayer.native`. batches: goes around its batches. backward: is
+        called once for each micro-batch, before its gradient is there. update: is called with what updates the
+        parameters, when gradients are whole."""
 
     @abstractmethod
     def rehearse(self, data: Any, patches: Patches) -> None:
@@ -223,7 +229,7 @@ class FastLearner(Learner):
 
     def weight(self) -> ShardedWeight | None:
         """The weight that is watched in DeepSpeed's module, as in `Learner`."""
-        from batchbridge_open_instruct.weights import of_deepspeed
+        from batchbridge.kit.deepspeed import of_deepspeed
 
         return of_deepspeed(self.model.module)
 
@@ -236,20 +242,20 @@ class FastLearner(Learner):
         """The test for a step that DeepSpeed skips, as in `Learner`."""
         return norm is not None and not math.isfinite(norm)
 
-    def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
-        """The patches of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
-        engine, why = self.model, "ledger"
+    def seams(self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any) -> Iterable[Seam]:
+        """The seams of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
+        engine = self.model
 
         def counted(*arguments: Any, **options: Any) -> Any:
             backward()
-            return native_backward(*arguments, **options)
+            return native["backward"](*arguments, **options)
 
         def step(*arguments: Any, **options: Any) -> Any:
-            return update(lambda: native_step(*arguments, **options))
+            return update(lambda: native["step"](*arguments, **options))
 
-        patches.set(self.trainer, "dataloader", batches(self.trainer.dataloader), what="rows are known", why=why)
-        native_backward = patches.read(engine, "backward", counted, what="counted", why=why)
-        native_step = patches.read(engine, "step", step, what="held against the plan", why=why)
+        yield Seam(self.trainer, "dataloader", batches(self.trainer.dataloader), "rows are known")
+        yield Seam(engine, "backward", counted, "counted", reads=True)
+        yield Seam(engine, "step", step, reads=True)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
         """The rehearsal of a step of grpo_fast.py, as in `Learner`. Of the engine: the backward pass (a plain one), the
@@ -337,6 +343,11 @@ class OlmoLearner(Learner):
             for block in self.model.blocks.values()
         )
 
+    @property
+    def trained_module(self) -> Any:
+        """OLMo-core's model."""
+        return self.model
+
     def micro_batches_of_step(self, count: int) -> int:
         """The micro-batches of an optimizer step in grpo.py, as in `Learner`."""
         return max(math.ceil(count / int(self.args.num_mini_batches)), 1)
@@ -367,15 +378,14 @@ class OlmoLearner(Learner):
         """The last moment before `backward`, which grpo.py calls at once, inside a function that cannot be patched."""
         self._before_backward()
 
-    def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
-        """The patches of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
+    def seams(self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any) -> Iterable[Seam]:
+        """The seams of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
         state."""
-        module, optimizer, loader, why = self.module, self.optimizer, self.loader, "ledger"
-        native_batches = loader._iter_batches
+        module, optimizer, loader = self.module, self.optimizer, self.loader
         inside, self._before_backward = False, backward
 
         def clip(*arguments: Any, **options: Any) -> Any:
-            norm = native_clip(*arguments, **options)
+            norm = native["_clip_grad_norm"](*arguments, **options)
             self._norm = float(norm)
             return norm
 
@@ -383,19 +393,20 @@ class OlmoLearner(Learner):
             nonlocal inside
             self._norm, inside = None, True
             try:
-                return native_whole()
+                return native["_do_optim_step"]()
             finally:
                 inside = False
 
         def step(*arguments: Any, **options: Any) -> Any:
             if not inside:
-                return native_step(*arguments, **options)
-            return update(lambda: native_step(*arguments, **options))
+                return native["step"](*arguments, **options)
+            return update(lambda: native["step"](*arguments, **options))
 
-        patches.set(loader, "_iter_batches", lambda: batches(iter(native_batches())), what="rows are known", why=why)
-        native_clip = patches.read(module, "_clip_grad_norm", clip, what="the norm is known", why=why)
-        native_whole = patches.read(module, "_do_optim_step", whole, what="a step begins", why=why)
-        native_step = patches.read(optimizer, "step", step, what="held against the plan", why=why)
+        known = "rows are known"
+        yield Seam(loader, "_iter_batches", lambda: batches(iter(native["_iter_batches"]())), known)
+        yield Seam(module, "_clip_grad_norm", clip, "the norm is known", reads=True)
+        yield Seam(module, "_do_optim_step", whole, "a step begins", reads=True)
+        yield Seam(optimizer, "step", step, reads=True)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
         """The rehearsal of a step of grpo.py, as in `Learner`. There is no trainer yet; of the train module the update,

@@ -14,17 +14,14 @@ from typing import Any
 
 import torch
 
-from batchbridge import CannotAttach, Spec
+from batchbridge import Spec
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
+from batchbridge.kit.probing import ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.watching import OpenInstructStepProbe
 from batchbridge_open_instruct.writing import denominator
 
-REMEDY = (
-    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
-    """mode="observe" to record what it does, or use one of Open-Instruct's losses"""
-)
+REMEDY = remedy_with("one of Open-Instruct's losses")
 
 
 def hold_loss_against(spec: Spec, learner: Learner, watch: OpenInstructStepProbe) -> None:
@@ -40,13 +37,9 @@ def hold_loss_against(spec: Spec, learner: Learner, watch: OpenInstructStepProbe
     )
     patches = Patches()
     try:
-        _arguments(learner, watch, made, denominator(normaliser(term)), patches)
-        learner.rehearse({"batch": _batch(made), "metrics": {}}, patches)
-    except CannotAttach:
-        raise
-    except Exception as error:
-        reason = f"the learner's step did not run on a made-up batch ({type(error).__name__}: {error}); {REMEDY}"
-        raise CannotAttach({"weight_probe": reason}) from error
+        with made_up_run("the learner's step did not run on a made-up batch", REMEDY):
+            _arguments(learner, watch, made, denominator(normaliser(term)), patches)
+            learner.rehearse({"batch": _batch(made), "metrics": {}}, patches)
     finally:
         watch.leaves(())
         watch.references_of_probe = None

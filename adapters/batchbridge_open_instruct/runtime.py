@@ -13,7 +13,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import SettableFields, split
 from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
-from batchbridge_open_instruct.engine import ask, install, remove
+from batchbridge_open_instruct.engine import PLACE, ask, install, remove
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner, kind_of, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
@@ -88,7 +88,7 @@ def _view(trainer: Any) -> LearnerView:
 
 def _own_args(trainer: Any) -> Any:
     """The learner's arguments, wrapped or not."""
-    layer = vars(trainer).get("batchbridge_layer")
+    layer = vars(trainer).get(PLACE)
     return learner_of(trainer).args if layer is None else layer.native_args
 
 
@@ -101,10 +101,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
     orders = orders_of(request, checkout, settings=own)
     shared = [orders.start_id]  # one start of all learners
     dist.broadcast_object_list(shared, src=0)
-    install(learner_of(trainer), dataclasses.replace(orders, start_id=shared[0]))
-    layer = trainer.batchbridge_layer
+    layer = install(learner_of(trainer), dataclasses.replace(orders, start_id=shared[0]))
     # One change: while data preparation runs, none of it can be undone.
-    patches.made("batchbridge_layer", lambda: remove(trainer), what="held", why="what follows is undone with it")
+    patches.made(PLACE, lambda: remove(trainer), what="held", why="what follows is undone with it")
     for change in layer.patches.changes:
         patches.note(change.attribute, what=change.what, why=change.why)
     for name, value in own.items():

@@ -23,35 +23,28 @@ import torch
 import torch.distributed as dist
 
 from batchbridge.kit.measuring import Measured
+from batchbridge.kit.replicas import Replicas, gathered
 from batchbridge.kit.workers import TrainedRow
 from batchbridge_open_instruct.learners import Learner
 
 
-class SequenceGroup:
+class SequenceGroup(Replicas):
     """The ranks of one run, S of which are a replica: they hold the same rows, each a piece of every one.
 
-    place: of this rank's piece in a row. replica: this rank's; replicas: how many there are. ranks: all of them.
+    place: of this rank's piece in a row. ranks: all of them.
     """
 
     def __init__(self, learner: Learner) -> None:
         self.size = learner.ranks_per_row
         rank, self.ranks = int(dist.get_rank()), int(dist.get_world_size())
-        self.replica, self.place, self.replicas = rank // self.size, rank % self.size, self.ranks // self.size
+        self.place = rank % self.size
         self._splitter: Any = learner.trainer.splitter if self.size > 1 else None
-        self._across: Any = None
-        """The ranks of this place in every replica, which have every row once."""
+        across: Any = None
         if self.size > 1:
             groups = [dist.new_group(range(place, self.ranks, self.size)) for place in range(self.size)]
-            self._across = groups[self.place]
-
-    @property
-    def writes(self) -> bool:
-        """Whether this rank writes its replica's rows down."""
-        return not self.place
-
-    def gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Every replica's tuples. Collective."""
-        return _gathered(mine, self._across)
+            across = groups[self.place]
+        # What the ranks of a replica saw of their pieces is put together before it is compared.
+        super().__init__(across, replica=rank // self.size, writes=not self.place)
 
     def put_together(self, rows: Iterable[TrainedRow], objections: Sequence[str]) -> list[str]:
         """Gives every row what all ranks of the replica saw of it; returns what any of them objects. Collective."""
@@ -59,7 +52,7 @@ class SequenceGroup:
             return list(objections)
         rows = list(rows)
         mine = [(row.weight, row.departure, row.tolerance) for row in rows]
-        found = _gathered([(mine, list(objections))], self._splitter.sp_group)
+        found = gathered([(mine, list(objections))], self._splitter.sp_group)
         for row, *seen in zip(rows, *(part for part, _ in found), strict=True):
             row.measured(together([Measured(*one) for one in seen]))
         return [text for _, said in found for text in said]
@@ -94,12 +87,6 @@ def together(seen: Sequence[Measured]) -> Measured:
     apart = max(weights) - min(weights)
     size = max(abs(weight) for weight in weights)
     return Measured(weights[0], max(departure, apart / size if size else 0.0), tolerance)
-
-
-def _gathered(mine: Sequence[Any], group: Any) -> list[Any]:
-    parts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(parts, list(mine), group=group)
-    return [row for part in parts for row in part]
 
 
 class _OfPieces:

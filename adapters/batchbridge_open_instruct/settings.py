@@ -16,7 +16,7 @@ from batchbridge.kit.kinds import one_of, or_null
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
 from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.names import ATTENTION, GRPO_NAMES, NAMES, PPO_NAMES, TYPES
-from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, TEXT
+from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, SEED, TEXT
 
 CHECKOUTS: Mapping[str, str] = {
     "2024.11.20": "9c2d44bec, the release of Tülu 3: the PPO script",
@@ -96,7 +96,7 @@ GRPO_ROWS = (
     Key("deepspeed_stage", COUNT, 0),
     Key("fsdp_shard_degree", or_null(POSITIVE), None, versions=FROM_3),
     Key("fsdp_num_replicas", or_null(POSITIVE), None, versions=FROM_3),
-    *_changed(Key("seed", ANY_INTEGER, 1, "order.seed"), 42),
+    *_changed(Key("seed", SEED, 1, "order.seed"), 42),
     Key("beta", FLOAT, 0.05),
     Key("kl_estimator", TEXT, "kl3", versions=BEFORE_1),
     Key("kl_estimator", COUNT, 2, versions=FROM_1),
@@ -142,7 +142,7 @@ PPO_ROWS = (
     Key("total_episodes", COUNT, 100_000),
     Key("actor_num_gpus_per_node", PER_NODE, [1]),
     Key("deepspeed_stage", COUNT, 0),
-    Key("seed", ANY_INTEGER, 1, "order.seed"),
+    Key("seed", SEED, 1, "order.seed"),
     Key("async_mode", BOOL, True, "staleness.mode", {True: "lookahead", False: "sync"}),
     Key("beta", FLOAT, 0.05, "objective.kl_coefficient"),
     Key("kl_estimator", TEXT, "kl1"),

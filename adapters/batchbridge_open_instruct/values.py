@@ -11,6 +11,10 @@ LARGEST = 10**15
 """Largest integer that is taken for a size."""
 
 
+LARGEST_SEED = 2**32 - 1
+"""Largest seed. Source: numpy's random.seed in grpo_fast.py and ppo_vllm_thread_ray_gtrl.py; olmo_core seed_all."""
+
+
 def integer(least: int = -LARGEST) -> Kind:
     """Integers from `least`, the smallest that makes sense."""
 
@@ -23,6 +27,13 @@ def integer(least: int = -LARGEST) -> Kind:
         return number
 
     return Kind("int", "an integer", convert)
+
+
+def _seed(value: Any) -> int:
+    number: int = INT.convert(value)
+    if not 0 <= number <= LARGEST_SEED:
+        raise WrongValue(f"an integer from 0 to {LARGEST_SEED:,}")
+    return number
 
 
 def _integers(value: Any) -> list[int]:
@@ -52,6 +63,7 @@ def _given(value: Any) -> Any:
 
 
 ANY_INTEGER, COUNT, POSITIVE = integer(), integer(0), integer(1)
+SEED = Kind("int", "an integer", _seed)
 PER_NODE = Kind("ints", "integers", _integers)
 """A number for each node."""
 TEXT = Kind("str", "text", _text)

@@ -22,6 +22,7 @@ from batchbridge.kit import Objective
 from batchbridge.kit.measuring import Measured, Rows, Tap, unpacked
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
+from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge.kit.workers import TrainedRow
 from batchbridge_open_instruct.feed import PackedCompletion
 from batchbridge_open_instruct.learners import Learner
@@ -78,7 +79,7 @@ class OpenInstructStepInputs:
         )
 
 
-class OpenInstructStepProbe:
+class OpenInstructStepProbe(StepProbe):
     """The measuring of one learner's optimizer steps. objective: what its loss computes. shared: gradients are averaged
     over all of its ranks."""
 
@@ -87,10 +88,8 @@ class OpenInstructStepProbe:
 
         self._learner, self.shared, self._invalid = learner, shared, utils.INVALID_LOGPROB
         # Upstream clamps the log-ratio, not the penalty, and far out.
-        self.objective = dataclasses.replace(objective, kl_clamp=None)
-        self._observation = patches.observation
+        super().__init__(dataclasses.replace(objective, kl_clamp=None), patches)
         self._penalised = objective.kl_placement == "loss" and bool(objective.kl_coefficient)
-        self._tap = self.tap()
         self._given: list[OpenInstructStepInputs] = []
         self._old: list[torch.Tensor | None] = []
         self._reference: list[torch.Tensor] = []
@@ -98,24 +97,16 @@ class OpenInstructStepProbe:
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch, Rows]] = []
         self.references_of_probe: list[torch.Tensor] | None = None
-        why = "what a step trains is measured"
 
         def around(name: str, ours: Callable[..., Any], what: str) -> Any:
             native = getattr(grpo_utils, name)
             guarded, heard = self._observation.guarded(native, ours)
-            patches.set(grpo_utils, name, _around(native, guarded), what=what, why=why)
+            patches.set(grpo_utils, name, _around(native, guarded), what=what, why=MEASURED)
             return heard
 
         self._native_forward = around("forward_for_logprobs", self._forward, "log-probabilities hooked")
         self._native_compute = around("compute_logprobs", self._compute, "recorded")
-        # Nobody asks what it says in a run that is observed, and it takes an exchange of all ranks.
-        self._weight = weight = None if self._observation.observes else learner.weight()
-        if weight is not None:
-            patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=why)
-
-    def tap(self) -> Tap:
-        """A new one for this objective."""
-        return Tap(self.objective, hook=self._observation.hook)
+        self.watch_weight(learner.weight)
 
     # ---- log-probabilities
 
@@ -243,9 +234,7 @@ class OpenInstructStepProbe:
                 objections += self._read_off(parts, seen)
         except LostGradient as error:
             objections.append(str(error))
-        if self._weight is not None:
-            why = self._weight.objection(self._learner.shrunk / self.shared.ranks)
-            objections += [] if why is None else [why]
+        objections += self.weight_objections(self._learner.shrunk / self.shared.ranks)
         return self.shared.put_together((row for part in parts for row in part), objections)
 
     @staticmethod
@@ -260,10 +249,8 @@ class OpenInstructStepProbe:
 
     def drop(self) -> None:
         """Forgets what was seen since the last `look`."""
-        self._tap.drop()
+        super().drop()
         self._moved = False
-        if self._weight is not None:
-            self._weight.witness.drop()
 
 
 def _around(native: Any, ours: Callable[..., Any]) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.worker_layer import Seam
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow
 from batchbridge_openrlhf.engine import OpenRlhfEngineLayer, install, remove
 from batchbridge_openrlhf.observe import OpenRlhfObserver
@@ -81,10 +83,10 @@ class OpenRlhfAheadLayer(OpenRlhfEngineLayer):
         self._born: list[int] = []
         super().__init__(trainer, orders, patches)
 
-    def _patch(self) -> None:
-        super()._patch()
-        what = "engines are told which weights come"
-        self._patches.set(self._trainer, "broadcast_to_vllm", self._broadcast, what=what, why="ledger")
+    def seams(self) -> Iterable[Seam]:
+        """The seams of a trainer, and the sending of its weights."""
+        yield from super().seams()
+        yield Seam(self._trainer, "broadcast_to_vllm", self._broadcast, "engines are told which weights come")
 
     def _broadcast(self) -> None:
         """A stand-in for `ActorPPOTrainer.broadcast_to_vllm`."""
@@ -110,7 +112,7 @@ class OpenRlhfAheadLayer(OpenRlhfEngineLayer):
     def _hold(self) -> None:
         """Refusal (`CannotAttach`), on every rank, of a completion whose version is not believed. Collective."""
         found = [(None, why) for item in self._buffer.items if (why := self._against(item)) is not None]
-        for _, why in self._rings.rows_and_objections(found):
+        for _, why in self._rings.gather(found):
             raise CannotAttach({NAME: why})
 
     def _against(self, item: Any) -> str | None:
@@ -134,20 +136,8 @@ class OpenRlhfAheadLayer(OpenRlhfEngineLayer):
         super()._forget()
         self._born = []
 
-    def _write(self, done: Any, norm: float | None, *, skipped: bool) -> None:
-        rows = self._rows
-        self._recorder.write(
-            done.index,
-            rows,
-            [self._facts[row.index] for row in rows],
-            normaliser=None,
-            learning_rate=done.learning_rate,
-            gradient_norm=norm,
-            skipped=skipped,
-            generated_at_step=[self._born[row.index] for row in rows],
-            skips_tick=True,
-        )
-        self._forget()
+    def _generated_at(self) -> list[int]:
+        return [self._born[row.index] for row in self._rows]
 
 
 def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from batchbridge import BatchDrift, CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.worker_layer import Seam
 from batchbridge_openrlhf.engine import VALUE_CLIP, OpenRlhfEngineLayer
 from batchbridge_openrlhf.probe import OpenRlhfLossProbe
 from batchbridge_openrlhf.turns import facts_of
@@ -121,31 +122,32 @@ class OpenRlhfCriticLayer(OpenRlhfEngineLayer):
         """The trainer's DeepSpeed engine, replay buffer, loss and schedule of the learning rate."""
         return trainer.critic, trainer.replay_buffer, trainer.critic_loss_fn, trainer.critic_scheduler
 
-    def _patch(self) -> None:
+    def prepare(self) -> None:
+        """Refuses what is not measured."""
         if not self._enforces and divides_twice(self._engine):
             raise CannotAttach({"critic_divided": DIVIDED})
-        super()._patch()
+
+    def seams(self) -> Iterable[Seam]:
+        """The seams of the policy's trainer, and the critic's backward pass."""
+        yield from super().seams()
         if self._enforces:
-            self._patches.set(
-                self._engine,
-                "backward",
-                functools.partial(self._engine.backward, scale_wrt_gas=False),
-                what="not divided by accumulation steps",
-                why="the plan's denominators are whole",
-            )
+            whole = functools.partial(self._engine.backward, scale_wrt_gas=False)
+            why = "the plan's denominators are whole"
+            yield Seam(self._engine, "backward", whole, "not divided by accumulation steps", why)
 
     @property
     def _accumulation(self) -> int:
         """The number that `backward` divides a loss by, where it is patched."""
         return 1
 
-    def _watching(self) -> OpenRlhfStepProbe:
+    def watching(self) -> OpenRlhfStepProbe:
+        """The measuring of the critic's steps."""
         # In observe and verify nothing is set, and the loss has its own.
         clip = self._orders.settings.get(VALUE_CLIP, self._loss.clip_eps)
         return OpenRlhfCriticStepProbe(self._trainer, self._orders.trained, self._patches, clip)
 
     def _probing(self) -> OpenRlhfLossProbe:
-        return OpenRlhfCriticProbe(self._trainer, self._watch)
+        return OpenRlhfCriticProbe(self._trainer, self._watched)
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         try:

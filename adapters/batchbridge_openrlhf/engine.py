@@ -17,15 +17,16 @@ import copy
 import dataclasses
 import functools
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven
-from batchbridge.kit.observing import Observation
+from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven, worker_layer
+from batchbridge.kit.before_update import applied_rate
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, read_off
+from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
+from batchbridge.kit.workers import Orders, Receipt, TrainedRow, read_off
 from batchbridge_openrlhf.answers import ANSWERED
 from batchbridge_openrlhf.images import hold_all_or_none
 from batchbridge_openrlhf.membership import by_row, one_rollout, replayed
@@ -36,7 +37,6 @@ from batchbridge_openrlhf.turns import (
     NO_FACTS,
     NO_TOKEN,
     NOBODY,
-    AppliedStep,
     ExperienceCompanions,
     PlannedStep,
     ReplayedCompletion,
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from batchbridge_openrlhf.probe import OpenRlhfLossProbe
     from batchbridge_openrlhf.watching import OpenRlhfStepProbe
 
+PLACE = "batchbridge_engine"
+"""The attribute of a trainer that holds its layer; `batchbridge` is what `wrap` gives."""
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
 VALUE_CLIP = "loss.clip_eps"
@@ -62,127 +64,108 @@ def install(trainer: Any, orders: Orders, kind: type[OpenRlhfEngineLayer] | None
     import torch
 
     remove(trainer)
-    kind = kind or OpenRlhfEngineLayer
-    engine, buffer, loss, _ = kind.parts(trainer)
+    made = kind or OpenRlhfEngineLayer
+    engine, buffer, loss, _ = made.parts(trainer)
     orders = orders.here(proven.require(CODE, orders.allow, trainer, engine, buffer, loss))
-    patches = Patches(Observation(orders.mode))
-    layer = None
+    layer = worker_layer.install(trainer, orders, lambda patches: made(trainer, orders, patches), place=PLACE)
     try:
-        layer = kind(trainer, orders, patches)
         layer.probe()
     except BaseException:
-        patches.undo()
-        if layer is not None:
-            layer.close()
+        remove(trainer)
         raise
-    trainer.batchbridge_engine = patches, layer
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
 
-def remove(trainer: Any) -> None:
-    """Undoes `install`; a trainer without it is left alone."""
-    patches, layer = vars(trainer).pop("batchbridge_engine", (None, None))
-    if layer is not None:
-        try:
-            patches.undo()
-        finally:
-            layer.close()
+remove = functools.partial(worker_layer.remove, place=PLACE)
+"""Undoes `install`; a trainer without it is left alone."""
 
 
-class OpenRlhfEngineLayer:
+class OpenRlhfEngineLayer(WorkerLayer):
     """The patches of one `ActorPPOTrainer`.
 
     `Orders.settings` are attributes of its loss (`loss.clip_eps_low`) and of its arguments (`actor.entropy_coef`).
     """
 
+    framework = "openrlhf"
+    _watch: OpenRlhfStepProbe | None
+
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._rings = RankRings.of(trainer)
         if not self._rings.speaks:
             orders = dataclasses.replace(orders, ledger=None, report=False)
-        self._trainer, self._orders, self._patches = trainer, orders, patches
+        super().__init__(orders, patches, self._rings)
+        self._trainer = trainer
         self._engine, self._buffer, self._loss, self._schedule = self.parts(trainer)
-        self._recorder = Recorder(
-            "openrlhf",
-            orders,
-            rank=self._rings.mine,
-            world_size=self._rings.count,
-            gather=self._rings.rows_and_objections,
-        )
-        self._plan = self._recorder.plan
-        self._observation = patches.observation
-        self._observation.when_over = self._recorder.end_observing
         self._turns: deque[PlannedStep] = deque()
+        self._turn: PlannedStep | None = None
+        """The planned step in hand; None in a native run."""
+        self._index = 0
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
-        self._looked_at: AppliedStep | None = None
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
         self._ticks = True
-        self._patch()
-        self._watch = self._watching()
 
     @staticmethod
     def parts(trainer: Any) -> tuple[Any, Any, Any, Any]:
         """The trainer's DeepSpeed engine, replay buffer, loss and schedule of the learning rate."""
         return trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn, trainer.actor_scheduler
 
-    def _watching(self) -> OpenRlhfStepProbe:
+    def watching(self) -> OpenRlhfStepProbe:
+        """The measuring of the trainer's steps."""
         from batchbridge_openrlhf.watching import OpenRlhfStepProbe
 
         return OpenRlhfStepProbe(self._trainer, self._orders.trained, self._patches)
 
     def close(self) -> None:
         """Undoes what is not an attribute, and closes the ledger."""
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
         self._engine._is_gradient_accumulation_boundary = None
-        self._recorder.close()
+        super().close()
 
-    def probe(self) -> None:
-        """Holds the trainer's own loss against the plan's weights, where it should follow the plan. Raises
-        `CannotAttach`."""
-        if self._enforces:
-            hold_gathering(self._trainer)
-            hold_cutting(self._trainer)
-            self._probing().hold_against(self._orders.spec, self._native_training_step, self._layout_of)
+    def hold_loss(self) -> None:
+        """The probe of the trainer's own loss, and of how DeepSpeed cuts and gathers what several ranks share."""
+        hold_gathering(self._trainer)
+        hold_cutting(self._trainer)
+        self._probing().hold_against(self._orders.spec, self.native["training_step"], self._layout_of)
 
     def _probing(self) -> OpenRlhfLossProbe:
         from batchbridge_openrlhf.probe import OpenRlhfLossProbe
 
-        return OpenRlhfLossProbe(self._trainer, self._watch, self._orders.settings.get(KL_COEFFICIENT, 0.0))
-
-    def _patch(self) -> None:
-        trainer, buffer, patches = self._trainer, self._buffer, self._patches
-        if self._enforces:
-            self._check_clock()
-            self._apply_settings()
-            cut, why = "the plan's steps, whole", "membership and weights of the plan"
-            patches.set(trainer, "max_epochs", 1, what="every pass is laid out at once", why=why)
-            patches.set(buffer, "dynamic_batch", True, what="micro-batches are given", why=why)
-            patches.set(buffer, "sample_batch_size", 1, what="micro-batches are given", why=why)
-            patches.set(buffer, "setup_dynamic_batch", self._lay_out, what=cut, why=why)
-            if self._orders.spec.horizon.lr_tick == "rollout":
-                self._native_tick = self._schedule.step
-                patches.set(self._schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
-        held, why = "held against the plan", "ledger"
-        read = patches.read
-        self._upstream_collate = buffer.collate_fn
-        guarded, self._native_collate = patches.observation.guarded(self._stripped, self._collate)
-        patches.set(buffer, "collate_fn", guarded, what="rows are told apart", why=why)
-        self._native_train = read(trainer, "ppo_train", self._train, what=held, why=why)
-        self._native_training_step = read(trainer, "training_step", self._training_step, what=held, why=why)
-        told = {"what": "written down", "why": why}
-        self._native_engine_step = read(self._engine, "step", self._engine_step, exchanges=True, **told)
-        told = {"what": held, "why": "the last moment before an update"}
-        self._native_update = read(self._engine.optimizer, "step", self._update, exchanges=True, **told)
+        return OpenRlhfLossProbe(self._trainer, self._watched, self._orders.settings.get(KL_COEFFICIENT, 0.0))
 
     @property
-    def _enforces(self) -> bool:
-        return self._orders.mode == "enforce"
+    def _watched(self) -> OpenRlhfStepProbe:
+        assert self._watch is not None, "a layer is attached before it is used"
+        return self._watch
+
+    def seams(self) -> Iterable[Seam]:
+        """The seams of a trainer, its replay buffer, its engine and that one's optimizer."""
+        trainer, buffer = self._trainer, self._buffer
+        if self._enforces:
+            cut, why = "the plan's steps, whole", "membership and weights of the plan"
+            yield Seam(trainer, "max_epochs", 1, "every pass is laid out at once", why)
+            yield Seam(buffer, "dynamic_batch", True, "micro-batches are given", why)
+            yield Seam(buffer, "sample_batch_size", 1, "micro-batches are given", why)
+            yield Seam(buffer, "setup_dynamic_batch", self._lay_out, cut, why)
+            if self._orders.spec.horizon.lr_tick == "rollout":
+                yield Seam(self._schedule, "step", self._tick, "once per rollout", "clock of the spec", name="tick")
+        self._upstream_collate = buffer.collate_fn
+        guarded, self._native_collate = self._observation.guarded(self._stripped, self._collate)
+        yield Seam(buffer, "collate_fn", guarded, "rows are told apart")
+        yield Seam(trainer, "ppo_train", self._train, reads=True)
+        yield Seam(trainer, "training_step", self._training_step, reads=True)
+        both: dict[str, Any] = {"reads": True, "exchanges": True}
+        yield Seam(self._engine, "step", self._engine_step, "written down", name="engine_step", **both)
+        last = "the last moment before an update"
+        yield Seam(self._engine.optimizer, "step", self._update, why=last, name="update", **both)
 
     # ---- what the native loss and clock read
 
-    def _apply_settings(self) -> None:
+    def apply_settings(self) -> None:
+        """Attributes of the loss, and of a copy of the arguments."""
         args = copy.copy(self._trainer.args)  # shared with the strategy and others
         args.train, args.actor, args.algo = (copy.copy(part) for part in (args.train, args.actor, args.algo))
         args.algo.kl = copy.copy(args.algo.kl)
@@ -197,7 +180,7 @@ class OpenRlhfEngineLayer:
             self._trainer, "args", args, what="the code for given micro-batches runs", why="membership of the plan"
         )
 
-    def _check_clock(self) -> None:
+    def set_clock(self) -> None:
         """Refusal (`CannotAttach`) of a schedule that was built for another number of ticks than the plan has."""
         ticks = self._orders.ticks
         for function in getattr(self._schedule, "lr_lambdas", ()):
@@ -207,7 +190,7 @@ class OpenRlhfEngineLayer:
                 raise CannotAttach({"clock": f"{reason}: prepare the model with scheduler_steps = {ticks}"})
 
     def _tick(self, *arguments: Any, **options: Any) -> Any:
-        return self._native_tick(*arguments, **options) if self._ticks else None
+        return self.native["tick"](*arguments, **options) if self._ticks else None
 
     # ---- a rollout is laid out
 
@@ -221,7 +204,7 @@ class OpenRlhfEngineLayer:
         self._sees |= {row.sees for share in held for row in share}
         hold_all_or_none(self._sees, ranks=self._rings.world, zero=int(self._engine.zero_optimization_stage()))
         filler = self._filler(held)
-        group, rank, gas = plan.completions_per_prompt, self._rings.mine, self._accumulation
+        group, rank, gas = plan.completions_per_prompt, self._rings.replica, self._accumulation
         for name in ("indices", "sample_loss_scale", "batch_num_tokens", "global_batch_size", "optimizer_step"):
             setattr(buffer, f"dynamic_{name}", [])
         micro, term = self._orders.spec.micro_batch, self._orders.spec.loss.policy
@@ -264,10 +247,10 @@ class OpenRlhfEngineLayer:
         import torch
 
         buffer = self._buffer
-        mine = min(held[self._rings.mine], key=lambda row: row.all_tokens, default=None)
+        mine = min(held[self._rings.replica], key=lambda row: row.all_tokens, default=None)
         model: Any = None if mine is None else buffer.items[mine.index]
         if not all(held):
-            model = next(part for (part,) in self._rings.gather([model]) if part is not None)
+            model = next(part for (part,) in self._rings.lists([model]) if part is not None)
         filler = copy.copy(model)
         filler.action_mask = torch.zeros_like(filler.action_mask)
         filler.info = {**filler.info, IDENTITY: torch.tensor(NOBODY)}
@@ -282,8 +265,8 @@ class OpenRlhfEngineLayer:
         self._turns.clear()
         if self._enforces:  # natively micro-batches that fill no step go on into the next one
             self._forget()
-            self._watch.drop()
-        status = self._native_train(*(self._orders.settings.get(KL_COEFFICIENT, one) for one in given))
+            self._watched.drop()
+        status = self.native["ppo_train"](*(self._orders.settings.get(KL_COEFFICIENT, one) for one in given))
         self._skip_empty()
         if self._turns:
             left = [turn.step.index for turn in self._turns]
@@ -294,7 +277,7 @@ class OpenRlhfEngineLayer:
         """The native batch without our columns in its info (upstream would log them), and beside it what its rows are
         meant to train, as the buffer has them now."""
         items = batch[0] if self._buffer.dynamic_batch else batch
-        given = self._watch.inputs_of(items)
+        given = self._watched.inputs_of(items)
         experience = self._native_collate(batch)
         experience.batchbridge = ExperienceCompanions(items, given)
         return experience
@@ -324,8 +307,8 @@ class OpenRlhfEngineLayer:
                 for item, identity in zip(beside.items, identities, strict=True)
             ]
         )
-        with self._watch.expecting(beside.inputs):
-            status = self._native_training_step(experience, *given)
+        with self._watched.expecting(beside.inputs):
+            status = self.native["training_step"](experience, *given)
         real = sum(identity != NOBODY for identity in identities)
         return self._finite(status, real) if self._enforces else status
 
@@ -367,39 +350,43 @@ class OpenRlhfEngineLayer:
         )
 
     def _engine_step(self, *arguments: Any, **options: Any) -> Any:
-        result = self._native_engine_step(*arguments, **options)
-        if self._looked_at is not None and self._goes_on():
+        result = self.native["engine_step"](*arguments, **options)
+        if self._looked and self._goes_on():
             norm = self._engine.get_global_grad_norm()
-            self._write(
-                self._looked_at, None if norm is None else float(norm), skipped=not self._engine.was_step_applied()
-            )
+            skipped = not self._engine.was_step_applied()
+            self.write(gradient_norm=None if norm is None else float(norm), skipped=skipped)
         return result
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         """The optimizer's own step: all is there that the update will use, and nothing is applied yet."""
+        native = self.native["update"]
         if not self._goes_on():
-            return self._native_update(*arguments, **options)
+            return native(*arguments, **options)
         if self._enforces and not self._turns:
             step = int(self._engine.global_steps)
             raise BatchDrift(step, "clock", "the optimizer is to update once more than the rollout's plan has steps")
-        turn = self._turns.popleft() if self._enforces else None
-        step = int(self._engine.global_steps) if turn is None else turn.step.index
+        self._take(self._turns.popleft() if self._enforces else None)
+        self.look(self._engine.optimizer)
+        self._ticks = self._turn is None or self._turn.step.lr_tick
+        return native(*arguments, **options)
+
+    def _take(self, turn: PlannedStep | None) -> None:
+        """Takes the next optimizer step in hand."""
+        self._turn = turn
+        self._index = int(self._engine.global_steps) if turn is None else turn.step.index
+        self._normaliser = None if turn is None else turn.normaliser
         if turn is not None:
             self._name_passes(turn.step)
-        self._recorder.compare(step, self._rows, self._measure(turn))
-        self._ticks = turn is None or turn.step.lr_tick
-        self._looked_at = AppliedStep(step, turn, float(self._schedule.get_last_lr()[0]))
-        return self._native_update(*arguments, **options)
 
     def _goes_on(self) -> bool:
         """Whether every process still reads what is trained. Collective where the run is observed alone."""
-        return self._observation.agree(lambda mine: [one for part in self._rings.gather(mine) for one in part])
+        return self._observation.agree(lambda mine: [one for part in self._rings.lists(mine) for one in part])
 
-    def _measure(self, turn: PlannedStep | None) -> list[str]:
-        """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        normaliser = self._normaliser(turn)
+    def measure(self) -> list[str]:
+        """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
+        normaliser = self._denominators()
         objections: list[str] = self._observation.read(self._taken, normaliser, default=[])
-        factor = self._watch.factor()
+        factor = self._watched.factor()
         if factor is not None:
             expected = 1 / self._rings.averaged
             if (why := factor.objection(expected)) is not None:
@@ -416,19 +403,20 @@ class OpenRlhfEngineLayer:
 
         objections: list[str] = []
         try:
-            objections += read_off(self._parts, self._watch.take(normaliser))
+            objections += read_off(self._parts, self._watched.take(normaliser))
         except (LostGradient, OtherInputs) as error:
             objections.append(str(error))
         except ValueError:
             objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
         return objections
 
-    def _normaliser(self, turn: PlannedStep | None) -> Normaliser:
+    def _denominators(self) -> Normaliser:
         """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""
-        if turn is not None:
-            return turn.normaliser
-        rows = [(row.tokens, row.position) for row in self._rows] if self._watch.needs_denominators else []
-        everyone = self._rings.rows_and_objections(rows) if self._watch.needs_denominators else []
+        if self._normaliser is not None:
+            return self._normaliser
+        needed = self._watched.needs_denominators
+        rows = [(row.tokens, row.position) for row in self._rows] if needed else []
+        everyone = self._rings.gather(rows) if needed else []
         counted = [Row(tokens=tokens, group=position) for tokens, position in everyone]
         return Normaliser.of(self._orders.trained.loss.policy, counted)
 
@@ -437,7 +425,7 @@ class OpenRlhfEngineLayer:
         return [row for part in self._parts for row in part if row is not None]
 
     def _forget(self) -> None:
-        self._parts, self._facts, self._looked_at = [], [], None
+        self._parts, self._facts, self._looked = [], [], False
 
     def _name_passes(self, step: StepPlan) -> None:
         """Names of the rows' passes, as the plan counts: what one pass drops does not shift the next one's number."""
@@ -455,10 +443,10 @@ class OpenRlhfEngineLayer:
             turn = self._turns.popleft()
             items = [self._buffer.items[index] for index in turn.silent]
             self._parts = [[self._row(item, [int(value) for value in item.info[IDENTITY]]) for item in items]]
-            self._name_passes(turn.step)
-            self._recorder.compare(turn.step.index, self._rows)
-            rate = float(self._schedule.get_last_lr()[0])
-            self._write(AppliedStep(turn.step.index, turn, rate), None, skipped=True)
+            self._take(turn)
+            self._learning_rate = applied_rate(self._engine.optimizer)
+            self.hold()
+            self.write(gradient_norm=None, skipped=True)
 
     # ---- facts
 
@@ -466,19 +454,22 @@ class OpenRlhfEngineLayer:
     def _accumulation(self) -> int:
         return int(self._engine.gradient_accumulation_steps())
 
-    def _write(self, done: AppliedStep, norm: float | None, *, skipped: bool) -> None:
+    def in_hand(self) -> StepInHand:
+        """The step that the optimizer is at, or that has no token."""
         rows = self._rows
-        for rollout in {row.rollout for row in rows}:
-            self._first_step_on.setdefault(rollout, done.index)
-        self._recorder.write(
-            done.index,
-            rows,
-            [self._facts[row.index] for row in rows],
-            normaliser=None if done.turn is None else done.turn.normaliser,
-            learning_rate=done.learning_rate,
-            gradient_norm=norm,
-            skipped=skipped,
-            generated_at_step=None if done.turn else [self._first_step_on[row.rollout] for row in rows],
-            skips_tick=True,
-        )
+        return StepInHand(self._index, rows, lambda: [self._facts[row.index] for row in rows])
+
+    def written_beside(self) -> Mapping[str, Any]:
+        """The optimizer step at which each completion was generated: the plan's, or that of its rollout's first use."""
+        starts = None if self._turn is not None else self._generated_at()
+        return {"generated_at_step": starts, "skips_tick": True}
+
+    def _generated_at(self) -> list[int]:
+        return [self._first_step_on[row.rollout] for row in self._rows]
+
+    def write(self, *, gradient_norm: float | None, skipped: bool) -> None:
+        """Writes the step down; its rows are then forgotten."""
+        for rollout in {row.rollout for row in self._rows}:
+            self._first_step_on.setdefault(rollout, self._index)
+        super().write(gradient_norm=gradient_norm, skipped=skipped)
         self._forget()

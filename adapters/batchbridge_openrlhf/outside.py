@@ -1,7 +1,8 @@
 """Effects of OpenRLHF's options that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from batchbridge import Reading
@@ -25,6 +26,18 @@ def _own(value: Any, reading: Reading) -> Any:
     return value or None
 
 
+def _engines(value: Any, reading: Reading) -> Any:
+    """An engine on each device that trains."""
+    return None if reading.spec is None else reading.spec.topology.world_size
+
+
+def _shared_devices(newest: bool, reading: Reading) -> Mapping[str, Any]:
+    """Settings with which engines and trainer take turns on their devices."""
+    keys = ("vllm.tensor_parallel_size", "train.colocate_all", "vllm.enable_sleep", "ds.enable_sleep")
+    values = zip(keys if newest else map(_OLDER.__getitem__, keys), (1, True, True, True), strict=True)
+    return dict(values)
+
+
 _NEWEST: Mapping[str, SharedSetting] = {
     "actor.model_name_or_path": SharedSetting(
         "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
@@ -36,6 +49,7 @@ _NEWEST: Mapping[str, SharedSetting] = {
     "reward.remote_url": SharedSetting(
         "rewards", "the rewards", as_text, never, needed="a Python file with reward_func, or a reward server's address"
     ),
+    "vllm.num_engines": SharedSetting("generator", "", lambda value, reading: "vllm" if value else None, _engines),
     "logger.wandb.key": SharedSetting("loggers", "", _loggers, never),
     "ckpt.output_dir": SharedSetting("output_folder", "", as_text),
     "ckpt.save_steps": SharedSetting("save_every", "", rollouts, whole_rollouts),
@@ -47,9 +61,18 @@ _NEWEST: Mapping[str, SharedSetting] = {
 _OLDER = names_of("0.10.1")
 """Names before 0.10.2."""
 
+
+def _beside(key: str, newest: bool) -> Callable[[Reading], Mapping[str, Any]]:
+    return partial(_shared_devices, newest) if key == "vllm.num_engines" else _nothing
+
+
+def _nothing(reading: Reading) -> Mapping[str, Any]:
+    return {}
+
+
 SHARED: Mapping[str, SharedSetting] = {
-    **{key: replace(row, versions=">=0.10.2") for key, row in _NEWEST.items()},
-    **{_OLDER[key]: replace(row, versions="<0.10.2") for key, row in _NEWEST.items()},
+    **{key: replace(row, versions=">=0.10.2", also=_beside(key, True)) for key, row in _NEWEST.items()},
+    **{_OLDER[key]: replace(row, versions="<0.10.2", also=_beside(key, False)) for key, row in _NEWEST.items()},
 }
 """Options that other frameworks have, too."""
 

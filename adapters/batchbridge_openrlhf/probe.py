@@ -14,17 +14,14 @@ from typing import Any
 
 import torch
 
-from batchbridge import CannotAttach, Spec
+from batchbridge import Spec
 from batchbridge.kit import Normaliser
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
+from batchbridge.kit.probing import ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
 from batchbridge_openrlhf.watching import OpenRlhfStepInputs, OpenRlhfStepProbe
 
-REMEDY = (
-    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
-    """mode="observe" to record what it does, or use one of OpenRLHF's losses"""
-)
+REMEDY = remedy_with("one of OpenRLHF's losses")
 
 
 class OpenRlhfLossProbe:
@@ -110,14 +107,8 @@ class OpenRlhfLossProbe:
         )
 
     def _train(self, training_step: Callable[..., Any], batch: ProbeBatch, number: int) -> None:
-        try:
+        with made_up_run("the trainer's own training_step did not run on a made-up micro-batch", REMEDY):
             training_step(self.experience(batch), *self.arguments(number))
-        except Exception as error:
-            reason = (
-                "the trainer's own training_step did not run on a made-up micro-batch "
-                f"({type(error).__name__}: {error}), so its weights cannot be measured; {REMEDY}"
-            )
-            raise CannotAttach({"weight_probe": reason}) from error
 
     def _stand_in(self, tap: Tap, patches: Patches) -> _Model:
         model, strategy = _Model(self, tap), self._trainer.strategy

@@ -34,5 +34,4 @@ def report(trainer: Any, attachment: Any) -> Any:
 
 def _taken(worker: Any) -> list[StepNumbers]:
     """The numbers of the steps since the last call, taken inside a `PolicyModelActor`."""
-    _, layer = worker.trainer.batchbridge_engine
-    return list(layer._recorder.taken())
+    return list(worker.trainer.batchbridge_engine.taken())

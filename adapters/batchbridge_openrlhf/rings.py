@@ -14,7 +14,7 @@ engine._configure_tensor_parallel_states, module_inject/layers.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,12 @@ class RankRings:
         return cls(ring * tensor, world, int(torch.distributed.get_rank()), averaged=world // tensor)
 
     @property
-    def count(self) -> int:
+    def replicas(self) -> int:
         """Rings: shares of a rollout."""
         return self.world // self.size
 
     @property
-    def mine(self) -> int:
+    def replica(self) -> int:
         """The number of this rank's ring."""
         return self.rank // self.size
 
@@ -57,7 +57,16 @@ class RankRings:
         """Whether this rank writes down what its ring trained."""
         return self.rank % self.size == 0
 
-    def gather(self, mine: Sequence[Any]) -> list[list[Any]]:
+    @property
+    def writes(self) -> bool:
+        """Every rank: those that do not speak have a record without a ledger."""
+        return True
+
+    def agree(self, compare: Callable[[], None]) -> None:
+        """Runs `compare`, whose gathering has every rank's objections already."""
+        compare()
+
+    def lists(self, mine: Sequence[Any]) -> list[list[Any]]:
         """Every rank's list. Collective."""
         import torch
 
@@ -68,7 +77,7 @@ class RankRings:
     def shares(self, mine: Sequence[Any]) -> list[list[Any]]:
         """Every ring's list, which all of its ranks have. Raises `CannotAttach` on every rank where they do not.
         Collective."""
-        parts = self.gather(mine)
+        parts = self.lists(mine)
         for rank, part in enumerate(parts):
             first = rank - rank % self.size
             if part != parts[first]:
@@ -76,13 +85,10 @@ class RankRings:
                 raise CannotAttach({name: f"ranks {first} and {rank} of one {what} hold other completions"})
         return parts[:: self.size]
 
-    def rows_and_objections(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Every ring's rows once, and every rank's objections: tuples that begin with None. Collective."""
         return [
-            one
-            for rank, part in enumerate(self.gather(mine))
-            for one in part
-            if rank % self.size == 0 or one[0] is None
+            one for rank, part in enumerate(self.lists(mine)) for one in part if rank % self.size == 0 or one[0] is None
         ]
 
     def differences(self, mine: Sequence[TrainedRow]) -> list[str]:
@@ -91,7 +97,7 @@ class RankRings:
         if self.size == 1:
             return []
         seen = [(row.position, row.sample, row.tokens, row.weight) for row in mine]
-        first = self.gather(seen)[self.rank - self.rank % self.size]
+        first = self.lists(seen)[self.rank - self.rank % self.size]
         alike = len(first) == len(seen) and all(
             one[:3] == other[:3]
             and _agree(one[3], other[3], row.tolerance)

@@ -202,6 +202,7 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
     layer = OpenRlhfEngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
+    layer.attach()
     return Patched(detach=layer.close, probe=layer.probe)
 
 

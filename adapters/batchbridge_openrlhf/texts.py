@@ -32,6 +32,27 @@ TEXTS: tuple[ErrorText, ...] = (
         asks=(DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
     ),
     _text(
+        name="deepspeed-micro-batch-zero",
+        versions="all (DeepSpeed's own assertion)",
+        pattern=pattern(r"Micro batch size per gpu: # has to be greater than 0", "micro"),
+        rule="train_batch_size (completions per optimizer step) is at least data-parallel size x accumulation",
+        meaning="DeepSpeed divides the train batch by devices and accumulation, rounded down: nothing is left for a "
+        "device",
+        phase="worker_start",
+        source="deepspeed runtime/config.py DeepSpeedConfig._batch_assertion; LIN-SHANG/InstructERC issue 16",
+        neighbours=lambda n: (Fix("a larger train batch, fewer devices, or a smaller accumulation"),),
+    ),
+    _text(
+        name="openrlhf-engines-of-ranks",
+        versions="early 2025 (no release that is read has it)",
+        pattern=r"assert actor_world_size % args\.vllm_num_engines == 0",
+        rule="the devices of the actor (actor_num_nodes x actor_num_gpus_per_node) are a multiple of vllm_num_engines",
+        meaning="early releases gave each engine the rollouts of equally many ranks",
+        phase="construction",
+        source="OpenRLHF/OpenRLHF issue 760",
+        neighbours=lambda n: (Fix("a vllm_num_engines that divides the actor's devices"),),
+    ),
+    _text(
         name="openrlhf-no-token",
         versions=">=0.9.8",
         pattern=r"merged_status\[k\] = value / denom",

@@ -75,15 +75,6 @@ NO_FACTS: Mapping[str, Any] = dict.fromkeys(
 )
 
 
-@dataclass(frozen=True)
-class AppliedStep:
-    """An optimizer step that was held against the plan and is now applied. turn: None in a native run."""
-
-    index: int
-    turn: PlannedStep | None
-    learning_rate: float
-
-
 class ExperienceCompanions:
     """Companions of a micro-batch's experience; upstream would move plain tensors and lists to a device.
 

@@ -20,8 +20,10 @@ import torch
 
 from batchbridge import Spec
 from batchbridge.kit import Normaliser, Objective
-from batchbridge.kit.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.kit.deepspeed import of_deepspeed
+from batchbridge.kit.measuring import Factor, Measured, Rows, all_reduce_over
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge_openrlhf.images import are_shown, together
 from batchbridge_openrlhf.rings import RankRings, averaging
 
@@ -94,41 +96,28 @@ class OpenRlhfStepInputs:
         return ((ids == self.ids.to(ids.device)) | padding).all() & (mask == self.mask.to(mask.device)).all()
 
 
-class OpenRlhfStepProbe:
+class OpenRlhfStepProbe(StepProbe):
     """The measurement of one trainer's steps. spec: what its loss computes."""
 
     who = "policy"
 
     def __init__(self, trainer: Any, spec: Spec, patches: Patches) -> None:
         model, self.engine = self.parts(trainer)
-        self._spec, self._shares_of_a_rollout = spec, RankRings.of(trainer).count
-        self.objective = measurable(spec.objective)
-        self._observation = patches.observation
-        self._tap = self.tap()
+        self._spec, self._shares_of_a_rollout = spec, RankRings.of(trainer).replicas
+        super().__init__(measurable(spec.objective), patches)
         self._shares: list[torch.Tensor] = []
         self._expected: OpenRlhfStepInputs | None = None
         self._sound: list[torch.Tensor | bool] = []
         """Pairs per micro-batch: whether the policy was run on the tokens, and on the images, that the buffer has."""
-        self._witness: Witness | None = None
-        self._native_forward = patches.read(
-            model,
-            "forward",
-            self._forward,
-            what="log-probabilities hooked",
-            why="what a step trains is measured",
-        )
-        chosen = Witness.choose(list(self.engine.module.named_parameters()), size=_whole_size)
-        if chosen is not None:
-            self._witness = Witness(chosen[1], all_reduce_over(averaging(trainer)), apart=True)
+        made = "log-probabilities hooked"
+        self._native_forward = patches.read(model, "forward", self._forward, what=made, why=MEASURED)
+        # Also of a run that is observed alone: a micro-batch whose gradient was lost shows here.
+        self._weight = of_deepspeed(self.engine.module, all_reduce_over(averaging(trainer)), apart=True)
 
     @staticmethod
     def parts(trainer: Any) -> tuple[Any, Any]:
         """The part that makes log-probabilities, and its DeepSpeed engine."""
         return trainer.actor, trainer.actor.model
-
-    def tap(self) -> Tap:
-        """A new measurement of micro-batches."""
-        return Tap(self.objective, hook=self._observation.hook)
 
     def inputs_of(self, items: Sequence[Any]) -> OpenRlhfStepInputs:
         """The values that experiences of one completion each are meant to train."""
@@ -136,8 +125,8 @@ class OpenRlhfStepProbe:
 
     def close(self) -> None:
         """Takes the hook off the parameter."""
-        if self._witness is not None:
-            self._witness.remove()
+        if self._weight is not None:
+            self._weight.witness.remove()
 
     @property
     def ranks(self) -> int:
@@ -225,27 +214,16 @@ class OpenRlhfStepProbe:
 
     def drop(self) -> None:
         """Forgets the micro-batches since the last `take`."""
-        self._tap.drop()
+        super().drop()
         self._shares.clear()
         self._sound.clear()
-        if self._witness is not None:
-            self._witness.drop()
 
     # ---- between backward and the update
 
     def factor(self) -> Factor | None:
         """The factor on the step's gradients after backward: DeepSpeed should have averaged them over the ranks, and
         nothing else. None where no parameter is trained. Collective."""
-        if self._witness is None:
-            return None
-        from deepspeed.utils import safe_get_full_grad
-
-        return self._witness.compare(safe_get_full_grad(self._witness.parameter))
-
-
-def _whole_size(parameter: torch.Tensor) -> int:
-    """Values of a parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
+        return None if self._weight is None else self._weight.witness.compare(self._weight.gradient())
 
 
 def measurable(objective: Objective) -> Objective:

@@ -77,8 +77,10 @@ def shell(values: Mapping[str, Any], version: str) -> str:
     """The command for a shell, one option per line."""
     lines = ["python3 -m openrlhf.cli.train_ppo_ray"]
     lines += [shlex.join(_words(name, value)) for name, value in values.items()]
-    missing = "" if {"actor.model_name_or_path", "pretrain"} & values.keys() else "models, data, rewards and "
-    return f"# for openrlhf {version}; add {missing}generation engines\n" + " \\\n  ".join(lines) + "\n"
+    missing = [] if {"actor.model_name_or_path", "pretrain"} & values.keys() else ["models, data, rewards"]
+    missing += [] if {"vllm.num_engines", "vllm_num_engines"} & values.keys() else ["generation engines"]
+    add = f"; add {' and '.join(missing)}" if missing else ""
+    return f"# for openrlhf {version}{add}\n" + " \\\n  ".join(lines) + "\n"
 
 
 def _words(name: str, value: Any) -> list[str]:

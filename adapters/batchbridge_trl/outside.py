@@ -70,6 +70,15 @@ def _no_saves(value: Any, reading: Reading) -> Any:
     return None if value else "no"
 
 
+def _generates_with_vllm(value: Any, reading: Reading) -> Any:
+    return "vllm" if value is True or value == "true" else None
+
+
+def _beside_vllm(reading: Reading) -> Mapping[str, Any]:
+    """vLLM on the devices that train, and no correction that the specification does not have."""
+    return {"vllm_mode": "colocate", "vllm_importance_sampling_correction": False}
+
+
 SHARED: Mapping[str, SharedSetting] = {
     "model_name_or_path": SharedSetting(
         "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
@@ -83,6 +92,9 @@ SHARED: Mapping[str, SharedSetting] = {
         beside=("reward_weights",),
         needed="names of reward functions",
         blank=lambda name: [name],
+    ),
+    "use_vllm": SharedSetting(
+        *("generator", "", _generates_with_vllm, lambda value, reading: True), versions=">=0.23", also=_beside_vllm
     ),
     "report_to": SharedSetting("loggers", "", _loggers, _report_to),
     "output_dir": SharedSetting("output_folder", "", as_text),
@@ -125,10 +137,7 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),
     **dict.fromkeys(REWARDS, "the rewards"),
-    **dict.fromkeys(
-        ("use_vllm", "vllm_importance_sampling_correction"),
-        "",
-    ),
+    "vllm_importance_sampling_correction": "",
 }
 """Pattern of keys to what they decide; the first that fits counts. Source: the docstrings of trl 0.18.0 to 1.16.0
 GRPOConfig, ScriptArguments and ModelConfig, and of open_r1/configs.py 1416fa0."""

@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import recursively_apply
 
 from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.before_update import BeforeStep, strangers
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient, whole_size
 from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches, temporarily
@@ -48,6 +49,8 @@ class TrlStepProbe:
         self._sharded: ShardedWeight | None = None
         self._clipping = 1.0
         self._handle: Any = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        """The optimizer of torch that updates; None where an engine keeps copies of the parameters."""
         self.idle = False
         """Whether the step has no token to train: no gradient was made, and the optimizer is left alone."""
         self.terms: LossTerms | None = None
@@ -123,7 +126,7 @@ class TrlStepProbe:
         inner = getattr(optimizer, "optimizer", optimizer)
         if not isinstance(inner, torch.optim.Optimizer):
             return False
-        self._handle = inner.register_step_pre_hook(lambda *_: before_update())
+        self._handle, self._optimizer = BeforeStep(inner, before_update), inner
         if self._observation.observes:  # nobody asks what it says, and it takes an exchange of all ranks
             return True
         model = self._trainer.model
@@ -148,7 +151,7 @@ class TrlStepProbe:
         for hook in (self._handle, self._witness):
             if hook is not None:
                 hook.remove()
-        self._handle = self._witness = self._sharded = None
+        self._handle = self._witness = self._sharded = self._optimizer = None
 
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
@@ -169,10 +172,11 @@ class TrlStepProbe:
         return norm
 
     def objection(self) -> str | None:
-        """An error about the loss's other terms, or about a change of
-        the step's gradient after backward; None where both are as planned. Collective."""
+        """An error about what the optimizer updates, about the loss's other terms, or about a change of the step's
+        gradient after backward; None where all are as planned. Collective."""
         clipping, self._clipping = self._clipping, 1.0
-        beside = None if self.terms is None else self.terms.objection()
+        foreign = None if self._optimizer is None else strangers(self._optimizer, self._trainer.model)
+        beside = foreign or (None if self.terms is None else self.terms.objection())
         if self._witness is None:
             return beside
         weight, found = self._witness.parameter, None

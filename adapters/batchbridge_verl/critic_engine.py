@@ -18,7 +18,6 @@ from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import facts
 from batchbridge_verl.engine import VerlEngineLayer, response_length
-from batchbridge_verl.other_engines import is_proven
 from batchbridge_verl.settings import holds
 from batchbridge_verl.watching import VerlStepInputs, VerlStepProbe
 
@@ -57,13 +56,14 @@ class VerlCriticLayer(VerlEngineLayer):
     model = "critic"
 
     def _watching(self, patches: Patches) -> VerlStepProbe:
-        if not is_proven(self._engine):
+        if not self._is_proven:
             name = type(self._engine).__name__
             raise CannotAttach({"engine": f"the critic's {name}: a critic is measured on FSDP alone"})
         return VerlCriticStepProbe(self._engine, self._config, patches)
 
-    def _apply_settings(self) -> None:
-        super()._apply_settings()
+    def apply_settings(self) -> None:
+        """Those of the policy's worker; where a value loss counts a micro-batch alone, the step's denominators."""
+        super().apply_settings()
         if holds("<0.9.0", self._orders.framework_version):
             self._patches.set(
                 self._worker,

@@ -11,22 +11,25 @@ Imports torch and verl only inside functions that a worker runs.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import Normaliser, Objective, Row, StepPlan, proven, token_weights
+from batchbridge import CannotAttach
+from batchbridge.kit import Normaliser, Objective, Row, StepPlan, proven, token_weights, worker_layer
+from batchbridge.kit.before_update import applied_rate
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
-from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge.kit.replicas import Replicas
+from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
+from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.terms import REJECTS
 
 if TYPE_CHECKING:
     from batchbridge_verl.watching import VerlStepProbe
 
+probe, remove = worker_layer.probe, worker_layer.remove
 WEIGHTS_OF = "batchbridge_weights_of"
 
 
@@ -48,80 +51,78 @@ def install(
         raise CannotAttach({ALLOWED: f"{engine} is not proven; proven: {', '.join(PROVEN)}"})
     found = proven.require(CODE, orders.allow, worker, *([worker.engine] if known else ()))
     orders = orders.here(found if known else named_in(found, worker.engine))
-    patches = Patches(Observation(orders.mode))
-    try:
-        worker.batchbridge = (layer or VerlEngineLayer)(worker, orders, patches, beside)
-    except BaseException:
-        patches.undo()
-        raise
-    engine = worker.engine
-    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=engine.get_data_parallel_size())
+    kind = layer or VerlEngineLayer
+    worker_layer.install(worker, orders, lambda patches: kind(worker, orders, patches, beside))
+    size = worker.engine.get_data_parallel_size()
+    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=size)
 
 
-def probe(worker: Any) -> None:
-    """Holds the loss of an installed worker against the plan's weights, where it should follow the plan. Collective.
-    Raises `CannotAttach`."""
-    worker.batchbridge.probe()
-
-
-def remove(worker: Any) -> None:
-    """Undoes `install`; a worker without it is left alone."""
-    layer = vars(worker).pop("batchbridge", None)
-    if layer is not None:
-        layer.remove()
-
-
-class VerlEngineLayer:
+class VerlEngineLayer(WorkerLayer):
     """The patches of one training worker."""
 
+    framework = "verl"
     model: ClassVar[str] = "actor"
+    _watch: VerlStepProbe
 
     def __init__(self, worker: Any, orders: Orders, patches: Patches, beside: Sequence[Any] = ()) -> None:
+        from batchbridge_verl.other_engines import is_proven
+
+        self._worker, self._engine, self._beside = worker, worker.engine, beside
+        self._is_proven = is_proven(self._engine)
+        super().__init__(orders, patches, ranks_of(self._engine, self._is_proven))
+        self._rows: list[TrainedRow] = []
+        self._step = StepInHand(0, ())
+        self._size = 0
+        """Rows of the step on this rank, fillers included."""
+        self._call_steps = 0
+        self._gradient_norm: float | None = None
+        self._objections: list[str] = []
+        self._data: Any = None
+        self._config = self._loss_config()
+        self._mask = mask_of(orders.trained.objective)
+
+    def prepare(self) -> None:
+        """Fillers in a loss that knows none, and the sharing of prompts."""
         from batchbridge_verl.distillation import allow_fillers
 
-        self._worker, self._engine, self._orders, self._patches = worker, worker.engine, orders, patches
-        self._recorder = Recorder(
-            "verl",
-            orders,
-            rank=self._engine.get_data_parallel_rank(),
-            world_size=self._engine.get_data_parallel_size(),
-            gather=self._gather,
-        )
-        self._plan = self._recorder.plan
-        self._observation = patches.observation
-        self._observation.when_over = self._recorder.end_observing
-        self._rows: list[TrainedRow] = []
-        self._call_steps = 0
-        self._last: int | None = None
-        self._learning_rate = math.nan
-        self._gradient_norm: float | None = None
-        self._looked = False
-        self._objections: list[str] = []
-        self._config = self._loss_config()
-        self._enforces = orders.mode == "enforce"
-        self._mask = mask_of(orders.trained.objective)
         if self._enforces:
-            self._apply_settings()
-            self._set_clock()
-            allow_fillers(worker.loss_fn, patches)
-        self._share_prompts(beside)
-        self._watch = self._watching(patches)
-        if orders.mode == "verify" and not self._watch.shows:
-            surrogate = orders.trained.objective.surrogate
+            allow_fillers(self._worker.loss_fn, self._patches)
+        self._share_prompts()
+
+    def seams(self) -> Iterable[Seam]:
+        """The seams of a worker and its engine."""
+        yield Seam(self._engine, "train_batch", self._train_batch, reads=True, exchanges=True)
+        yield Seam(self._engine, "optimizer_step", self._optimizer_step, reads=True)
+        yield Seam(self._worker, "train_mini_batch", self._call, reads=True)
+
+    def watching(self) -> VerlStepProbe:
+        """The part that measures this model's optimizer steps."""
+        watch = self._watching(self._patches)
+        if self._orders.mode == "verify" and not watch.shows:
+            surrogate = self._orders.trained.objective.surrogate
             reason = f'nothing shows what the rows of the surrogate {surrogate} weigh; wrap with mode="observe"'
             raise CannotAttach({"surrogate": reason})
-        held = functools.partial(patches.read, what="held against the plan", why="ledger")
-        self._native_train = held(self._engine, "train_batch", self._train_batch, exchanges=True)
-        self._native_optimizer_step = held(self._engine, "optimizer_step", self._optimizer_step)
-        self._native_call = held(worker, "train_mini_batch", self._call)
+        return watch
 
     def _watching(self, patches: Patches) -> VerlStepProbe:
-        """The part that measures this model's optimizer steps."""
-        from batchbridge_verl.other_engines import VerlLossStepProbe, is_proven
+        from batchbridge_verl.other_engines import VerlLossStepProbe
         from batchbridge_verl.watching import VerlStepProbe
 
-        kind = VerlStepProbe if is_proven(self._engine) else VerlLossStepProbe
+        kind = VerlStepProbe if self._is_proven else VerlLossStepProbe
         return kind(self._engine, self._orders.trained.objective, self._config, patches)
+
+    @property
+    def trained_module(self) -> Any:
+        """The module that FSDP shards, whose parameters the optimizer has."""
+        return self._engine.module if self._is_proven else None
+
+    def looking(self, optimizer: Any, look: Callable[[], None]) -> AbstractContextManager[Any]:
+        """An engine that no proof ran on may have an optimizer of its own: it is looked at before its update is called
+        for."""
+        from batchbridge_verl.other_engines import VerlLossStepProbe
+
+        watch = self._watch
+        return watch.looking(look) if isinstance(watch, VerlLossStepProbe) else super().looking(optimizer, look)
 
     def _facts(self, data: Any, row: int) -> dict[str, Any]:
         """The facts that the ledger keeps of one row of a batch."""
@@ -131,28 +132,20 @@ class VerlEngineLayer:
         # With a teacher, what arrived is not what is trained.
         return found if settings_of(self._worker.loss_fn) is None else {**found, "advantage": None}
 
-    def probe(self) -> None:
-        """The probe of this worker's loss, where it enforces; see `probe`."""
+    def hold_loss(self) -> None:
+        """The probe of this worker's loss."""
         from batchbridge_verl.probe import hold_loss_against
 
-        if self._enforces:
-            hold_loss_against(self._orders.spec, self._worker, self._watch)
+        hold_loss_against(self._orders.spec, self._worker, self._watch)
 
-    def remove(self) -> None:
-        """Restores the worker and closes the ledger."""
-        try:
-            self._patches.undo()
-        finally:
-            self._recorder.close()
-
-    def _share_prompts(self, beside: Sequence[Any]) -> None:
+    def _share_prompts(self) -> None:
         """The sharing of prompts where the orders ask for it, in all engines or in none. Before anything else takes the
         engine's functions."""
         if self._orders.padding == "padded":
             return
         from batchbridge_verl.shared_prompts import SharedPrompts, objection
 
-        engines = (self._engine, *beside)
+        engines = (self._engine, *self._beside)
         if why := next(filter(None, map(objection, engines)), None):
             if self._orders.padding == "free":
                 raise CannotAttach({"padding_free": why})
@@ -170,7 +163,8 @@ class VerlEngineLayer:
             raise CannotAttach({"loss": reason})
         return loss.keywords["config"]
 
-    def _apply_settings(self) -> None:
+    def apply_settings(self) -> None:
+        """Attributes of the loss's configuration, and the current policy as the ratio's denominator."""
         for path, value in self._orders.settings.items():
             *owners, name = path.split(".")
             target = functools.reduce(getattr, owners, self._config)
@@ -190,14 +184,14 @@ class VerlEngineLayer:
         object.__setattr__(target, name, value)
         self._patches.made(name, undo, what=f"{value}", why=why)
 
-    def _set_clock(self) -> None:
+    def set_clock(self) -> None:
         """Rebuilds the schedule where its horizon is not the plan's: verl counts rollouts."""
-        from batchbridge_verl.other_engines import ALLOWED, is_proven
+        from batchbridge_verl.other_engines import ALLOWED
 
         engine, ticks = self._engine, self._orders.ticks
         if ticks is None or engine.lr_scheduler is None or engine.optimizer_config.total_training_steps == ticks:
             return
-        if not is_proven(engine):
+        if not self._is_proven:
             reason = (
                 f"its schedule was built for {engine.optimizer_config.total_training_steps} ticks, and the plan has "
                 f"{ticks}; set actor_rollout_ref.actor.optim.total_training_steps={ticks}"
@@ -215,83 +209,60 @@ class VerlEngineLayer:
 
     def _call(self, data: Any) -> Any:
         self._call_steps = 0
-        return self._native_call(data)
+        return self.native["train_mini_batch"](data)
 
     def _train_batch(self, data: Any, loss_function: Any) -> Any:
         import torch
 
-        from batchbridge_verl.other_engines import learning_rate
         from batchbridge_verl.watching import ROW
 
+        native = self.native["train_batch"]
         identified = self._observation.read(self._identify, data)
-        if not self._observation.agree(self._gather):  # before the first exchange: others would wait for this rank
-            return self._native_train(data, loss_function)
+        if not self._observation.agree(self.ranks.gather):  # before the first exchange: others would wait for this rank
+            return native(data, loss_function)
         self._rows = identified
         if self._enforces and self._mask != "loss_mask":
             # verl counts by loss_mask, in which rejected tokens still are. V0 has made them one already.
             data["loss_mask"] = data[self._mask]
         step = self._step_index(data)
-        if self._last is not None and step != self._last + 1:
-            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
-            raise CannotAttach({"clock": reason})
-        everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
+        self.follow(step)
+        everyone = self.ranks.gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
         members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
         normaliser = Normaliser.of(self._orders.spec.loss.policy, members)
-        self._learning_rate = learning_rate(self._engine.optimizer)
-        self._gradient_norm, self._looked = None, False
+        self._normaliser = normaliser if self._enforces else None
+        self._gradient_norm, self._looked, self._data = None, False, data
+        self._learning_rate = applied_rate(self._engine.optimizer)
         if self._enforces:
             self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
         known = [self._facts(data, row.index) for row in self._rows]
+        self._step = StepInHand(step, self._rows, lambda: known)
         self._objections = self._old_objections(data)
         if self._enforces and not normaliser.tokens:
-            self._compare(step)
+            self.hold()
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
             output = {"model_output": {}, "loss": [0.0], "metrics": {"grad_norm": 0.0}}
         else:
             data[ROW] = torch.arange(len(data))
-            size = len(data)
-            look = functools.partial(self._observation.read, self._look, step, size)
-            with self._watch.expecting(self._given(data, everyone), look):
-                output = self._native_train(data, self._watch.loss(loss_function))
+            self._size = len(data)
+            with self._watch.expecting(self._given(data, everyone)), self.updating(self._engine.optimizer):
+                output = native(data, self._watch.loss(loss_function))
             if not self._looked:
                 # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
                 for row in self._rows:
                     row.weight = None
-                self._compare(step)
-        self._write(step, data, known, normaliser if self._enforces else None)
-        self._last = step
+                self.hold()
+        self.write(gradient_norm=self._gradient_norm, skipped=not self._looked)
+        self._data = None
         self._call_steps += 1
         return output
 
-    def _look(self, step: int, size: int) -> None:
-        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
-        self._looked = True
-        self._compare(step, [*self._objections, *self._watch.look(self._rows, size)])
+    def in_hand(self) -> StepInHand:
+        """The step of this call of `train_batch`."""
+        return self._step
 
-    def _compare(self, step: int, objections: Sequence[str] = ()) -> None:
-        """The check (`BatchDrift`, on every rank) that all of them have the plan's step and nothing else.
-        Collective."""
-        import torch
-
-        from batchbridge_verl.other_engines import is_proven
-
-        if self._orders.mode == "observe":
-            return
-        drift: BatchDrift | None = None
-        try:
-            self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
-        except BatchDrift as error:
-            drift = error
-        group = torch.distributed.group.WORLD
-        if is_proven(self._engine):
-            group = self._engine.ulysses_parallel_group
-        if group is not None:
-            # Every rank that shares its rows with others was compared with the other replicas' alone.
-            found: list[BatchDrift | None] = [None] * torch.distributed.get_world_size(group)
-            torch.distributed.all_gather_object(found, drift, group=group)
-            drift = next((one for one in found if one is not None), None)
-        if drift is not None:
-            raise drift
+    def measure(self) -> list[str]:
+        """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
+        return [*self._objections, *self._watch.look(self._rows, self._size)]
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
         """The values that this rank's rows are meant to train, as the batch has it now."""
@@ -337,7 +308,7 @@ class VerlEngineLayer:
 
     def _optimizer_step(self) -> Any:
         self._watch.updates()
-        norm = self._native_optimizer_step()
+        norm = self.native["optimizer_step"]()
         self._gradient_norm = float(norm)
         return norm
 
@@ -381,36 +352,32 @@ class VerlEngineLayer:
         given = tu.get(data, STEP)
         if given is not None:
             return int(given)
-        rollouts = {row[0] for row in self._gather([(row.rollout,) for row in self._rows])}
+        rollouts = {row[0] for row in self.ranks.gather([(row.rollout,) for row in self._rows])}
         return int(min(rollouts)) * self._orders.steps_per_rollout + self._call_steps
 
-    def _gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Every data-parallel rank's tuples. Collective."""
-        import torch
-
-        engine = self._engine
-        parts: list[Any] = [None] * engine.get_data_parallel_size()
-        torch.distributed.all_gather_object(parts, list(mine), group=engine.get_data_parallel_group())
-        return [row for part in parts for row in part]
-
-    def _write(self, step: int, data: Any, known: Sequence[Mapping[str, Any]], normaliser: Normaliser | None) -> None:
-        if not self._engine.is_mp_src_rank_with_outputs():
-            return  # another rank of the sequence group writes the same rows down
-        self._recorder.write(
-            step,
-            self._rows,
-            known,
-            normaliser=normaliser,
-            pass_index=self._native_pass,
-            lr_tick=lambda: _native_tick(data),
-            learning_rate=self._learning_rate,
-            gradient_norm=self._gradient_norm,
-            skipped=not self._looked,
-        )
-
-    def _native_pass(self) -> int:
+    def native_pass(self) -> int:
+        """The pass over the rollout that is being trained; see `WorkerLayer.native_pass`."""
         passes = max(self._orders.spec.optimizer_step.passes_per_rollout, 1)
         return self._call_steps // max(self._orders.steps_per_rollout // passes, 1)
+
+    def native_tick(self) -> bool:
+        """Whether verl advances its schedule after this step."""
+        from verl.utils import tensordict_utils as tu
+
+        return bool(tu.get(self._data, "update_lr_scheduler", default=False))
+
+
+def ranks_of(engine: Any, is_proven: bool) -> Replicas:
+    """The data-parallel ranks of an engine. The ranks that share their rows with others are compared with the other
+    replicas' alone; of an engine that no proof ran on nobody knows which those are, and all agree."""
+    import torch
+
+    return Replicas(
+        engine.get_data_parallel_group(),
+        engine.ulysses_parallel_group if is_proven else torch.distributed.group.WORLD,
+        replica=engine.get_data_parallel_rank(),
+        writes=bool(engine.is_mp_src_rank_with_outputs()),
+    )
 
 
 def column(data: Any, name: str) -> list[Any]:
@@ -448,12 +415,6 @@ def response_length(data: Any, row: int) -> int:
     if responses.is_nested:
         return len(responses[row])
     return int(data["attention_mask"][row, -responses.shape[1] :].sum())
-
-
-def _native_tick(data: Any) -> bool:
-    from verl.utils import tensordict_utils as tu
-
-    return bool(tu.get(data, "update_lr_scheduler", default=False))
 
 
 def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None, *, config: Any) -> Any:

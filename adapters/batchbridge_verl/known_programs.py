@@ -31,7 +31,7 @@ def condition_of(
     of verl that runs.
     """
     said = {key.lstrip("+~"): key for key in source.values} if source.argv else {key: key for key in source.values}
-    telling = {**declared, **{key: source.values[name] for key, name in said.items()}}
+    telling = {**declared, **{key: source.values[said[key]] for key in TELLING if key in said}}  # others stay unparsed
     known = known_program(
         KNOWN,
         _names(source.trainers or ()),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -68,8 +67,9 @@ class VerlLossStepProbe(VerlStepProbe):
         )
 
     @contextlib.contextmanager
-    def _before_update(self, call: Callable[[], None]) -> Iterator[None]:
-        self._update = call
+    def looking(self, look: Callable[[], None]) -> Iterator[None]:
+        """The span in which `look` is called before the engine's own `optimizer_step`."""
+        self._update = look
         try:
             yield
         finally:
@@ -111,12 +111,6 @@ def reports_loss(engine: Any, seen: bool) -> bool:
     torch.distributed.all_gather_object(everyone, (replica, seen))
     replicas_with_loss = {its_replica for its_replica, it_ran in everyone if it_ran}
     return seen or replica not in replicas_with_loss
-
-
-def learning_rate(optimizer: Any) -> float:
-    """The learning rate that an optimizer applies, as far as it says so in torch's words; NaN: it does not."""
-    groups = getattr(optimizer, "param_groups", None) or [{}]
-    return float(groups[0].get("lr", math.nan))
 
 
 def run_probe(

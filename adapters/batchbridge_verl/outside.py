@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from functools import partial
 
 from batchbridge.kit import SharedSetting
-from batchbridge.kit.shared_settings import as_count, as_flag, as_text, loggers, never, rollouts, whole_rollouts
+from batchbridge.kit.shared_settings import (
+    as_count,
+    as_flag,
+    as_text,
+    generator,
+    loggers,
+    never,
+    rollouts,
+    whole_rollouts,
+)
 
 LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
 """Loggers that `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
@@ -19,6 +28,7 @@ SHARED: Mapping[str, SharedSetting] = {
     "data.val_files": SharedSetting("validation_data", "", never, never, needed=VALIDATION),
     "reward.custom_reward_function.path": _rewards(versions=">=0.7.1"),
     "custom_reward_function.path": _rewards(versions="<0.7.1"),
+    "actor_rollout_ref.rollout.name": generator(),
     "trainer.logger": loggers(LOGGERS),
     "trainer.default_local_dir": SharedSetting("output_folder", "", as_text),
     "trainer.save_freq": SharedSetting("save_every", "", rollouts, whole_rollouts),

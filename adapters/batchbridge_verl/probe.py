@@ -9,17 +9,14 @@ from typing import Any
 
 import torch
 
-from batchbridge import CannotAttach, Spec
+from batchbridge import Spec
 from batchbridge.kit.measuring import Rows, Tap
-from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
+from batchbridge.kit.probing import CUT, ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
 from batchbridge_verl.distillation import bound_of, settings_of
 from batchbridge_verl.other_engines import is_proven, run_probe
 from batchbridge_verl.watching import VerlStepProbe, responses_of
 
-REMEDY = (
-    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
-    """mode="observe" to record what it does, or use verl's own loss and aggregations"""
-)
+REMEDY = remedy_with("verl's own loss and aggregations")
 PROMPT_TOKENS = 2
 
 
@@ -46,20 +43,12 @@ def hold_loss_against(spec: Spec, worker: Any, watch: VerlStepProbe) -> None:
 
 def _run(worker: Any, data: Any, tap: Tap, made: list[ProbeBatch], output: str) -> bool:
     """Whether this process is to have seen the loss."""
-    try:
+    with made_up_run("the worker's loss did not run on a made-up batch", REMEDY):
         if not is_proven(worker.engine):
             return run_probe(worker, data, tap, made, _leaf)
         with _leaves_in(worker.engine, tap, made, output):
             worker.engine.forward_backward_batch(data, loss_function=worker.loss_fn)
-        return True
-    except CannotAttach:
-        raise
-    except Exception as error:
-        reason = (
-            f"the worker's loss did not run on a made-up batch ({type(error).__name__}: {error}), so its weights "
-            f"cannot be measured; {REMEDY}"
-        )
-        raise CannotAttach({"weight_probe": reason}) from error
+    return True
 
 
 @contextlib.contextmanager

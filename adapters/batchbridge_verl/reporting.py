@@ -38,4 +38,4 @@ def report(trainer: Any, attachment: Any) -> Any:
 
 def _taken(worker: Any) -> list[StepNumbers]:
     """The numbers of the steps since the last call, taken inside a Ray actor of the worker group."""
-    return list(driver._actor_of(worker).batchbridge._recorder.taken())
+    return list(driver._actor_of(worker).batchbridge.taken())

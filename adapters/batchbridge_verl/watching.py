@@ -14,17 +14,18 @@ import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate
-from batchbridge.kit.measuring import Measured, Rows, Tap
+from batchbridge.kit.measuring import Measured, Rows
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.sharded import ShardedWeight, smallest_weight
-from batchbridge.kit.workers import TrainedRow
+from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.step_probe import MEASURED, StepProbe
+from batchbridge.kit.workers import TrainedRow, read_places
 from batchbridge_verl.distillation import TeacherRows
 from batchbridge_verl.terms import KL_CLAMP
 
@@ -112,7 +113,7 @@ class VerlStepInputs:
         )
 
 
-class VerlStepProbe:
+class VerlStepProbe(StepProbe):
     """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
 
     output: ClassVar[str] = "log_probs"
@@ -120,34 +121,21 @@ class VerlStepProbe:
 
     def __init__(self, engine: Any, objective: Objective, config: Any, patches: Patches) -> None:
         self._engine, self._config = engine, config
-        self.objective = objective_of(objective)
+        super().__init__(objective_of(objective), patches)
         self.shows = (self.objective.surrogate or "ppo") in FORMULAS
-        self._observation = patches.observation
-        self._tap = self.tap()
         self._given: VerlStepInputs | None = None
         self._places: list[list[int]] = []
-        self._clipping = 1.0
-        self._weight: ShardedWeight | None = None
         self._hook(patches)
 
     def _hook(self, patches: Patches) -> None:
-        engine, why = self._engine, "what a step trains is measured"
-        made = "log-probabilities hooked"
-        self._native_outputs = patches.read(engine, "prepare_model_outputs", self._outputs, what=made, why=why)
+        engine, made = self._engine, "log-probabilities hooked"
+        self._native_outputs = patches.read(engine, "prepare_model_outputs", self._outputs, what=made, why=MEASURED)
         self._hook_clipping(patches)
-        if self._observation.observes:  # nobody asks what it says, and it takes an exchange of all ranks
-            return
-        self._weight = smallest_weight(engine.module)
-        if self._weight is not None:
-            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
+        self.watch_weight(lambda: smallest_weight(engine.module))
 
-    def tap(self) -> Tap:
-        """A new one for this objective."""
-        return Tap(
-            self.objective,
-            surrogate=surrogates(self._config).get(self.objective.surrogate or ""),
-            hook=self._observation.hook,
-        )
+    def surrogates(self) -> Mapping[str, Surrogate]:
+        """verl's own, of the loss's settings."""
+        return surrogates(self._config)
 
     @property
     def ranks(self) -> int:
@@ -158,27 +146,19 @@ class VerlStepProbe:
     # ---- log-probabilities
 
     @contextlib.contextmanager
-    def expecting(self, given: VerlStepInputs, before_update: Callable[[], None]) -> Iterator[None]:
-        """The span in which an optimizer step runs: its rows, and what is called right before its update."""
-        self._tap.drop()
-        self._places.clear()
-        self._clipping = 1.0
-        if self._weight is not None:
-            self._weight.witness.drop()
+    def expecting(self, given: VerlStepInputs) -> Iterator[None]:
+        """The span in which an optimizer step runs: its rows."""
+        self.drop()
         self._given = given
-        try:
-            with self._before_update(before_update):
-                yield
-        finally:
-            self._given = None
-
-    @contextlib.contextmanager
-    def _before_update(self, call: Callable[[], None]) -> Iterator[None]:
-        hook = self._engine.optimizer.register_step_pre_hook(lambda *_: call())
         try:
             yield
         finally:
-            hook.remove()
+            self._given = None
+
+    def drop(self) -> None:
+        """Forgets what was seen since the last step."""
+        super().drop()
+        self._places.clear()
 
     def loss(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """The loss that the engine is handed."""
@@ -221,22 +201,14 @@ class VerlStepProbe:
         except LostGradient as error:
             objections.append(f"{error}: something took it away between the loss and the log-probabilities")
         else:
-            trained = [place for part in parts for place in part]
-            if self.shows and sorted(trained) != list(range(size)):
-                objections.append(f"of the step's {size} rows on this rank, {len(set(trained))} reached the loss")
-            else:
-                found = dict(zip(trained, (one for part in seen for one in part), strict=True))
-                for row in rows:
-                    if (measured := found.pop(row.index, None)) is not None:
-                        row.measured(measured)
-                if any(filler.departure > filler.tolerance for filler in found.values()):
-                    objections.append("a filler row, which has nothing to train, got a gradient")
-        if self._weight is not None:
-            # FSDP averages over all ranks; those of a sequence group have a part of every row's gradient each.
-            expected = self._clipping / torch.distributed.get_world_size() / self._loss_scale
-            if (why := self._weight.objection(expected)) is not None:
-                objections.append(why)
-        return objections
+            by_place: dict[int, TrainedRow | None] = dict.fromkeys(range(size)) | {row.index: row for row in rows}
+            try:
+                objections += read_places(by_place, parts, seen) if self.shows else []
+            except ValueError:
+                reached = len({place for part in parts for place in part})
+                objections.append(f"of the step's {size} rows on this rank, {reached} reached the loss")
+        # FSDP averages over all ranks; those of a sequence group have a part of every row's gradient each.
+        return objections + self.weight_objections(1 / torch.distributed.get_world_size() / self._loss_scale)
 
     @property
     def _loss_scale(self) -> float:
@@ -259,14 +231,10 @@ class VerlStepProbe:
 
         def clip(*arguments: Any, **options: Any) -> Any:
             norm = native(*arguments, **options)
-            limit = float(self._engine.optimizer_config.clip_grad)
-            value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-            # Source: torch.nn.utils.clip_grad_norm_ and FSDP1's, whose factor has this epsilon.
-            self._clipping = min(1.0, limit / (value + 1e-6)) if math.isfinite(limit) else 1.0
+            self.clipped(norm, self._engine.optimizer_config.clip_grad)
             return norm
 
-        why = "what a step trains is measured"
-        native = patches.read(owner, name, clip, what="its factor is recorded", why=why, exchanges=True)
+        native = patches.read(owner, name, clip, what="its factor is recorded", why=MEASURED, exchanges=True)
 
 
 def _defining(kind: type, name: str) -> type:

@@ -20,6 +20,8 @@ PASTED = {
     "verl-micro-batch-chunks": "AssertionError: len(batch_lst) (14) != chunks (15)",
     "deepspeed-batch": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
     "micro_batch_per_gpu * gradient_acc_step * world_size 256 != 2 * 18 * 7",
+    "deepspeed-micro-batch-zero": "AssertionError: Micro batch size per gpu: 0 has to be greater than 0",
+    "openrlhf-engines-of-ranks": "assert actor_world_size % args.vllm_num_engines == 0",
     "deepspeed-accumulation-zero": "AssertionError: Gradient accumulation steps: 0 has to be greater than 0",
     "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
     "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",

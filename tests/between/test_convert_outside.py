@@ -346,6 +346,7 @@ def test_every_framework_has_a_model_and_a_folder_for_checkpoints(framework: str
 SAMPLES: Mapping[str, Any] = {
     **dict.fromkeys(("model", "train_data", "validation_data"), "a/b"),
     **dict.fromkeys(("prompt_column", "output_folder", "project", "run_name"), "x"),
+    "generator": "vllm",
     "loggers": ("wandb",),
     "save_every": Fraction(20),
     "kept_checkpoints": 3,

@@ -9,7 +9,7 @@ import pytest
 
 from batchbridge.cli.main import main
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Rollout, Spec, Topology
-from batchbridge.render.text import _micro_batch
+from batchbridge.render.text import micro_batch
 
 Run = Callable[..., str]
 RECIPE = "num_generations: 16\nper_device_train_batch_size: 16\nmax_prompt_length: 512\nmax_completion_length: 4096\n"
@@ -53,16 +53,16 @@ def test_devices_that_share_sequences_have_a_part_of_each_rounded_up() -> None:
     odd = spec(completions_per_device=1).replace(
         **{"topology.context_parallel": 2, "carried.max_completion_tokens": 4097}
     )
-    (line,) = _micro_batch(odd)
+    (line,) = micro_batch(odd)
     assert "1 completion: up to 1 x 4,609 / 2 = 2,305 tokens" in line
 
 
 @pytest.mark.parametrize(("cap", "tokens"), [("hard", "2,048"), ("soft", "4,608")])
 def test_a_token_budget_is_the_most_but_for_one_long_completion(cap: str, tokens: str) -> None:
-    (line,) = _micro_batch(spec(tokens_per_device=2048, cap=cap))
+    (line,) = micro_batch(spec(tokens_per_device=2048, cap=cap))
     assert line == f"A micro-batch has up to {tokens} tokens per device; a completion with its prompt 4,608."
 
 
 def test_an_open_size_is_not_said() -> None:
-    assert not list(_micro_batch(spec()))
-    assert not list(_micro_batch(spec(completions_per_device=3).replace(**{"carried.max_completion_tokens": None})))
+    assert not list(micro_batch(spec()))
+    assert not list(micro_batch(spec(completions_per_device=3).replace(**{"carried.max_completion_tokens": None})))

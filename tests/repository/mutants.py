@@ -151,6 +151,16 @@ _CORE = (
 )
 
 _TORCH = "tests/adapters/trl/native"
+_LAYER = "tests/adapters/easyr1/upstream_values/native/test_engine_easyr1.py"
+"""Tests of a worker's layer over a stand-in of EasyR1's actor."""
+_OF_EASYR1 = (
+    (
+        "kit/replicas",
+        "return [row for part in parts for row in part]",
+        "return parts[dist.get_rank(group)]",
+        "tests/adapters/easyr1/native/test_gradients_easyr1.py",
+    ),
+)
 _OF_TORCH = (
     (
         "kit/probing",
@@ -176,12 +186,22 @@ _OF_TORCH = (
         "predictors += [end - 2, *range",
         f"{_TORCH}/test_padding_free.py -k oracles",
     ),
+    ("kit/before_update", "if not self._depth:", "if True:", "tests/testing/native/test_before_update.py"),
+    (
+        "kit/step_probe",
+        "most / (float(whole_norm(norm)) + 1e-6)",
+        "1.5 * most / (float(whole_norm(norm)) + 1e-6)",
+        "tests/testing/native/test_step_probe.py",
+    ),
+    ("kit/worker_layer", "step != self._last + 1:", "step > self._last + 1:", _LAYER),
+    ("kit/replicas", "            drift = error\n", "            pass\n", _LAYER),
     ("kit/sharded", "return (whole / copies)", "return (1.5 * whole / copies)", f"{_TORCH}/test_fsdp.py -k oracles"),
 )
 
 MUTANTS: tuple[Mutant, ...] = (
     *_rows("src/batchbridge", "core", _CORE),
     *_rows("src/batchbridge", "trl", _OF_TORCH),
+    *_rows("src/batchbridge", "easyr1", _OF_EASYR1, "checkout"),
     *(
         mutant
         for framework, sessions in FRAMEWORKS.items()

@@ -188,8 +188,8 @@ VERL: Mapping[str, Rows] = {
     "verl": (
         (
             "engine",
-            "[*self._objections, *self._watch.look(self._rows, size)]",
-            "self._watch.look(self._rows, size)",
+            "[*self._objections, *self._watch.look(self._rows, self._size)]",
+            "self._watch.look(self._rows, self._size)",
             f"{_VERL}/native/test_corrections_verl.py -k not_the_samplers",
         ),
         (
@@ -371,30 +371,10 @@ EASYR1: Mapping[str, Rows] = {
             f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
         (
-            "engine",
-            "if self._last is not None and step != self._last + 1:",
-            "if self._last is not None and step > self._last + 1:",
-            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
-        ),
-        (
-            "exchange",
-            "            drift = error\n",
-            "            pass\n",
-            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
-        ),
-        (
             "watching",
             "self._tap.take(scale=self._replicas)",
             "self._tap.take(scale=1.5 * self._replicas)",
             f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
-        ),
-    ),
-    "easyr1": (
-        (
-            "exchange",
-            "return [row for part in parts for row in part]",
-            "return parts[self.replica]",
-            f"{_EZR}/native/test_gradients_easyr1.py",
         ),
     ),
 }

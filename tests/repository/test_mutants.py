@@ -14,9 +14,10 @@ ACTING = {
         *("advantages", "candidates", "critic_run", "micro_batches", "order", "plan", "stream", "weights"),
     ),
     "src/batchbridge/kit": (
-        *("checkpoints", "clipping", "drift", "identified_rows", "lifecycle", "measuring", "native_steps"),
-        *("objectives", "packable", "packed_batches", "packing", "patches", "probing", "ranks", "schedules", "sharded"),
-        *("step_cost", "step_driver", "token_budgets", "torch_random", "workers"),
+        *("before_update", "checkpoints", "clipping", "drift", "identified_rows", "lifecycle", "measuring"),
+        *("native_steps", "objectives", "packable", "packed_batches", "packing", "patches", "probing", "ranks"),
+        *("replicas", "schedules", "sharded", "step_cost", "step_driver", "step_probe", "token_budgets"),
+        *("torch_random", "worker_layer", "workers"),
     ),
 }
 """Folder of the core -> its modules that decide what a run trains."""

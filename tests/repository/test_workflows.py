@@ -101,17 +101,57 @@ def test_the_night_runs_every_part_of_the_matrix() -> None:
     assert set(parts) <= every_session() - set(default_sessions())
 
 
-SMOKE = re.compile(r"pytest\.mark\.smoke")
+SMOKE = "pytest.mark.smoke"
+
+
+def smoke_tests(text: str) -> set[str]:
+    """The names of a module's tests that `-m smoke` runs: marked themselves, or by a parameter of what they take."""
+    tree = ast.parse(text)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    marked = {
+        ast.unparse(node.targets[0])
+        for node in tree.body
+        if isinstance(node, ast.Assign) and SMOKE in ast.unparse(node)
+    }
+    while True:
+        found = {
+            node.name
+            for node in functions
+            if any(
+                SMOKE in (said := ast.unparse(each)) or marked & set(re.findall(r"\w+", said))
+                for each in node.decorator_list
+            )
+            or marked & {each.arg for each in node.args.args}
+        }
+        if found <= marked:
+            return {name for name in marked if name.startswith("test_")}
+        marked |= found
 
 
 @pytest.mark.parametrize("framework", ["trl", "verl", "openrlhf", "easyr1", "open_instruct"])
 def test_every_framework_has_gradients_tampering_and_a_run_that_goes_on_in_a_default_session(framework: str) -> None:
     native = ROOT / "tests" / "adapters" / framework / "native"
-    marked = {path.name for path in native.glob("test_*.py") if SMOKE.search(path.read_text(encoding="utf-8"))}
-    texts = "\n".join((native / name).read_text(encoding="utf-8") for name in sorted(marked))
+    names = [name for path in native.glob("test_*.py") for name in smoke_tests(path.read_text(encoding="utf-8"))]
     for word in ("gradient", "(?:tamper|has_a_hand_in)", "(?:resumed|killed)"):
-        assert re.search(rf"def test_\w*{word}", texts), word
+        assert [name for name in names if re.search(word, name)], word
     assert framework in default_sessions()
+
+
+def test_a_test_is_of_the_smoke_by_its_own_mark_or_by_what_it_takes() -> None:
+    text = """
+BENCHES = [pytest.param(1, marks=pytest.mark.smoke), 2]
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.smoke), 2])
+def ranks(request): ...
+@pytest.fixture
+def measured(ranks): ...
+def test_gradient(measured): ...
+@pytest.mark.parametrize("bench", BENCHES)
+def test_bench(bench): ...
+@pytest.mark.smoke
+def test_killed(folder): ...
+def test_resumed(folder): ...
+"""
+    assert smoke_tests(text) == {"test_gradient", "test_bench", "test_killed"}
 
 
 def test_a_job_runs_the_readmes_command_for_its_session() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import batchbridge
-from batchbridge.kit import Context, Source, load_source
+from batchbridge import Source
+from batchbridge.kit import Context, load_source
 from batchbridge_nemo_rl.config import NemoAdapter
 
 RECIPES = Path(__file__).with_name("recipes")

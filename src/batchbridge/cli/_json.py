@@ -22,6 +22,7 @@ import click
 from batchbridge import __version__
 from batchbridge.cli._exit_codes import EXIT_MEANINGS
 from batchbridge.render.json import LAYOUT, dumps, plain
+from batchbridge.render.secrets import masked
 
 
 def print_json(results: Iterable[Mapping[str, Any]], code: int, *, error: str | None = None, **more: Any) -> int:
@@ -30,7 +31,8 @@ def print_json(results: Iterable[Mapping[str, Any]], code: int, *, error: str | 
     results: JSON types, or what `plain` makes such. error: why there is no result. more: what stands beside the results
     and belongs to none of them.
     """
-    click.echo(dumps({**_head(), **more, "results": list(results), **_end(code, error)}))
+    shown = [masked(plain(result)) for result in results]
+    click.echo(dumps({**_head(), **more, "results": shown, **_end(code, error)}))
     return code
 
 
@@ -62,4 +64,4 @@ def _members(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(plain(value), allow_nan=False)
+    return json.dumps(masked(plain(value)), allow_nan=False)

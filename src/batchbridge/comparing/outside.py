@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from batchbridge.contract.adapter import Adapter
@@ -35,7 +35,8 @@ WITHOUT_COMMENTS = ("json", "argv")
 class OutsideReport:
     """The outcome of a conversion for one setting outside the schema. keys: of the source, the first being `value`'s;
     none where the source does not say it. target_key: of the target; `target` its value. variable: what a person fills
-    in, and `wanted` what that is. decides: as `Adapter.decides` of the source's framework."""
+    in, and `wanted` what that is. also: settings of the target that come with it. decides: as `Adapter.decides` of the
+    source's framework."""
 
     keys: tuple[str, ...]
     value: Any
@@ -46,6 +47,7 @@ class OutsideReport:
     target: Any = None
     variable: str = ""
     wanted: str = ""
+    also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def matters(self) -> bool:
@@ -196,7 +198,8 @@ def _offers(
                 # What is written goes into a shell's words, and to a terminal.
                 if target is not None and _sayable(target) and str(target).isprintable():
                     keys = (one.key, *one.row.beside)
-                    yield OutsideReport(keys, one.raw, "mapped", one.row.decides, name, key, target)
+                    also = row.also(back)
+                    yield OutsideReport(keys, one.raw, "mapped", one.row.decides, name, key, target, also=also)
     yield from _blanks(rows, name, said)
 
 
@@ -224,7 +227,7 @@ def _accepted(
         """Takes offers, by place, where the target does not object; else the keys that it objects to."""
         if next(reads, None) is None:
             return set()
-        settings = {report.target_key: report.target for report in (found | more).values()}
+        settings = _settings((found | more).values())
         again = read({**settings, **written.values})
         new = [one for one in again.findings if one.severity == "error" and not any(map(one.same_as, before))]
         if new or again.spec != back.spec:
@@ -251,12 +254,21 @@ def _accepted(
 # ---- the account and the text
 
 
+def _settings(reports: Iterable[OutsideReport]) -> dict[str, Any]:
+    """What reports write, with what comes with it."""
+    found: dict[str, Any] = {}
+    for report in reports:
+        found |= {report.target_key: report.target, **report.also}
+    return found
+
+
 def _left(
     source: Reading, left: Mapping[str, Any], own: Adapter | None, told: set[str], same_words: bool = False
 ) -> Iterator[OutsideReport]:
     """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
     a framework with the same words could have had it."""
-    shared = {one.key: one.row.name for one in shared_values(source, left, own)}
+    said = shared_values(source, left, own)
+    shared = {one.key: one.row.name for one in said if not SHARED[one.row.name].silent}
     for key, value in left.items():
         plain = key.lstrip("+~")
         if {key, plain, *groups(key)} & told:
@@ -274,7 +286,7 @@ def _forms(adapter: Adapter, written: Written, back: Reading, settings: Mapping[
 
 def _with_settings(adapter: Adapter, written: Written, back: Reading, reports: list[OutsideReport]) -> Written:
     """`written` with what `reports` say, in every form."""
-    settings = {report.target_key: report.target for report in reports if report.status != "left"}
+    settings = _settings(report for report in reports if report.status != "left")
     if not settings:
         return written
     blanks = [report for report in reports if report.variable]

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedWord:
-    """The word for a setting that several frameworks have. variable: its name where a person has to fill it in."""
+    """The word for a setting that several frameworks have. variable: its name where a person has to fill it in.
+    silent: nobody has to look at it where nothing is made of it."""
 
     variable: str
     says: str
+    silent: bool = False
 
 
 SHARED: Mapping[str, SharedWord] = {
@@ -31,6 +33,7 @@ SHARED: Mapping[str, SharedWord] = {
     "rewards": SharedWord(
         "REWARDS", "how completions are rewarded, in words: no framework runs another one's functions"
     ),
+    "generator": SharedWord("GENERATOR", "what generates completions beside the trainer: `vllm`", silent=True),
     "loggers": SharedWord("LOGGERS", "where metrics go: a tuple of `wandb`, `tensorboard`, `swanlab`, `mlflow`, ..."),
     "output_folder": SharedWord("OUTPUT_FOLDER", "the folder of checkpoints"),
     "save_every": SharedWord("SAVE_EVERY", "rollouts between two checkpoints, a fraction (rollouts); 0: none is saved"),
@@ -56,7 +59,8 @@ class SharedSetting:
     where no other framework could take it. write: from the shared value to the native one, None where it has no such.
     Both get the reading that the setting belongs to. versions: where it is written (PEP 440). beside: other keys that
     `read` looks at. needed: what stands there in a run that can start, for a person; empty: it can start without.
-    blank: the native value around a variable's name that is yet to be filled in. Where several settings of a framework
+    blank: the native value around a variable's name that is yet to be filled in. also: native settings that are written
+    with it, of the reading that it is written beside. Where several settings of a framework
     have one name, the first that the version knows is written.
     """
 
@@ -68,6 +72,7 @@ class SharedSetting:
     beside: tuple[str, ...] = ()
     needed: str = ""
     blank: Callable[[str], Any] = str
+    also: Callable[[Reading], Mapping[str, Any]] = lambda reading: {}
 
     def __post_init__(self) -> None:
         if self.name not in SHARED:

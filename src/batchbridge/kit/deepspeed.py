@@ -4,12 +4,15 @@ what its optimizer finds. Imports DeepSpeed only where a run has it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.contract.evidence import Package
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import methods
+
+if TYPE_CHECKING:
+    from batchbridge.kit.sharded import ShardedWeight
 
 ENGINE = Package(
     "deepspeed",
@@ -46,6 +49,20 @@ def whole_gradient(parameter: Any) -> Any:
     # ZeRO-1 with float32 sums of bf16 gradients leaves a micro-batch's own gradient at the parameter.
     summed = getattr(parameter, "_hp_grad", None)
     return safe_get_full_grad(parameter) if summed is None else summed
+
+
+def of_deepspeed(
+    module: Any, all_reduce: Callable[[Any], object] | None = None, *, apart: bool = False
+) -> ShardedWeight | None:
+    """The smallest trained weight of a module that DeepSpeed trains, for a `StepProbe`. all_reduce, apart: see
+    `measuring.Witness`."""
+    from deepspeed.utils import safe_get_full_grad
+
+    from batchbridge.kit.measuring import Witness
+    from batchbridge.kit.sharded import WholeWeight
+
+    chosen = Witness.choose(list(module.named_parameters()), size=whole_size)
+    return None if chosen is None else WholeWeight(*chosen, safe_get_full_grad, all_reduce, apart=apart)
 
 
 class BeforeUpdate:

@@ -8,6 +8,7 @@ micro-batches are alike, every way to average looks the same. Imports torch; kno
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,6 +102,29 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
     if hidden := [length for place, length in enumerate(_LENGTHS) if length and place not in shown]:
         reason = f"the trainer's own loss gives a completion of {hidden[0]} tokens no gradient"
         raise CannotAttach({"weight_probe": f"{reason} ({term.aggregation}); {remedy}"})
+
+
+def remedy_with(own: str) -> str:
+    """The user's way out where a loss is not the plan's, as the end of a sentence. own: the framework's own
+    losses, in words."""
+    return (
+        "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
+        f'mode="observe" to record what it does, or use {own}'
+    )
+
+
+@contextlib.contextmanager
+def made_up_run(what: str, remedy: str) -> Iterator[None]:
+    """The span in which native code runs on made-up micro-batches; where it does not, that is a refusal
+    (`CannotAttach`). what: the beginning of a sentence that says what did not run on what."""
+    try:
+        yield
+    except CannotAttach:
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        reason = f"{what} ({cause}), so its weights cannot be measured; {remedy}"
+        raise CannotAttach({"weight_probe": reason}) from error
 
 
 def normaliser(term: LossTerm) -> Normaliser:

@@ -6,6 +6,7 @@ Source: torch 2.13.0 distributed/fsdp (FSDP1's flat parameters, FSDP2's DTensors
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +28,27 @@ class ShardedWeight(ABC):
         """The objection that the gradient is not `expected` times backward's on all ranks; None where it is.
         Collective."""
         return self.witness.compare(self.gradient()).objection(expected)
+
+
+class WholeWeight(ShardedWeight):
+    """A weight whose gradient someone puts together (`whole`), or that no rank shares. all_reduce, apart: see
+    `Witness`."""
+
+    def __init__(
+        self,
+        name: str,
+        parameter: torch.Tensor,
+        whole: Callable[[torch.Tensor], torch.Tensor | None],
+        all_reduce: Callable[[torch.Tensor], object] | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        self.name, self._whole = name, whole
+        self.witness = Witness(parameter, all_reduce or all_reduce_over(), apart=apart)
+
+    def gradient(self) -> torch.Tensor | None:
+        """The gradient of the whole weight, as in `ShardedWeight`."""
+        return self._whole(self.witness.parameter)
 
 
 def smallest_weight(module: Any) -> ShardedWeight | None:

@@ -76,3 +76,12 @@ def _file(name: str) -> bool:
 def never(value: Any, reading: Reading) -> Any:
     """None for any value: what the shared word says has another form here."""
     return None
+
+
+def generator() -> SharedSetting:
+    """The row of a setting that names the engine that generates."""
+
+    def engine(value: Any, reading: Reading) -> Any:
+        return value if value == "vllm" else None
+
+    return SharedSetting("generator", "", engine, engine)

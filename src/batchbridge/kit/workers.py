@@ -144,8 +144,32 @@ def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequen
             if row is not None:
                 row.measured(measured)
             elif measured.departure > measured.tolerance:
-                objections.append("a filler row, which has nothing to train, got a gradient")
+                objections.append(FILLER_GRADIENT)
     return objections
+
+
+def read_places(
+    rows: Mapping[int, TrainedRow | None], parts: Sequence[Sequence[int]], seen: Sequence[Sequence[Measured]]
+) -> list[str]:
+    """Gives every row of an optimizer step what was seen of it. Returns what speaks against the step.
+
+    rows: by their place in the batch; None is a filler row. parts: the places of each micro-batch. Raises `ValueError`
+    where not exactly the step's rows were seen.
+    """
+    places = [place for part in parts for place in part]
+    if sorted(places) != sorted(rows):
+        raise ValueError("other rows reached the loss than the step has")
+    objections = []
+    for place, measured in zip(places, (one for part in seen for one in part), strict=True):
+        row = rows[place]
+        if row is not None:
+            row.measured(measured)
+        elif measured.departure > measured.tolerance:
+            objections.append(FILLER_GRADIENT)
+    return objections
+
+
+FILLER_GRADIENT = "a filler row, which has nothing to train, got a gradient"
 
 
 def orders_of(request: Request, version: str, **more: Any) -> Orders:

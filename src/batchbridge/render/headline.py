@@ -77,6 +77,8 @@ def _batches(reading: Reading) -> Iterator[str]:
     of = "" if size is None else f" of {size}"
     if steps is None:
         yield f"{said}; optimizer steps{of}" if of else said
+    elif 0 < steps < 1 and step.step_may_span in ("none", "rollout"):
+        yield f"{said}, fewer than an optimizer step{of}, which takes no second rollout"
     elif 0 < steps < 1:
         yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
     else:

@@ -15,6 +15,7 @@ from batchbridge.render.findings import number as number  # others have it from 
 from batchbridge.render.findings import one_line as one_line  # others have it from here
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
 from batchbridge.render.headline import HeadlineFacts
+from batchbridge.render.secrets import without_secrets
 
 if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
@@ -136,8 +137,9 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
 
 
 def clean(text: str) -> str:
-    """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
-    return "\n".join(map(printable, text.split("\n")))
+    """`text` without control characters (a configuration could hold a terminal's escape codes) and without keys of
+    services; line ends stay."""
+    return without_secrets("\n".join(map(printable, text.split("\n"))))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
@@ -172,10 +174,11 @@ def meaning(reading: Reading) -> Iterator[str]:
     else:
         sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
-    yield (
-        f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: "
-        f"{count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
-    )
+    steps = derived.get("optimizer_steps_per_rollout")
+    parts = f"{count(steps, 'optimizer step')} per rollout"
+    if steps is not None and 0 < steps < 1 and step.step_may_span in ("none", "rollout"):
+        parts = "a rollout is less than an optimizer step, which takes no second one"
+    yield f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: {parts}."
     yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:

@@ -8,8 +8,8 @@ from batchbridge_openrlhf.turns import ReplayedCompletion
 
 def test_ranks_of_a_ring_stand_one_after_the_other_and_the_first_one_speaks() -> None:
     every = [RankRings(2, 6, rank, averaged=6) for rank in range(6)]
-    assert {ring.count for ring in every} == {3}
-    assert [ring.mine for ring in every] == [0, 0, 1, 1, 2, 2]
+    assert {ring.replicas for ring in every} == {3}
+    assert [ring.replica for ring in every] == [0, 0, 1, 1, 2, 2]
     assert [ring.speaks for ring in every] == [True, False] * 3
 
 

@@ -183,7 +183,7 @@ def unreadable(bench: Bench, place: str, folder: Path) -> dict[str, Any]:
 
     def fails(bench: Bench) -> None:
         layer = bench.worker.batchbridge
-        if layer.exchange.writes and layer.exchange.replica == bench.replicas - 1:
+        if layer.ranks.writes and layer.ranks.replica == bench.replicas - 1:
             setattr(*{"_expected": (layer, "_expected"), "look": (layer._watch, "look")}[place], lacking)
 
     alone = gradients(lambda _: None)

@@ -4,6 +4,7 @@ one with Ray's actors. `oi_proofs.py` says what is asked."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,10 @@ def test_with_rays_actors_the_job_is_the_same_and_a_killed_learner_ends_it(ran: 
     run = run_of(folder, "ray")
     proofs.check_plan(run, ranks=2)
     proofs.check_same(run, run_of(ran("jobs", 2, "resumed.json"), "enforced"))
-    proofs.check_killed(
-        run_of(folder, "killed"), (folder / "killed.txt").read_text(encoding="utf-8"), "PolicyTrainerRayProcess", "died"
-    )
+    said = (folder / "killed.txt").read_text(encoding="utf-8")
+    proofs.check_killed(run_of(folder, "killed"), said, "PolicyTrainerRayProcess")
+    # Whichever comes first: Ray's word of the learner that is gone, or the other learner's, which was waiting for it.
+    assert re.search(r"died|Connection (?:reset|closed) by peer", said), said
 
 
 def test_a_killed_learner_ends_the_other_with_an_error_and_leaves_whole_records(ran: Ran) -> None:

@@ -397,7 +397,7 @@ def unreadable(bench: Bench, trainer: Any, spec: Spec, folder: Path, alone: Sequ
     """The same run once more, where the last rank does not find a field of its second step: whether its gradients are
     those without us, and what the ledger says."""
     install(trainer, bench.orders(spec, "observe", ledger=folder))
-    _, layer = trainer.batchbridge_engine
+    layer = trainer.batchbridge_engine
     told = layer._told
 
     def lacking(item: Any, prompt_tokens: int) -> dict[str, Any]:

@@ -117,6 +117,23 @@ def scaled_gradient(trainer: Any) -> Any:
     return trainer
 
 
+def late_hook(trainer: Any) -> Any:
+    """A hook of the optimizer's, which is registered when training has begun, multiplies all gradients by 3."""
+
+    class Late(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+            if state.global_step == STEP:
+                getattr(optimizer, "optimizer", optimizer).register_step_pre_hook(threefold)
+
+    def threefold(*_: Any) -> None:
+        for parameter in trainer.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(3)
+
+    trainer.add_callback(Late())
+    return trainer
+
+
 WAYS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     # name: (what tampers, the aspect of the `BatchDrift` that stops it)
     "loss": (altered_loss, "weights"),
@@ -126,6 +143,7 @@ WAYS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "backward of a micro-batch": (lost_backward, "gradient"),
     "gradient of a micro-batch": (lost_gradient, "gradient"),
     "gradient after backward": (scaled_gradient, "gradient"),
+    "gradient in a later hook": (late_hook, "gradient"),
 }
 RUN: dict[str, Any] = {
     "per_device_train_batch_size": 2,
@@ -167,7 +185,7 @@ def main(folder: Path) -> None:
         trainer = wrap(scripted_trainer(folder / str(number), **RUN))
         if trainer.accelerator.process_index == 1:
             tamper(trainer)
-        elif name == "gradient after backward":
+        elif tamper in (scaled_gradient, late_hook):
             trainer.add_callback(TrainerCallback())  # as many callbacks on every rank
         found[name] = stopped(trainer)
     rank = trainer.accelerator.process_index

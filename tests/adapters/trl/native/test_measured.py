@@ -155,6 +155,29 @@ def test_an_optimizer_that_comes_in_the_middle_ends_the_run_at_its_first_update(
     assert drift.value.step == tampering.STEP
 
 
+class StepOfItsBase(torch.optim.SGD):
+    """An optimizer whose `step` calls that of its base, which has hooks of its own."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_an_optimizer_that_calls_its_base_trains_to_its_end(trainer: Callable[..., Any]) -> None:
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)  # its step has hooks from now on
+    built = trainer(**tampering.RUN)
+    built.optimizer = StepOfItsBase(built.model.parameters(), lr=0.05)
+    found = tampering.stopped(wrap(built))
+    assert found["detail"] == "trained to its end"
+
+
+def test_an_optimizer_of_another_model_ends_the_run_before_its_first_update(trainer: Callable[..., Any]) -> None:
+    built = trainer(**tampering.RUN)
+    built.optimizer = torch.optim.SGD(tiny_policy().parameters(), lr=0.05)
+    found = tampering.stopped(wrap(built))
+    assert (found["step"], found["aspect"], found["changed"]) == (0, "gradient", False), found
+    assert "the optimizer updates are not the trained model's" in found["detail"]
+
+
 def test_a_rollout_that_is_generated_anew_between_its_steps_ends_the_run(trainer: Callable[..., Any]) -> None:
     built = wrap(trainer(**tampering.RUN, num_iterations=2))
 

@@ -206,6 +206,21 @@ def gradients_shrunk(bench: Bench) -> None:
     bench.hooks.append(bench.worker.engine.optimizer.register_step_pre_hook(lambda *_: scaled(bench, 0.5)))
 
 
+def rate_raised(bench: Bench) -> None:
+    """Another learning rate for one update, set when the step has begun; the gradient is the plan's."""
+    optimizer, native = (
+        bench.worker.engine.optimizer,
+        [group["lr"] for group in bench.worker.engine.optimizer.param_groups],
+    )
+
+    def rates(factor: float) -> None:
+        for group, rate in zip(optimizer.param_groups, native, strict=True):
+            group["lr"] = factor * rate
+
+    bench.hooks.append(optimizer.register_step_pre_hook(lambda *_: rates(1.5)))
+    bench.hooks.append(optimizer.register_step_post_hook(lambda *_: rates(1.0)))
+
+
 def own_update(bench: Bench) -> None:
     """A step that calls the optimizer itself, with gradients of its own making."""
     engine = bench.worker.engine
@@ -386,6 +401,7 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
         found["clipped"] = {name: tampered(bench, TAMPERS[name]) for name in ("nothing", "the gradient after clipping")}
     found["verify"] = {name: tampered(bench, tamper, mode="verify") for name, tamper in TAMPERS.items()}
     found["observe"] = tampered(bench, loss_times_seven, mode="observe", ledger=folder / "observed")
+    found["rate"] = tampered(bench, rate_raised, ledger=folder / "rate")
     found["unreadable"] = tampered(bench, unreadable, mode="observe", ledger=folder / "unreadable")
     found["v0"] = v0(bench)
     found["lora"] = lora(folder)

@@ -226,6 +226,14 @@ def test_observing_writes_down_the_weights_of_a_loss_that_is_altered(
     assert max(after["weights"]) == pytest.approx(7 / 70)
 
 
+def test_the_ledger_has_the_learning_rate_that_was_applied(
+    measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
+) -> None:
+    assert measured(ranks)["tampering"]["rate"] == {"said": "", "step": None, "updates": 2}
+    (_, planned), (_, applied) = (read_steps(folder(ranks) / name) for name in ("observed", "rate"))
+    assert applied["learning_rate"] == pytest.approx(1.5 * planned["learning_rate"])
+
+
 def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
     measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
 ) -> None:

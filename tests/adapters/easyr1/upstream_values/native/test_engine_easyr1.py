@@ -20,6 +20,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.workers import Orders, orders_of
+from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
@@ -73,7 +74,14 @@ def step_of(given: Orders, index: int) -> Any:
     )
 
 
-def worker_of(given: Orders, mode: str, micro: int) -> Any:
+class StepOfItsBase(torch.optim.SGD):
+    """An optimizer whose `step` calls that of its base, which has hooks of its own."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def worker_of(given: Orders, mode: str, micro: int, optimizer: type[torch.optim.SGD] | None = None) -> Any:
     made = stand_in.worker_of(
         len(LENGTHS),
         WIDTH,
@@ -82,6 +90,8 @@ def worker_of(given: Orders, mode: str, micro: int) -> Any:
         micro_batch_size_per_device_for_update=micro,
     )
     made.actor.config.optim.training_steps = given.ticks
+    if optimizer is not None:
+        made.optimizer = made.actor.actor_optimizer = optimizer(made.actor.actor_module.parameters(), lr=1.0)
     engine.install(made, given)
     return made
 
@@ -195,6 +205,54 @@ def test_other_rows_than_planned_end_the_run(why: str, change: Any) -> None:
     with pytest.raises(BatchDrift) as error:
         worker.actor.update_policy(data)
     assert error.value.aspect == why
+
+
+def test_an_optimizer_that_calls_its_base_is_looked_at_once_in_each_step() -> None:
+    given = orders()
+    worker = worker_of(given, "token", 2, StepOfItsBase)
+    for index in range(2):
+        worker.actor.update_policy(step_of(given, index))
+    assert worker.batchbridge._last == 1
+
+
+def test_the_ledger_has_the_learning_rate_that_was_applied(tmp_path: Path) -> None:
+    """A hook that is registered once the step has begun sets another one than the schedule's."""
+    given = dataclasses.replace(orders(), ledger=tmp_path)
+    worker = worker_of(given, "token", 2)
+    group, native = worker.optimizer.param_groups[0], worker.actor.actor_module.clip_grad_norm_
+    planned = group["lr"]
+
+    def clip(bound: float) -> Any:
+        worker.optimizer.register_step_pre_hook(lambda *_: group.update(lr=1.5 * planned))
+        return native(bound)
+
+    worker.actor.actor_module.clip_grad_norm_ = clip
+    worker.actor.update_policy(step_of(given, 0))
+    engine.remove(worker)
+    assert [step["learning_rate"] for step in read_steps(tmp_path)] == [1.5 * planned]
+
+
+def test_an_optimizer_of_another_model_ends_the_run_before_its_update() -> None:
+    given = orders()
+    worker = worker_of(given, "token", 2)
+    stranger = torch.nn.Parameter(torch.zeros(1))
+    worker.optimizer.add_param_group({"params": [stranger]})
+    before = worker.actor.actor_module.values.detach().clone()
+    with pytest.raises(BatchDrift, match="1 of the 2 parameters that the optimizer updates are not"):
+        worker.actor.update_policy(step_of(given, 0))
+    torch.testing.assert_close(worker.actor.actor_module.values.detach(), before)
+
+
+def test_a_layer_that_is_refused_leaves_its_worker_as_it_was() -> None:
+    given = orders()
+    made = stand_in.worker_of(len(LENGTHS), WIDTH)
+    native = vars(made.actor).copy()
+    made.lr_scheduler.last_epoch, made.actor.config.optim.training_steps = 3, -1
+    with pytest.raises(CannotAttach, match="the learning rate has moved already"):
+        engine.install(made, dataclasses.replace(given, settings={"clip_ratio_low": 0.9}))
+    assert "batchbridge" not in vars(made)
+    assert vars(made.actor) == native
+    assert made.actor.config.clip_ratio_low == 0.2
 
 
 def test_a_step_out_of_turn_and_a_batch_that_nobody_planned_are_refused() -> None:
