@@ -86,11 +86,17 @@ _STEP_UNITS = {
 }
 
 
+_OF_SIZES = ("rollout size", "step size", "passes")
+"""Numbers of a copy's code, as `OwnCopy.differing` calls them, that the first line shows."""
+
+
 def _condition(reading: Reading) -> Iterator[str]:
     """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
     if reading.condition is not None:
         said = reading.condition
         yield one_line(f"numbers of {said.whose}'s, and right if {said.supposed}: {said.why}")
+    elif reading.spec is not None and reading.copy is not None and (differs := reading.copy.changed(*_OF_SIZES)):
+        yield one_line(f"numbers as {reading.framework} {reading.copy.release} would have them; {differs} here")
 
 
 def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
