@@ -14,7 +14,7 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
-from batchbridge_trl import TELLS
+from batchbridge_trl import TELLS, whose_trainer
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
@@ -178,6 +178,8 @@ class TrlAdapter(PackagedAdapter):
         )
         if bad & _DECIDING or (sizes := sizes_of(native)) is None:
             return reading
+        if (old := whose_trainer.of_old_code(context.framework_version)) is not None and sizes.generations > 0:
+            sizes = sizes._replace(micro=sizes.micro * sizes.generations, repeated=True)
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
@@ -186,10 +188,11 @@ class TrlAdapter(PackagedAdapter):
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         if source.argv or built or program is not None:
-            from batchbridge_trl.whose_trainer import condition_of
-
             whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
-            reading = dataclasses.replace(reading, condition=condition_of(source, whose, native))
+            condition = whose_trainer.condition_of(source, whose, native)
+            reading = dataclasses.replace(reading, condition=condition)
+        if old is not None and reading.condition is None:
+            reading = dataclasses.replace(reading, condition=old)
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -206,6 +209,11 @@ class TrlAdapter(PackagedAdapter):
                 said = f"{type(source.native).__name__}.{key}{entry.note}"
                 provenance[path] = Provenance((key, *entry.others), given[key], "object", said)
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The version whose tables are read: of 0.14, which repeats prompts on each device, the next one's."""
+        old = whose_trainer.of_old_code(context.framework_version)
+        return tables.RELEASES[0] if old is not None else super().readable_version(source, context, found)
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The user's own copy of TRL, see `copies`."""

@@ -136,6 +136,9 @@ def meaning(
         ),
         "loss.policy.aggregation": FieldValue(loss.aggregation, "loss_type"),
     }
+    if sizes.repeated:
+        whole = f"{MICRO} {sizes.micro // sizes.generations} x {GENERATIONS} {sizes.generations}"
+        values["micro_batch.completions_per_device"] = by(sizes.micro, whole, MICRO, GENERATIONS)
     values |= {given.path: by(given.value, given.reason) for given in FIXED_FIELDS if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
         values["loss.policy.constant"] = FieldValue(native["max_completion_length"], "max_completion_length")

@@ -18,7 +18,7 @@ from batchbridge_trl.user_settings import program_of
 LEVELS = 8
 """Folders that are searched for the program of a recipe: its own, and those above it, to the root of its repository."""
 PLACES = ("src/open_r1/grpo.py", "open_r1/grpo.py", "src/*/grpo.py")
-"""Where the program of a recipe lies: in Open-R1, and in what was made of it."""
+"""Places of a recipe's program: Open-R1's own, and that of what was made of it."""
 SHOWN = 4
 
 

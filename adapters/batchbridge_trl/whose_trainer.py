@@ -8,6 +8,7 @@ from typing import Any
 from batchbridge import Source, Where
 from batchbridge.kit import BuiltTrainer, Condition
 from batchbridge.kit.known_programs import KnownProgram, condition, known_program
+from batchbridge.kit.versions import includes
 from batchbridge_trl.recipe import name_of
 from batchbridge_trl.sizes import ACCUMULATION, GENERATIONS, MICRO
 from batchbridge_trl.starting import is_trls, needed
@@ -41,6 +42,18 @@ def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) 
     why = f"{program} is not here" if source.trainers is None else f"{program} names no trainer that is known"
     where = Where(file=None if source.path is None else str(source.path), line=None)
     return condition("TRL", "GRPOTrainer", program, why, known, native, where)
+
+
+def of_old_code(version: str | None) -> Condition | None:
+    """The condition of a run of TRL 0.14, whose code is read alone: nothing of it was run here. Source: trl 0.14.0
+    GRPOTrainer.compute_loss (repeat_interleave; `generate` with num_return_sequences), grpo_config.py; with G rows for
+    each of a device's, rollout, step and token weights are those of 0.15.0 RepeatRandomSampler and compute_loss."""
+    if version is None or not includes(">=0.14,<0.15", version):
+        return None
+    why = (
+        "each device repeats the prompts of its batch num_generations times, as is counted; its code was read, not run"
+    )
+    return Condition(f"trl {version} trains as 0.15.0 does with whole groups on each device", "trl 0.15.0", why)
 
 
 def _is_stock(built: BuiltTrainer) -> bool:

@@ -86,9 +86,11 @@ def _code(text: str, file: str) -> NotebookCode:
 
 def _pins(shell: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
+    goes_on = False  # a command of several lines
     for line in shell:
-        if "install" in line:
+        if installs := goes_on or "install" in line:
             found |= {name.lower().replace("_", "-"): version for name, version in _PIN.findall(line)}
+        goes_on = installs and line.endswith("\\")
     return found
 
 

@@ -204,7 +204,6 @@ def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path, monkeypatch:
     own = _read(tmp_path, f"{run} --policy_loss_type mine")
     said = [one.message for one in own.findings if one.code == "BB-ORL-009"]
     assert [message.partition(":")[0] for message in said] == ["mine is a word that no release takes"]
-    assert own.verdict == "undecided"
     wrong = _read(tmp_path, f"{run} --micro_train_batch_size 2")
     assert "BB-ORL-003 micro_train_batch_size" in _errors(wrong)
 

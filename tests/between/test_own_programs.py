@@ -152,6 +152,20 @@ def test_a_copy_of_trl_is_the_yardstick_and_its_code_says_whose_batches(
     assert first in lines(other, HeadlineFacts(), sizes=True, verbose=False)
 
 
+def test_the_devices_of_a_copy_are_asked_of_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = _copy_of_trl(tmp_path)
+    other = batchbridge.check(str(recipe), framework="trl")  # whose code is no release's: valid on no number
+    assert (other.devices, other.example) == ((), None)
+    forms = forms_in(tmp_path / "trl", FACTS.functions)
+    known = {key: {one: ("0.19.0",)} for key, one in forms.items()}
+    monkeypatch.setattr(own_copy, "recorded_forms", lambda home: known)
+    found = batchbridge.check(str(recipe), framework="trl")
+    assert found.devices[:2] == (1, 2)  # of 4 completions a prompt; 0.19.0 has 8 and no own_bonus
+    assert found.example is not None
+    assert found.example.spec is not None
+    assert found.example.spec.rollout.completions_per_prompt == 4
+
+
 def test_a_setting_that_the_copy_of_trl_lacks_is_open_and_a_named_release_is_judged(tmp_path: Path) -> None:
     recipe = _copy_of_trl(tmp_path)
     recipe.write_text(f"{RECIPE}delta: 2.0\n", encoding="utf-8")
@@ -165,7 +179,7 @@ def test_a_setting_that_the_copy_of_trl_lacks_is_open_and_a_named_release_is_jud
     [
         ("algorithms/mine", ["algorithms/mine"]),
         ("<your_path>/scripts/config", ["scripts/config", "config"]),
-        ("/home/she/work/repo/verl_mine", ["work/repo/verl_mine", "repo/verl_mine", "verl_mine"]),
+        ("/data/she/work/repo/verl_mine", ["work/repo/verl_mine", "repo/verl_mine", "verl_mine"]),
         ("$HOME/verl_mine", ["verl_mine"]),
         ("$PYTHONPATH", []),
         ("/", []),

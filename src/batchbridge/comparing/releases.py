@@ -161,8 +161,7 @@ def example_of(source: object, reading: Reading, devices: Sequence[int], **said:
     if not devices:
         return None
     size = min(devices, key=lambda one: (abs(one - USUAL_DEVICES), one))
-    asked = {**said, "framework": reading.framework, "version": reading.framework_version, "world_size": size}
-    found = read(source, **asked)
+    found = read(source, **{**_asked_again(reading, said), "world_size": size})
     return found if found.spec is not None else None
 
 
@@ -208,13 +207,19 @@ def _with_note(found: ReleaseVerdicts) -> Reading:
 def valid_devices(source: object, reading: Reading, keep: KeepFinding = None, **said: Any) -> tuple[int, ...]:
     """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
     where something else than the world size is missing."""
-    asked = {**said, "framework": reading.framework, "version": reading.framework_version}
+    asked = _asked_again(reading, said)
     verdicts: dict[int, Verdict] = {}
     for size in range(1, MOST_DEVICES + 1):
         verdicts[size] = read(source, **{**asked, "world_size": size}).keeping(keep).supposed.verdict
         if size == 8 and set(verdicts.values()) == {"undecided"}:
             break
     return tuple(size for size, verdict in verdicts.items() if verdict == "valid")
+
+
+def _asked_again(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `read` by which a source is read as before: by its copy of the framework where it has one."""
+    version = None if reading.copy is not None else reading.framework_version
+    return {**said, "framework": reading.framework, "version": version}
 
 
 def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:

@@ -179,7 +179,7 @@ REFUSED_CASES = {
 class TestTrl(AdapterContract):
     adapter_class = TrlAdapter
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
-    unknown_version = "0.14.0"
+    unknown_version = "0.13.0"
     written_version = VERSION
     meanings = (
         (

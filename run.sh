@@ -1,0 +1,1 @@
+python open_instruct/grpo_fast.py
