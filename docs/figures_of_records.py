@@ -240,6 +240,9 @@ def verl() -> str:
     since = (
         ("the same of a critic's optimizer steps, values clipped and not", "gradient", critics),
         ("the same with corrections towards the sampler, or its log-probabilities", "corrected", found["corrected"]),
+        ("the same with a teacher's distance as the only reward", "distillation", found["distillation"]),
+        ("the same on rows that share their prompts", "shared prompts", found["shared prompts"]),
+        ("the same on an engine that is not FSDP's", "other engine", found["other engine"]),
     )
     return measured(
         [
@@ -264,7 +267,7 @@ def verl() -> str:
                 ", (packed|one|two)",
                 Row("the same of prompts with images", dated["images"], "", GRADIENT),
             ),
-            *(gradients(cases, ", ranks", Row(what, dated[group], "", GRADIENT)) for what, group, cases in since),
+            *(gradients(cases, "(, )?ranks", Row(what, dated[group], "", GRADIENT)) for what, group, cases in since),
             Row(
                 "policy at the end: one rank, V0, a sequence group against V1 on two ranks",
                 dated["ends"],
@@ -312,9 +315,10 @@ def handed_over(program: str, cases: dict[str, dict[str, float]], on: str, bar: 
 def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
     """The row with the worst of its cases; a case's name up to `behind`, a pattern, is its objective."""
     worst = max(cases.values(), key=lambda case: case["error"])
-    objectives = {re.split(behind, name)[0] for name in cases}
+    objectives = {name[: found.start()] if (found := re.search(behind, name)) else name for name in cases}
     said = f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}"
-    return row._replace(figure=f"{said}; {len(objectives)} objectives")
+    number = f"{len(objectives)} objectives" if len(objectives) > 1 else "one objective"
+    return row._replace(figure=f"{said}; {number}")
 
 
 def openrlhf() -> str:

@@ -12,6 +12,8 @@ What the blocks of a page are:
 - in a ```console block every line `$ ...` is typed in a shell, and its output compared; `...` stands for anything;
 - `<!-- made -->` above a titled block: what is in a file by then; `<!-- change -->`: definitions that take the place of
   those of the same name in a Python file, or are added to it;
+- `<!-- with: trl tests/... -->` above a console block: where that package is installed, its commands are typed in a
+  folder of their own, with the files of that one, which the page calls /mine; elsewhere the block is left as it is;
 - `<!-- tested by: tests/... -->` above a block: that test runs it, and this script does not.
 
 README.md and the pages directly in docs/ are read in a checkout: their commands run at the repository's root, each by
@@ -23,9 +25,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +46,7 @@ from changed_module import changed
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r"""^(?:[ ]*<!--[ ](?P<said>made|change|tested[ ]by:[ ]\S+)[ ]-->\n+)?
+    r"""^(?:[ ]*<!--[ ](?P<said>made|change|with:[ ]\S+[ ]\S+|tested[ ]by:[ ]\S+)[ ]-->\n+)?
     (?P<indent>[ ]*)```(?P<language>\w*)(?:[ ]title="(?P<title>[^"\n]+)")?[^\n`]*\n(?P<text>.*?)^(?P=indent)```$""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
@@ -114,6 +118,9 @@ class Reader:
         """What a block shows, beside what is really there: (command or file, expected, actual)."""
         if block.said.startswith("tested by:"):
             return
+        if block.said.startswith("with:"):
+            yield from _with_package(block)
+            return
         file = self.folder / block.title
         if block.title and block.said == "made":  # a part of it
             yield block.title, f"{SHOWN}\n{block.text}{SHOWN}\n", file.read_text(encoding="utf-8")
@@ -156,6 +163,18 @@ class Reader:
             )
         self.last = run.returncode
         return run.stdout + run.stderr
+
+
+def _with_package(block: Block) -> Iterator[tuple[str, str, str]]:
+    """What the commands of a block print that need a package and files; nothing where it is not installed."""
+    package, files = block.said.split()[1:]
+    if importlib.util.find_spec(package) is None:
+        return
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(ROOT / files, place, dirs_exist_ok=True)
+        reader = Reader(Path(place))
+        for command, expected in block.commands:
+            yield command, expected, reader.types(command).replace(place, "/mine")
 
 
 def installed(package: Path, site: Path) -> list[str]:

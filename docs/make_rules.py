@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from batchbridge.render.rule import page as shown
-from batchbridge.rule_page import RulePage, known_rules, rule
+from batchbridge.rule_page import RulePage, known_codes, known_rules, rule
 
 FOLDER = Path(__file__).with_name("rules")
 OURS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct")
@@ -28,9 +28,8 @@ executes every configuration and its fixes.
 
 def pages() -> dict[str, str]:
     """Name of each file to its text."""
-    known = [
-        page for code, framework in known_rules().items() if framework in OURS and (page := rule(code)) is not None
-    ]
+    whose = known_rules()
+    known = [page for code in known_codes() if whose.get(code, OURS[0]) in OURS and (page := rule(code)) is not None]
     return {"index.md": "\n".join(index(known)) + "\n"} | {f"{page.code}.md": escaped(shown(page)) for page in known}
 
 

@@ -89,6 +89,8 @@ def _prompt_orders(run: EasyR1Run, dataset_size: int) -> Iterator[list[int]]:
 
 
 def _steps(run: EasyR1Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+    """The optimizer steps: each rollout's completions, cut in order into steps, and each step into micro-batches.
+    tokens: (prompt, sample) to the response's length."""
     micro, size, limit = run[MICRO], run.completions_per_step, run["trainer.max_steps"]
 
     def deal(rows: Sequence[PromptAndSample]) -> Iterator[list[tuple[int, Sequence[PromptAndSample]]]]:

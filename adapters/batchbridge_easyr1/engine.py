@@ -11,6 +11,7 @@ Imports torch; EasyR1 only inside functions that a worker runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, proven
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
@@ -80,9 +82,10 @@ class ActorLayer:
             "easyr1", self._orders, rank=replica, world_size=replicas, gather=self.exchange.gather
         )
         self._plan = self._recorder.plan
-        self._patches = Patches()
+        self._observation = Observation(orders.mode)
+        self._observation.when_over = self._recorder.end_observing
+        self._patches = Patches(self._observation)
         self._undo_settings: list[tuple[str, Any]] = []
-        self._native_optimizer_step = self._actor._optimizer_step
         self._probing = False
         self._data: Any = None
         self._rows: list[TrainedRow | None] = []
@@ -105,10 +108,12 @@ class ActorLayer:
             if getattr(worker, "processor", None) is not None:
                 what, why = "images of each call's own rows", "membership of the plan"
                 self._patches.set(worker, "_process_multi_modal_inputs", processed(worker), what=what, why=why)
-        update = rebound(type(self._actor).update_policy, **names)
-        self._native_update = types.MethodType(update, self._actor)
-        for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
-            self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
+        native_update = types.MethodType(rebound(type(self._actor).update_policy, **names), self._actor)
+        update, self._native_update = self._observation.guarded(native_update, self._update, exchanges=True)
+        held: dict[str, Any] = {"what": "held against the plan", "why": "ledger"}
+        self._patches.set(self._actor, "update_policy", update, **held)
+        ours = self._optimizer_step
+        self._native_optimizer_step = self._patches.read(self._actor, "_optimizer_step", ours, **held)
         ranks = dist.get_world_size()
         self._watch = EasyR1StepProbe(
             self._actor, orders.trained.objective, ranks=ranks, replicas=replicas, patches=self._patches
@@ -195,13 +200,12 @@ class ActorLayer:
     # ---- one call of update_policy: one optimizer step where the plan is enforced, else a rollout's
 
     def _update(self, data: Any) -> dict[str, Any]:
-        if POSITION not in data.non_tensor_batch:
-            reason = "a batch without BatchBridge's columns reached the actor's optimizer"
-            raise CannotAttach({"unplanned_batch": reason})
-        self._data, self._rows, self._done = data, identified(data), 0
-        detached = self._orders.detached and self._orders.mode == "enforce"
-        penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-        self._watch.expect(EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised), self._places)
+        expected = self._observation.read(self._expected, data)
+        if not self._observation.agree(self.exchange.gather):  # before the first exchange: others would wait for it
+            return dict(self._native_update(data))
+        self._data, self._done = data, 0
+        self._rows, inputs = expected
+        self._watch.expect(inputs, self._places)
         try:
             if self._orders.mode != "enforce":
                 rollouts = self.exchange.gather([(row.rollout,) for row in self._rows if row is not None])
@@ -211,6 +215,15 @@ class ActorLayer:
         finally:
             self._data, self._normaliser = None, None
             self._watch.expect(None, self._places)
+
+    def _expected(self, data: Any) -> tuple[list[TrainedRow | None], EasyR1StepInputs]:
+        """A batch's rows, and what they are meant to train."""
+        if POSITION not in data.non_tensor_batch:
+            reason = "a batch without BatchBridge's columns reached the actor's optimizer"
+            raise CannotAttach({"unplanned_batch": reason})
+        detached = self._orders.detached and self._orders.mode == "enforce"
+        penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        return identified(data), EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised)
 
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
@@ -263,8 +276,9 @@ class ActorLayer:
     def _cut_by_tokens(self, data: Any, *arguments: Any, **options: Any) -> Any:
         from verl.utils.seqlen_balancing import prepare_dynamic_batch
 
-        parts, self._cuts = prepare_dynamic_batch(data, *arguments, **options)
-        return parts, self._cuts
+        made = prepare_dynamic_batch(data, *arguments, **options)
+        self._cuts = self._observation.read(lambda: made[1])
+        return made
 
     def _optimizer_step(self) -> Any:
         if self._probing:
@@ -273,7 +287,8 @@ class ActorLayer:
             return self._native_optimizer_step()
         optimizer, self._looked = self._actor.actor_optimizer, False
         rate = float(optimizer.param_groups[0]["lr"])
-        last = optimizer.register_step_pre_hook(lambda *_: self._look())
+        look = functools.partial(self._observation.read, self._look)
+        last = optimizer.register_step_pre_hook(lambda *_: look())
         try:
             norm = self._native_optimizer_step()
         finally:
@@ -293,6 +308,8 @@ class ActorLayer:
         self._compare(self._watch.look(self._step_rows(), self._start))
 
     def _compare(self, objections: Sequence[str]) -> None:
+        if self._observation.observes:
+            return
         step, rows = self._first_step + self._done, self._of_this_step()
         self.exchange.agree(lambda: self._recorder.compare(step, rows, objections, pass_index=self._native_pass))
 

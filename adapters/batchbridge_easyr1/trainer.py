@@ -279,13 +279,13 @@ class EasyR1Observer:
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
-        self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self.receipts: list[Receipt] = []
         # torch forbids a loader another dataset, but its iterator reads this entry.
         self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
         vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
-        for name, value in (("init_workers", self._init_workers), ("_make_batch_data", self._make_batch)):
-            patches.set(trainer, name, value, what="rows are told apart", why="ledger")
+        told: dict[str, Any] = {"what": "rows are told apart", "why": "ledger"}
+        self._native_init = patches.read(trainer, "init_workers", self._init_workers, **told)
+        self._native_make = patches.read(trainer, "_make_batch_data", self._make_batch, **told)
         if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
 

@@ -64,6 +64,7 @@ class EasyR1StepProbe:
 
     def __init__(self, actor: Any, objective: Objective, *, ranks: int, replicas: int, patches: Patches) -> None:
         self._actor, self._ranks, self._replicas, self.objective = actor, ranks, replicas, objective
+        self._observation = patches.observation
         self._tap = self.tap()
         self._given: EasyR1StepInputs | None = None
         self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
@@ -71,18 +72,19 @@ class EasyR1StepProbe:
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
         self._clipping = 1.0
-        self._weight = smallest_weight(text_of(actor.actor_module))
-        self._native_forward = actor._forward_micro_batch
-        self._native_clip = actor.actor_module.clip_grad_norm_
-        why = "what a step trains is measured"
-        patches.set(actor, "_forward_micro_batch", self._forward, what="log-probabilities hooked", why=why)
-        patches.set(actor.actor_module, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        why, module = "what a step trains is measured", actor.actor_module
+        hooked = "log-probabilities hooked"
+        self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=why)
+        self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        # Nobody asks what it says in a run that is observed, and it takes an exchange of all ranks.
+        self._weight = None if self._observation.observes else smallest_weight(text_of(module))
         if self._weight is not None:
             patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
-        return Tap(self.objective, surrogate=surrogates(self._actor.config, self.objective).get(_name(self.objective)))
+        own = surrogates(self._actor.config, self.objective).get(_name(self.objective))
+        return Tap(self.objective, surrogate=own, hook=self._observation.hook)
 
     # ---- log-probabilities
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current_launch
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
@@ -72,7 +73,11 @@ class LearnerLayer:
         self._plan = self._recorder.plan
         self._next_candidate: int | None = None
         self._solved: set[int] | None = None
-        self._patches = Patches()
+        self._observation = observation = Observation(orders.mode)
+        observation.when_over = self._recorder.end_observing
+        # A rollout's start exchanges something: others would wait for a rank that leaves it out.
+        self._started, _ = observation.guarded(_left_alone, self._start, exchanges=True)
+        self._patches = Patches(observation)
         self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
         self._normaliser: Normaliser | None = None
@@ -149,11 +154,19 @@ class LearnerLayer:
                 data = next(native)
             except StopIteration:
                 return
-            self._start(data["batch"])
+            self._started(data)
             yield data
 
-    def _start(self, batch: Any) -> None:
-        table = vars(batch).get(feed.ATTRIBUTE)
+    def _start(self, data: Any) -> None:
+        """The start of a rollout on this rank, whose batch has come."""
+        mine = self._observation.read(self._known, data)
+        if self._observation.agree(self._sequences.gather):
+            self._start_together(*mine)
+
+    def _known(self, data: Any) -> tuple[feed.PackedBatch, list[tuple[Any, ...]]]:
+        """The table of a batch's completions, and the facts of them that every rank is told."""
+        batch = data["batch"]
+        table: feed.PackedBatch | None = vars(batch).get(feed.ATTRIBUTE)
         if table is None:
             reason = "a batch that BatchBridge's feed did not make reached the learner"
             raise CannotAttach({"unplanned_batch": reason})
@@ -168,9 +181,10 @@ class LearnerLayer:
         if not self._learner.args.use_vllm_logprobs:
             for _, told in [pair for part in self._micro_batches for pair in part]:
                 told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
-        mine: list[tuple[Any, ...]] = [
-            (row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part
-        ]
+        return table, [(row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part]
+
+    def _start_together(self, table: feed.PackedBatch, mine: Sequence[tuple[Any, ...]]) -> None:
+        """The start of a rollout on all ranks: which it is, and the denominators of its steps."""
         against = None
         if self._plan is not None and self._enforces:
             pieces = (piece for rows in table.micro_batches for row in rows for piece in row)
@@ -257,6 +271,10 @@ class LearnerLayer:
 
     def _pass(self) -> int:
         return (self._backwards - len(self._open)) // self._kept
+
+
+def _left_alone(data: Any) -> None:
+    """Nothing: a rollout of a run that is not observed any more."""
 
 
 def trained(batch: Any, micro_batch: int, row: int, piece: feed.PackedCompletion) -> tuple[TrainedRow, dict[str, Any]]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import checkpoints, group_advantages
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.ranks import deal
 from batchbridge.kit.workers import Orders
@@ -117,23 +118,25 @@ class ActorFeed:
     def __init__(self, actor: Any, orders: Orders, other_ranks: str) -> None:
         self.start_id = orders.start_id
         self.notes: tuple[str, ...] = ()
-        self._actor, self._orders, self._patches = actor, orders, Patches()
+        observation = Observation(orders.mode)
+        self._actor, self._orders, self._patches = actor, orders, Patches(observation)
         self._plan = orders.plan() if orders.mode == "enforce" else None
         self._candidates = None if self._plan is None else CandidateQueue(self._plan, PassRate.of(actor.config))
         self._pieces: list[PackedCompletion] = []
         self._taken: tuple[TakenPrompt, ...] = ()
         self._rows: list[tuple[PackedCompletion, ...]] = []
         self._numbers: list[Any] = []
+        self._permutations: list[list[int]] = []
         loop = inspect.unwrap(type(actor)._data_preparation_loop)  # Ray's tracing wraps it
         scope = loop.__globals__
-        self._native_pack, self._native_collate = scope["pack_sequences"], scope["prepare_collated_data_for_workers"]
-        self._native_accumulate = scope["accumulate_inference_batches"]
-        self._module = self._native_accumulate.__globals__
-        names: dict[str, Any] = {
-            "accumulate_inference_batches": self._observe if self._plan is None else self._accumulate,
-            "pack_sequences": self._pack,
-            "prepare_collated_data_for_workers": self._collate,
-        }
+        accumulate, pack = "accumulate_inference_batches", "pack_sequences"
+        collate = "prepare_collated_data_for_workers"
+        self._module = scope[accumulate].__globals__
+        native_collate, names = rebound(scope[collate], np=KnownPermutations(self._permutation)), {}
+        ours = self._observe if self._plan is None else self._accumulate
+        names[accumulate], self._native_accumulate = observation.guarded(scope[accumulate], ours)
+        names[pack], self._native_pack = observation.guarded(scope[pack], self._pack)
+        names[collate], self._native_collate = observation.guarded(native_collate, self._collate)
         what, why = "the plan's rollouts, whole", "membership of the plan"
         if self._plan is None:
             what, why = "completions are told apart", "ledger"
@@ -301,25 +304,25 @@ class ActorFeed:
 
     def _collate(self, packed: Any, ranks: int, rows_per_micro_batch: int, pad_token: int, **more: Any) -> Any:
         """`prepare_collated_data_for_workers`, whose permutations are known: none where the plan is enforced."""
-        import numpy as np
-
-        orders: list[list[int]] = []
-
-        def permutation(count: int) -> Any:
-            order = np.arange(count) if self._plan is not None else np.random.permutation(count)
-            orders.append(order.tolist())
-            return order
-
         if self._plan is not None:
             packed.advantages = self._advantages()
-        known = types.SimpleNamespace(random=types.SimpleNamespace(permutation=permutation))
-        made = rebound(self._native_collate, np=known)(packed, ranks, rows_per_micro_batch, pad_token, **more)
+        self._permutations.clear()
+        made = self._native_collate(packed, ranks, rows_per_micro_batch, pad_token, **more)
         block, size = len(self._rows) // ranks, rows_per_micro_batch
-        for rank, (batch, order) in enumerate(zip(made, orders, strict=True)):
+        for rank, (batch, order) in enumerate(zip(made, self._permutations, strict=True)):
             rows = [self._rows[rank * block + place] for place in order]
             cut = tuple(tuple(rows[start : start + size]) for start in range(0, len(rows), size))
             setattr(batch, ATTRIBUTE, PackedBatch(self._orders.spec.digest(), cut, self._taken))
         return made
+
+    def _permutation(self, count: int) -> Any:
+        """numpy's permutation, or none where the plan is enforced; remembered."""
+        import numpy as np
+
+        order = np.arange(count) if self._plan is not None else np.random.permutation(count)
+        if not self._patches.observation.over:
+            self._permutations.append(order.tolist())
+        return order
 
     def _advantages(self) -> list[Any]:
         """Advantages by the spec's rule, in place of the loop's own."""
@@ -330,6 +333,20 @@ class ActorFeed:
         groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
         values = [value for group in group_advantages(groups, self._plan.spec.advantage) for value in group]
         return [torch.tensor([0.0, *values], dtype=torch.float32)[numbers] for numbers in self._numbers]
+
+
+class KnownPermutations:
+    """numpy, for a function that shuffles with `numpy.random.permutation`: that one is `permutation`."""
+
+    def __init__(self, permutation: Callable[[int], Any], of: str = "") -> None:
+        self._permutation, self._of = permutation, of
+
+    def __getattr__(self, name: str) -> Any:
+        import numpy as np
+
+        if self._of:
+            return self._permutation if name == "permutation" else getattr(np.random, name)
+        return KnownPermutations(self._permutation, "random") if name == "random" else getattr(np, name)
 
 
 class PlanPositionLoader:

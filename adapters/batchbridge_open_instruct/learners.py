@@ -146,7 +146,8 @@ class Learner(ABC):
         update: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """Patches the trainer. batches: goes around its batches. backward: is called once for each micro-batch, before
-        its gradient is there. update: is called with what updates the parameters, when gradients are whole."""
+        its gradient is there. update: is called with what updates the parameters, when gradients are whole. What of it
+        fails in a run that is observed leaves the native function (`Patches.read`)."""
 
     @abstractmethod
     def rehearse(self, data: Any, patches: Patches) -> None:
@@ -238,7 +239,6 @@ class FastLearner(Learner):
     def patch(self, patches: Patches, *, batches: Any, backward: Any, update: Any) -> None:
         """The patches of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
         engine, why = self.model, "ledger"
-        native_backward, native_step = engine.backward, engine.step
 
         def counted(*arguments: Any, **options: Any) -> Any:
             backward()
@@ -248,8 +248,8 @@ class FastLearner(Learner):
             return update(lambda: native_step(*arguments, **options))
 
         patches.set(self.trainer, "dataloader", batches(self.trainer.dataloader), what="rows are known", why=why)
-        patches.set(engine, "backward", counted, what="counted", why=why)
-        patches.set(engine, "step", step, what="held against the plan", why=why)
+        native_backward = patches.read(engine, "backward", counted, what="counted", why=why)
+        native_step = patches.read(engine, "step", step, what="held against the plan", why=why)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
         """The rehearsal of a step of grpo_fast.py, as in `Learner`. Of the engine: the backward pass (a plain one), the
@@ -371,8 +371,7 @@ class OlmoLearner(Learner):
         """The patches of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
         state."""
         module, optimizer, loader, why = self.module, self.optimizer, self.loader, "ledger"
-        native_batches, native_clip = loader._iter_batches, module._clip_grad_norm
-        native_whole, native_step = module._do_optim_step, optimizer.step
+        native_batches = loader._iter_batches
         inside, self._before_backward = False, backward
 
         def clip(*arguments: Any, **options: Any) -> Any:
@@ -394,9 +393,9 @@ class OlmoLearner(Learner):
             return update(lambda: native_step(*arguments, **options))
 
         patches.set(loader, "_iter_batches", lambda: batches(iter(native_batches())), what="rows are known", why=why)
-        patches.set(module, "_clip_grad_norm", clip, what="the norm is known", why=why)
-        patches.set(module, "_do_optim_step", whole, what="a step begins", why=why)
-        patches.set(optimizer, "step", step, what="held against the plan", why=why)
+        native_clip = patches.read(module, "_clip_grad_norm", clip, what="the norm is known", why=why)
+        native_whole = patches.read(module, "_do_optim_step", whole, what="a step begins", why=why)
+        native_step = patches.read(optimizer, "step", step, what="held against the plan", why=why)
 
     def rehearse(self, data: Any, patches: Patches) -> None:
         """The rehearsal of a step of grpo.py, as in `Learner`. There is no trainer yet; of the train module the update,

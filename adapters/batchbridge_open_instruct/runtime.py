@@ -58,6 +58,7 @@ def values_of(checkout: str, *holders: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """A value as a file would say it: text of an enumeration's member, a list of a tuple."""
     return str(value) if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else value
 
 

@@ -88,6 +88,7 @@ class OpenInstructStepProbe:
         self._learner, self.shared, self._invalid = learner, shared, utils.INVALID_LOGPROB
         # Upstream clamps the log-ratio, not the penalty, and far out.
         self.objective = dataclasses.replace(objective, kl_clamp=None)
+        self._observation = patches.observation
         self._penalised = objective.kl_placement == "loss" and bool(objective.kl_coefficient)
         self._tap = self.tap()
         self._given: list[OpenInstructStepInputs] = []
@@ -97,20 +98,24 @@ class OpenInstructStepProbe:
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch, Rows]] = []
         self.references_of_probe: list[torch.Tensor] | None = None
-        self._native_forward, self._native_compute = grpo_utils.forward_for_logprobs, grpo_utils.compute_logprobs
         why = "what a step trains is measured"
-        for name, ours, what in (
-            ("forward_for_logprobs", self._forward, "log-probabilities hooked"),
-            ("compute_logprobs", self._compute, "recorded"),
-        ):
-            patches.set(grpo_utils, name, _around(getattr(grpo_utils, name), ours), what=what, why=why)
-        self._weight = weight = learner.weight()
+
+        def around(name: str, ours: Callable[..., Any], what: str) -> Any:
+            native = getattr(grpo_utils, name)
+            guarded, heard = self._observation.guarded(native, ours)
+            patches.set(grpo_utils, name, _around(native, guarded), what=what, why=why)
+            return heard
+
+        self._native_forward = around("forward_for_logprobs", self._forward, "log-probabilities hooked")
+        self._native_compute = around("compute_logprobs", self._compute, "recorded")
+        # Nobody asks what it says in a run that is observed, and it takes an exchange of all ranks.
+        self._weight = weight = None if self._observation.observes else learner.weight()
         if weight is not None:
             patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
-        return Tap(self.objective)
+        return Tap(self.objective, hook=self._observation.hook)
 
     # ---- log-probabilities
 

@@ -33,7 +33,7 @@ REFUSALS = Refusals([*CRITIC, refused.batch_scale("openrlhf", remedy="algo.advan
 
 @REFUSALS.row(
     "advantage_with_kl",
-    "the spec's advantages are another rule's than the trainer's, and the KL penalty is inside of them: openrlhf adds "
+    "the spec's advantages are another rule's than the trainer's, and the KL penalty is inside them: openrlhf adds "
     "it per token",
 )
 def _advantage_with_kl(request: Request) -> bool:

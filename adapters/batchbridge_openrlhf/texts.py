@@ -28,6 +28,7 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="worker_start",
         source="OpenRLHF/OpenRLHF issues 434 and 584",
         neighbours=_accumulation_above_zero,
+        codes=("BB-ORL-034",),
         asks=(DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
     ),
     _text(

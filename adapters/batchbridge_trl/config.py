@@ -127,9 +127,11 @@ class TrlAdapter(PackagedAdapter):
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
-        if program is not None and (own := [key for key in given if key in mine]):
+        declared = {key for key in given if key not in rows and key.replace("-", "_") in source.declared}
+        own = [key for key in given if key in mine or key in declared]
+        if program is not None and own:
             found.append(program.note(own))
-            given = {key: value for key, value in given.items() if key not in mine}
+        given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
         if with_unsloth:
@@ -159,7 +161,8 @@ class TrlAdapter(PackagedAdapter):
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
         native, bad = taken.native, {key for key in taken.wrong if not unchecked(key)} | bad
-        found += [*refused, *taken.findings]
+        filtered = built is not None and built.filtered  # what the class does not take, the program leaves out
+        found += [*refused, *(one for one in taken.findings if not filtered or one.code != "BB-TRL-003")]
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.provenance is None:
@@ -178,8 +181,6 @@ class TrlAdapter(PackagedAdapter):
         )
         if bad & _DECIDING or (sizes := sizes_of(native)) is None:
             return reading
-        if (old := whose_trainer.of_old_code(context.framework_version)) is not None and sizes.generations > 0:
-            sizes = sizes._replace(micro=sizes.micro * sizes.generations, repeated=True)
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
@@ -187,12 +188,11 @@ class TrlAdapter(PackagedAdapter):
         start = None if source.native is not None else start_of(source, native, started)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        if source.argv or built or program is not None:
+        said = context.framework_version
+        if source.argv or built or program is not None or whose_trainer.is_old_code(said):
             whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
-            condition = whose_trainer.condition_of(source, whose, native)
+            condition = whose_trainer.condition_of(source, whose, native, said)
             reading = dataclasses.replace(reading, condition=condition)
-        if old is not None and reading.condition is None:
-            reading = dataclasses.replace(reading, condition=old)
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -212,8 +212,8 @@ class TrlAdapter(PackagedAdapter):
 
     def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read: of 0.14, which repeats prompts on each device, the next one's."""
-        old = whose_trainer.of_old_code(context.framework_version)
-        return tables.RELEASES[0] if old is not None else super().readable_version(source, context, found)
+        old = whose_trainer.is_old_code(context.framework_version)
+        return tables.RELEASES[0] if old else super().readable_version(source, context, found)
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The user's own copy of TRL, see `copies`."""

@@ -136,15 +136,15 @@ def meaning(
         ),
         "loss.policy.aggregation": FieldValue(loss.aggregation, "loss_type"),
     }
-    if sizes.repeated:
-        whole = f"{MICRO} {sizes.micro // sizes.generations} x {GENERATIONS} {sizes.generations}"
-        values["micro_batch.completions_per_device"] = by(sizes.micro, whole, MICRO, GENERATIONS)
     values |= {given.path: by(given.value, given.reason) for given in FIXED_FIELDS if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
         values["loss.policy.constant"] = FieldValue(native["max_completion_length"], "max_completion_length")
     if native["entropy_coef"]:
         values["loss.entropy.aggregation"] = by("token_mean", "trl's entropy bonus is a mean over tokens")
-    if native["max_steps"] > 0:
+    if native["max_steps"] > 0 and ends_after is not None:
+        fewer = "max_steps, for which transformers plans epochs by prompts that the sampler drops"
+        values["horizon.optimizer_steps"] = FieldValue(ends_after, "max_steps", fewer)
+    elif native["max_steps"] > 0:
         values["horizon.optimizer_steps"] = FieldValue(native["max_steps"], "max_steps")
     elif ends_after is not None:
         unplanned = "num_train_epochs, of which transformers before 4.52 plans whole optimizer steps only"

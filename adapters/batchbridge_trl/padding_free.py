@@ -31,7 +31,7 @@ END_TO_END = "completions end to end"
 def objection(trainer: Any) -> str | None:
     """The reason why no pass of this trainer's models can be packed, and the way out; None where it can."""
     if find_spec("transformers.masking_utils") is None:
-        return "this transformers makes attention masks inside of its models: use 4.53 or later"
+        return "this transformers makes attention masks inside its models: use 4.53 or later"
     models = [trainer.model, *([trainer.ref_model] if trainer.ref_model is not None else [])]
     for model in models:
         try:

@@ -199,7 +199,7 @@ class StepLog:
 
     def check(self, step: int, objections: list[str]) -> None:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
-        assert self._recorder is not None, "a step is looked at inside of train(), which opened the log"
+        assert self._recorder is not None, "a step is looked at inside train(), which opened the log"
         try:
             self._recorder.compare(step, self.rows, [*self._generated_otherwise(step), *objections])
         except BatchDrift:
@@ -228,7 +228,7 @@ class StepLog:
 
     def write(self, step: int, *, skipped: bool) -> None:
         """Writes the record of `step`, tells the hook, and starts the next one."""
-        assert self._recorder is not None, "a step ends inside of train(), which opened the log"
+        assert self._recorder is not None, "a step ends inside train(), which opened the log"
         rows = self.rows
         self.clear()
         self._recorder.write(

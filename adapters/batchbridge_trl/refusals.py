@@ -49,7 +49,7 @@ def _streamed(request: Request) -> bool | None:
 
 @SETTLED.row(
     "updates_in_backward",
-    "this optimizer (optim) updates weights inside of backward, micro-batch by micro-batch: there is no update of a "
+    "this optimizer (optim) updates weights inside backward, micro-batch by micro-batch: there is no update of a "
     "whole step, and nothing can be held against the plan before it; choose one that is not lomo, adalomo or layerwise",
 )
 def _updates_in_backward(request: Request) -> bool:
@@ -80,7 +80,7 @@ def _top_entropy_quantile(request: Request) -> bool:
 @SETTLED.row(
     "batch_scale_over_rollouts",
     'scale_rewards="batch" takes the deviation over one rollout, but an optimizer step draws from several',
-    remedy="set scale_rewards to group or none, or sizes whose steps stay inside of a rollout",
+    remedy="set scale_rewards to group or none, or sizes whose steps stay inside a rollout",
 )
 def _batch_scale_over_rollouts(request: Request) -> bool:
     spec, plan = request.spec, request.plan

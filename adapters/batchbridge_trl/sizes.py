@@ -28,9 +28,6 @@ class TrlSizes(NamedTuple):
     """The setting accelerator_config.gradient_accumulation_kwargs.num_steps, which replaces an accumulation of 1 after
     `steps_per_generation` was derived from it (transformers 5.23.0 Trainer.create_accelerator_and_postprocess)."""
 
-    repeated: bool = False
-    """Whether each device repeats the rows of its batch `generations` times, and `micro` counts them so: TRL 0.14."""
-
     @property
     def window(self) -> int:
         """Micro-batches per optimizer step, really."""
@@ -67,9 +64,6 @@ class TrlSizes(NamedTuple):
 
     def product(self, key: str, steps: int) -> str:
         """The completions of so many micro-batches, which setting `key` says, in words."""
-        if self.repeated:
-            prompts = f"{MICRO} {self.micro // self.generations} x {GENERATIONS} {self.generations}"
-            return f"{prompts} x {WORLD} {self.world} x {key} {steps}"
         return f"{MICRO} {self.micro} x {WORLD} {self.world} x {key} {steps}"
 
     def resolve(self) -> RolloutSizes | None:

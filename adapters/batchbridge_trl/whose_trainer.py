@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from batchbridge import Source, Where
-from batchbridge.kit import BuiltTrainer, Condition
-from batchbridge.kit.known_programs import KnownProgram, condition, known_program
+from batchbridge.kit import BuiltTrainer, Condition, parse_scalar
+from batchbridge.kit.known_programs import CountedSizes, KnownProgram, condition, known_program, positive
 from batchbridge.kit.versions import includes
 from batchbridge_trl.recipe import name_of
 from batchbridge_trl.sizes import ACCUMULATION, GENERATIONS, MICRO
 from batchbridge_trl.starting import is_trls, needed
 from batchbridge_trl.world import KEY as WORLD
 
+OLD_CODE = ">=0.14,<0.15"
+"""Versions of TRL that are read as the next release, with sizes of their own."""
 
-def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) -> Condition | None:
+
+def is_old_code(version: str | None) -> bool:
+    """Whether a version is one whose trainer repeats rows itself; see `REPEATS_ROWS`."""
+    return version is not None and includes(OLD_CODE, version)
+
+
+def condition_of(
+    source: Source, script: str | None, native: Mapping[str, Any], version: str | None = None
+) -> Condition | None:
     """The condition that the run of a source rests on; None: TRL's own trainer runs, or none is named.
 
-    script: what its command starts, where that is not TRL's own program.
+    script: what its command starts, where that is not TRL's own program. version: of TRL, where it is said.
     """
-    if script is None and source.construction is None:
+    if script is None and source.construction is None and not is_old_code(version):
         return None
-    if source.trainers is None and (script or "").endswith("open_r1/grpo.py"):
+    if source.trainers is None and (script or "").endswith("open_r1/grpo.py") and not is_old_code(version):
         return None  # Open-R1's own program; a copy that lies here is read
     built = source.trainers or ()
     strange = [one for one in built if not _is_stock(one)]
+    if is_old_code(version) and not strange:
+        who, where = f"trl {version}", Where(file=None if source.path is None else str(source.path), line=None)
+        return condition("TRL", "GRPOTrainer", who, "it is not read here", REPEATS_ROWS, native, where)
     if source.construction is not None and not strange:
         return None
     if built and not strange:
         return None
     names = list(dict.fromkeys(one.name.rpartition(".")[2] for one in strange))
-    known = known_program(KNOWN, names, source.argv, source.values)
+    repeats = bool(strange) and all(GENERATIONS in one.repeated_over for one in strange)
+    native = {**_of_its_own(source), **native}
+    known = REPEATS_ROWS if repeats else known_program(KNOWN, names, source.argv, source.values)
     program = name_of(script or "") or str(source.path)
     if strange:
         where = strange[0].place
@@ -44,16 +60,16 @@ def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) 
     return condition("TRL", "GRPOTrainer", program, why, known, native, where)
 
 
-def of_old_code(version: str | None) -> Condition | None:
-    """The condition of a run of TRL 0.14, whose code is read alone: nothing of it was run here. Source: trl 0.14.0
-    GRPOTrainer.compute_loss (repeat_interleave; `generate` with num_return_sequences), grpo_config.py; with G rows for
-    each of a device's, rollout, step and token weights are those of 0.15.0 RepeatRandomSampler and compute_loss."""
-    if version is None or not includes(">=0.14,<0.15", version):
-        return None
-    why = (
-        "each device repeats the prompts of its batch num_generations times, as is counted; its code was read, not run"
-    )
-    return Condition(f"trl {version} trains as 0.15.0 does with whole groups on each device", "trl 0.15.0", why)
+def _of_its_own(source: Source) -> dict[str, Any]:
+    """The settings that known programs have beside TRL's, as their command says them: a flag is True."""
+    found: dict[str, Any] = {}
+    words = [*source.argv, "--"]
+    for word, behind in pairwise(words):
+        name, equals, text = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in (_PRUNING, _ALLOCATION):
+            said = text if equals else "true" if behind.startswith("--") else behind
+            found[name] = parse_scalar(said)
+    return found
 
 
 def _is_stock(built: BuiltTrainer) -> bool:
@@ -69,25 +85,53 @@ def _replaced(built: BuiltTrainer) -> list[str]:
 
 
 def _each_row_repeated(native: Mapping[str, Any]) -> str:
-    said = "each device repeats each of its rows num_generations times"
-    micro, world, steps, group = (native.get(key) for key in (MICRO, WORLD, ACCUMULATION, GENERATIONS))
-    sizes = [one for one in (micro, world, steps, group) if isinstance(one, int) and one > 0]
-    if len(sizes) < 4:
-        return said
-    prompts = sizes[0] * sizes[1] * sizes[2]
-    return (
-        f"{said}, so that an optimizer step has {prompts:,} prompts x {sizes[3]:,} = {prompts * sizes[3]:,} completions"
-    )
+    return f"each device repeats each of its rows {native.get(GENERATIONS) or GENERATIONS} times"
+
+
+def _rows_repeated(native: Mapping[str, Any]) -> CountedSizes | None:
+    found = positive(native, MICRO, WORLD, ACCUMULATION, GENERATIONS)
+    if found is None:
+        return None
+    micro, world, accumulation, group = found
+    prompts = micro * world * accumulation
+    return CountedSizes(prompts, group, prompts * group, prompts * group)
 
 
 def _pruned(native: Mapping[str, Any]) -> str:
-    return "its trainer trains on the part of each group that --metric and --pruning keep, and on as many fewer rows"
+    more = ", for which more prompts are taken" if native.get(_ALLOCATION) else ""
+    return f"{native.get(_PRUNING, 0)} of each device's completions are pruned before the step ({_PRUNING}){more}"
+
+
+def _pruned_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
+    """The sizes as its trainer counts them: with --allocation a batch has prompts for groups that are pruned."""
+    found, share = positive(native, MICRO, WORLD, ACCUMULATION, GENERATIONS), native.get(_PRUNING, 0.0)
+    if found is None or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        return None
+    micro, world, accumulation, group = found
+    kept = int(group * (1 - share)) if native.get(_ALLOCATION) else group
+    repeated = int(1 / (1 - share)) if native.get(_ALLOCATION) else 1
+    if not kept or (micro * world * accumulation) % kept:
+        return None
+    rows = micro * repeated
+    step = world * accumulation * (rows - int(rows * share))
+    return CountedSizes(micro * world * accumulation // kept, kept * repeated, step, step)
 
 
 def _as_trl(native: Mapping[str, Any]) -> str:
     return "its trainer is derived from TRL's, and takes batches as TRL does"
 
 
+_PRUNING, _ALLOCATION = "pruning", "allocation"
+_ABOUT_SIZES = frozenset({"BB-TRL-021"})
+"""Rules about groups that a micro-batch, or a rollout, is to hold whole."""
+REPEATS_ROWS = KnownProgram(
+    "a trainer as TRL 0.14's, R1-V's and their copies'",
+    _each_row_repeated,
+    "trl 0.14.0 trainer/grpo_trainer.py (compute_loss), and the sources of R1-V's copies below",
+    sizes=_rows_repeated,
+    silent=_ABOUT_SIZES,
+)
+"""A trainer whose code is here, and repeats the rows of a micro-batch itself."""
 KNOWN = (
     KnownProgram(
         "R1-V and its copies (Video-R1, VideoChat-R1, Time-R1, R1-Omni)",
@@ -97,6 +141,8 @@ KNOWN = (
         classes=r"(Qwen\w*VL|HumanOmni\w*|TimeR1_|Qwen2VL)GRPO(VLLM)?Trainer\w*|TimeR1_Trainer\w*",
         program=r"grpo_custom_video|src/r1-v/|grpo_video_\w+\.py",
         keys=frozenset({"temporal", "len_control"}),
+        sizes=_rows_repeated,
+        silent=_ABOUT_SIZES,
     ),
     KnownProgram(
         "CPPO",
@@ -104,6 +150,8 @@ KNOWN = (
         "CPPO 52faeb3 src/open_r1/grpo_trainer_gsm.py, grpo_trainer_math.py",
         keys=frozenset({"pruning", "metric"}),
         program=r"open_r1/grpo_(gsm|math)\.py",
+        sizes=_pruned_sizes,
+        silent=_ABOUT_SIZES,
     ),
     KnownProgram(
         "ms-swift",

@@ -49,6 +49,7 @@ TELLS = DetectionFacts(
         **{f"defaults.{name}": 0.5 for name in CONFIGS},
     },
     most=0.97,  # actor_rollout_ref is nobody else's; groups of a whole configuration have keys that others have, too
+    functions={"verl.trainer.main_ppo.run_ppo": "verl.trainer.main_ppo"},
     machine={"trainer.nnodes": "--nodes", "trainer.n_gpus_per_node": "--gpus"},
 )
 """The facts by which a configuration is known to be one of verl's."""

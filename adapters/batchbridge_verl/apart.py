@@ -3,6 +3,7 @@
 Weights are told by what they are, not by the number that is sent with them: a digest is taken of them where the trainer
 hands them over and where an engine is given them, and the ledger has the optimizer steps that the trainer had done when
 it handed over what the engines held as a rollout began. A hand-over that never arrived is none, whatever says it was.
+Such trainers are observed alone: what cannot be told ends the observing, in whatever process that is found.
 
 Source: verl 0.9.1 experimental/{one_step_off_policy,separation}/ray_trainer.py, checkpoint_engine/base.py.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import workers_ray
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge_verl.driver import _actor_of
 from batchbridge_verl.engine import WEIGHTS_OF
@@ -98,18 +100,13 @@ class SeparateEngines:
         """`generate_sequences` of the trainer's manager: its rows say which completions they are, and which rollout's
         policy they are of. Where nobody waits for it (evaluation), it is the native one."""
 
-        def generate_sequences(prompts: Any, *arguments: Any, **options: Any) -> Any:
-            if PROMPT not in prompts.non_tensor_batch:
-                return native(prompts, *arguments, **options)
-            return generated(prompts, *arguments, **options)
-
         async def generated(prompts: Any, *arguments: Any, **options: Any) -> Any:
             import numpy as np
 
             columns, held = prompts.non_tensor_batch, self._held()
             columns[SAMPLE] = (np.arange(len(prompts)) % group).astype(object)
             policy = self._policy_of(held, self._sent())
-            output = await native(prompts, *arguments, **options)
+            output = await heard(prompts, *arguments, **options)
             if self._held() != held:
                 text = f"weights arrived while rollout {columns[ROLLOUT][0]} was generated; the ledger has the older"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -117,6 +114,13 @@ class SeparateEngines:
             for name in (ROLLOUT, PROMPT, POSITION, SAMPLE, WEIGHTS_OF):
                 output.non_tensor_batch[name] = columns[name]
             return output
+
+        observation = self._patches.observation
+        guarded, heard = observation.guarded(native, generated)
+
+        def generate_sequences(prompts: Any, *arguments: Any, **options: Any) -> Any:
+            known = observation.read(lambda: PROMPT in prompts.non_tensor_batch, default=False)
+            return (guarded if known else native)(prompts, *arguments, **options)
 
         return generate_sequences
 
@@ -155,9 +159,9 @@ class SentWeights:
 
     def __init__(self, actor: Any) -> None:
         self.steps: dict[str, int | None] = {}
-        self.patches = Patches()
-        self._actor, self._native = actor, actor.engine.get_per_tensor_param
-        self.patches.set(actor.engine, "get_per_tensor_param", self._export, what="digested", why=_WHY)
+        self._actor, self.patches = actor, Patches(Observation("observe"))
+        told: dict[str, Any] = {"what": "digested", "why": _WHY}
+        self._native = self.patches.read(actor.engine, "get_per_tensor_param", self._export, **told)
 
     def _export(self, *arguments: Any, **options: Any) -> Any:
         weights, config = self._native(*arguments, **options)
@@ -167,7 +171,7 @@ class SentWeights:
         def sent(digest: str) -> None:
             self.steps[digest] = done
 
-        return digested(weights, sent), config
+        return digested(weights, sent, read=self.patches.observation.read), config
 
 
 class HandedWeights:
@@ -177,19 +181,21 @@ class HandedWeights:
     def __init__(self, worker: Any) -> None:
         self.digest: str | None = None
         self.giving = False
-        self.patches = Patches()
+        self.patches = Patches(Observation("observe"))
         form = getattr(worker.checkpoint_engine, "wire_format", "named_tensors")
         if form != "named_tensors":
             reason = f"weights come as {form}, and whole ones alone are told apart; take the checkpoint engine nccl"
             raise CannotAttach({"weights_version": reason})
-        self._native: Callable[..., Awaitable[Any]] = worker.server_adapter.update_weights
-        self.patches.set(worker.server_adapter, "update_weights", self._update, what="digested", why=_WHY)
+        told: dict[str, Any] = {"what": "digested", "why": _WHY}
+        self._native: Callable[..., Awaitable[Any]]
+        self._native = self.patches.read(worker.server_adapter, "update_weights", self._update, **told)
 
     async def _update(self, weights: Any, *arguments: Any, **options: Any) -> Any:
         arrived: list[str] = []
         self.giving = True
+        seen = digested(weights, arrived.append, self._forget, read=self.patches.observation.read)
         try:
-            result = await self._native(digested(weights, arrived.append, self._forget), *arguments, **options)
+            result = await self._native(seen, *arguments, **options)
             if arrived:
                 self.digest = arrived[-1]
         finally:
@@ -200,10 +206,19 @@ class HandedWeights:
         self.digest = None
 
 
-def digested(weights: Any, done: Callable[[str], None], begun: Callable[[], None] = lambda: None) -> Any:
+def digested(
+    weights: Any,
+    done: Callable[[str], None],
+    begun: Callable[[], None] = lambda: None,
+    *,
+    read: Callable[..., Any],
+) -> Any:
     """The given (name, tensor) pairs, awaited where they were; `done` gets the digest of all of them once the last one
-    was taken, `begun` is called before the first."""
+    was taken, `begun` is called before the first. read: `Observation.read`; where a digest fails there is none."""
     parts: dict[str, bytes] = {}
+
+    def keep(name: str, tensor: torch.Tensor) -> None:
+        parts[name] = _digest(tensor)
 
     def end() -> None:
         whole = hashlib.blake2b(digest_size=16)
@@ -214,16 +229,16 @@ def digested(weights: Any, done: Callable[[str], None], begun: Callable[[], None
     def plain() -> Iterator[tuple[str, Any]]:
         begun()
         for name, tensor in weights:
-            parts[name] = _digest(tensor)
+            read(keep, name, tensor)
             yield name, tensor
-        end()
+        read(end)
 
     async def awaited() -> AsyncIterator[tuple[str, Any]]:
         begun()
         async for name, tensor in weights:
-            parts[name] = _digest(tensor)
+            read(keep, name, tensor)
             yield name, tensor
-        end()
+        read(end)
 
     return awaited() if hasattr(weights, "__aiter__") else plain()
 

@@ -115,7 +115,8 @@ class VerlAdapter(PackagedAdapter):
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.
         kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
-        condition = condition_of(source, told_by_user.own_program, native)
+        declared = {} if copy is None else copy.declared
+        condition = condition_of(source, told_by_user.own_program, native, declared)
         reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused), condition=condition)
         settings = None if undecided else meaning(run)
         if settings is None:

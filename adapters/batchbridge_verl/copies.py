@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from batchbridge import Source
@@ -97,7 +98,7 @@ def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
     path = flag_of(source.argv, "path")
     name = flag_of(source.argv, "name") if path in _BESIDE or near_folder(path, source.path) is not None else None
     if name is None or not any((one / f"{name}.yaml").is_file() for one in folders):
-        name = "ppo_trainer"
+        name = _named_by_main(folder) or "ppo_trainer"
     both = (folder / "trainer" / "config" / "model_engine").is_dir()
     if engine != "fsdp" and not both and (folder / "trainer" / "config" / f"ppo_{engine}_trainer.yaml").is_file():
         name = f"ppo_{engine}_trainer" if name == "ppo_trainer" else name
@@ -105,6 +106,22 @@ def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
 
     tree, _ = composed(folders, name, {ENGINE: engine} if both and engine != "fsdp" else {})
     return {key: value for key, value in settings_in(tree) if key != ENGINE}
+
+
+_MAIN = re.compile(r"^@hydra\.main\(([^)]*)\)", re.MULTILINE)
+_NAME = re.compile(r"config_name\s*=\s*['\"]([\w-]+)['\"]")
+
+
+def _named_by_main(folder: Path) -> str | None:
+    """The configuration that the copy's own main_ppo composes where nobody names one."""
+    try:
+        text = (folder / "trainer" / "main_ppo.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _MAIN.search(text)
+    named = None if found is None else _NAME.search(found[1])
+    there = named is not None and (folder / "trainer" / "config" / f"{named[1]}.yaml").is_file()
+    return named[1] if named is not None and there else None
 
 
 def _engine(source: Source) -> str:

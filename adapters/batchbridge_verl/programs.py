@@ -13,6 +13,7 @@ from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge_verl import CONFIGS, ENTRIES, OTHERS, UNREAD
 from batchbridge_verl.composed import ComposedDefaults
 from batchbridge_verl.fields import stranger
+from batchbridge_verl.known_programs import taken_by_program
 from batchbridge_verl.run import GPUS, GROUP, MINI, NODES, PROMPTS, TOTAL_EPOCHS
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
@@ -37,10 +38,12 @@ PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: ComposedDefaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
     known, groups = defaults.values, {*defaults.groups, "hydra"}
-    whose = defaults.whose or f"verl {version}"
+    whose, own = defaults.whose or f"verl {version}", taken_by_program(result.own_program)
     found: list[Finding] = []
     unknown: dict[str, bool] = {}
     for key, place in result.places.items():
+        if key in own:
+            continue
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
         # Programs that generate apart have `rollout.`; what is in it is known of some versions.

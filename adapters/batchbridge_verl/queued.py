@@ -19,6 +19,7 @@ from typing import Any
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, current_launch, follow, workers_ray
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
@@ -104,8 +105,8 @@ class QueuedTrainer(SeparateEngines):
             workers_ray.install_everywhere(rollouter, None, _stamp)
 
         patches.made("rollouter", undo, what="samples say which they are and whose weights made them", why=_WHY)
-        self._native = trainer._get_samples_from_queue
-        patches.set(trainer, "_get_samples_from_queue", self._take, what="rows are told apart", why=_WHY)
+        told: dict[str, Any] = {"what": "rows are told apart", "why": _WHY}
+        self._native = patches.read(trainer, "_get_samples_from_queue", self._take, **told)
 
     def _done_before(self) -> int:
         # verl counts hand-overs, and goes on from a checkpoint with the next one.
@@ -150,11 +151,14 @@ class RolloutStamps:
     """The patches of a rollouter. engines: the workers beside its engines, each with `apart.HandedWeights`."""
 
     def __init__(self, rollouter: Any, engines: Sequence[Any]) -> None:
-        self.patches, self._engines = Patches(), engines
+        observation = Observation("observe")
+        self.patches, self._engines = Patches(observation), engines
         number_dataset(rollouter, self.patches)
-        manager = rollouter.async_rollout_manager
-        self._native = manager.generate_sequences_single
-        self.patches.set(manager, "generate_sequences_single", self._generate, what="stamped", why=_WHY)
+        self._told, _ = observation.guarded(_not_told, self._held)
+        manager, told = rollouter.async_rollout_manager, {"what": "stamped", "why": _WHY}
+        # Not guarded as a whole: verl puts samples together that all have the same columns, so that each has ours, also
+        # behind the end of the observing.
+        self._native = self.patches.set(manager, "generate_sequences_single", self._generate, **told)
 
     async def _generate(self, prompts: Any, *arguments: Any, **options: Any) -> Any:
         """The completions of one prompt, each with its columns."""
@@ -162,19 +166,25 @@ class RolloutStamps:
 
         columns = prompts.non_tensor_batch
         columns[SAMPLE] = np.arange(len(prompts)).astype(object)
-        while _GIVING in (begun := await self._held()):
+        while _GIVING in (begun := await self._told()):
             await asyncio.sleep(_PAUSE)  # an engine that is given weights generates once it has them all
         output = await self._native(prompts, *arguments, **options)
-        stamps = {BEGUN: begun, ENDED: await self._held()}
+        stamps = {BEGUN: begun, ENDED: await self._told()}
         for name, held in stamps.items():
             columns[name] = np.array([" ".join(held)] * len(prompts), dtype=object)
         for name in (PROMPT, SAMPLE, *stamps):
-            output.non_tensor_batch[name] = columns[name]
+            if name in columns:
+                output.non_tensor_batch[name] = columns[name]
         return output
 
     async def _held(self) -> list[str]:
         found: list[str] = await asyncio.gather(*(_answer(worker) for worker in self._engines))
         return found
+
+
+async def _not_told() -> list[str]:
+    """The engines' weights where nothing says them any more."""
+    return [_NONE]
 
 
 async def _answer(worker: Any) -> str:
@@ -189,6 +199,7 @@ def _state(worker: Any) -> str:
 
 
 def _digests(text: str) -> tuple[str | None, ...]:
+    """The weights of every engine, as the column of a completion has them (`_state`); None: of the run's start."""
     return tuple(None if one == _NONE else one for one in text.split())
 
 

@@ -149,6 +149,7 @@ def configure(config: Any, settings: Mapping[str, Any], patches: Patches) -> Non
 
 
 def _unresolved(group: Any, name: str) -> Any:
+    """A setting as the configuration has it: the text of an interpolation, not what it stands for."""
     from omegaconf import OmegaConf
 
     values = OmegaConf.to_container(group, resolve=False)

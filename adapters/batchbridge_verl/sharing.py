@@ -34,7 +34,7 @@ UNPROVEN: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     *((f"{engine}qat.enable", _on, "quantised weights are not proven; set it to False") for engine in _ENGINES),
     ("model.lora_rank", _on, "LoRA is not proven with shared prompts; set it to 0"),
     ("model.lora_adapter_path", _on, "LoRA is not proven with shared prompts; leave it out"),
-    ("model.use_fused_kernels", _on, "fused kernels make log-probabilities inside of the model; set it to False"),
+    ("model.use_fused_kernels", _on, "fused kernels make log-probabilities inside the model; set it to False"),
     ("model.use_liger", _on, "Liger's kernels are not proven with shared prompts; set it to False"),
     ("model.tiled_mlp.enabled", _on, "tiled layers are not proven with shared prompts; set it to False"),
     ("model.mtp.enable", _on, "several tokens predicted at once are not proven with shared prompts; set it to False"),

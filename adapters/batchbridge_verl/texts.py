@@ -209,6 +209,6 @@ TEXTS: tuple[ErrorText, ...] = (
         "than it was given",
         phase="first_rollout",
         source="verl experimental/agent_loop/agent_loop.py",
-        neighbours=lambda n: (Fix("code of the user's that returns one item for each item that it is given"),),
+        neighbours=lambda n: (Fix("return one item from your code for each item that it is given"),),
     ),
 )

@@ -22,6 +22,6 @@ TRIAL = Trial(
     install=("pip install 'batchbridge[try-verl]'",),
     prepare=_prepare,
     real="main_ppo, its trainer on Ray, the FSDP2 engine, loss and optimizer",
-    scripted="the rollout engine and the rewards (an agent loop of ours); a CPU is declared as a platform of verl's",
+    scripted="the rollout engine and the rewards (our agent loop); a CPU is declared as one of verl's platforms",
     prompts=PROMPTS,
 )

@@ -38,7 +38,7 @@ SECONDS = 10.0
 HEADLINE = re.compile(r"([\d,]+) prompts? x ([\d,]+) = ([\d,]+) completions? per rollout(?:; (.*))?")
 STEPS = re.compile(r"optimizer steps? of ([\d,]+) completions?")
 MARKED = re.compile(
-    r"\bwould\b|\bif it builds\b|'s numbers\b|counts? otherwise|\bon [\d,]+ devices?:|differs? here|not decided"
+    r"\bwould\b|\bif it builds\b|, and right if\b|counts? otherwise|\bon [\d,]+ devices?:|differs? here|not decided"
 )
 """Words that say that a line's numbers hold under a condition."""
 OPEN_CODES = ("BB010", "BB011", "BB012", "BB013", "BB014", "BB015")
@@ -180,9 +180,7 @@ def allowed(label: object, devices: int | None) -> set[int]:
 
 
 def wrong(file: dict[str, Any], said: Said, found: Numbers) -> str:
-    """What a headline says that the file does not decide, or decides otherwise; a marked one is no claim."""
-    if found.marked:
-        return ""
+    """What a headline says that the file does not decide, or decides otherwise."""
     devices = file.get("devices") or said.devices
     stated = {"per_prompt": found.per_prompt, "completions": found.completions, "step": found.step}
     if file.get("devices") and said.devices and file["devices"] != said.devices:
@@ -208,7 +206,8 @@ def judged(name: str, file: dict[str, Any], said: list[Said]) -> Judged:
     spoken = [one for one in first.result.get("findings", []) if names(one, real)]
     missed = tuple(real) if real and not spoken and first.verdict == "valid" else ()
     heads = [(one, numbers(one)) for one in said]
-    headline = next((bad for one, found in heads if found and (bad := wrong(file, one, found))), "")
+    claimed = ((one, found) for one, found in heads if found and not found.marked)  # a marked one is no claim
+    headline = next((bad for one, found in claimed if (bad := wrong(file, one, found))), "")
     if file["trains"] != "rl":
         state = "claimed" if first.verdict in ("valid", "invalid") or heads[0][1] else "told"
         return Judged(name, file["path"], file["trains"], framework, state, false, missed, headline, "", seconds(said))

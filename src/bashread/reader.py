@@ -10,6 +10,7 @@ Source: Bash Reference Manual 5.2; the fixtures of tests/core/test_bashread.py a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from bashread.script import ScriptCommands
@@ -19,6 +20,15 @@ from bashread.values import TooManyCommands, Word
 
 MAX_BYTES = 256 * 1024
 """Largest script (bytes). The largest launch scripts of the supported frameworks have some 20 KiB."""
+
+_REMARK_IN_A_COMMAND = re.compile(r"(?<=[ \t])`[ \t]*#[^`\n]*`(?=[ \t]*\\?\r?$)", re.MULTILINE)
+"""A comment inside a command that goes on on the next line (`` `# the optimizer` \\ ``), which runs nothing and is no
+word; the grammar takes its end for the beginning of another."""
+_PLACEHOLDER_AS_VALUE = re.compile(
+    r"^([ \t]*(?:export[ \t]+)?[A-Za-z_]\w*=)(<[A-Za-z][\w ./-]*>)(?=[ \t]*(?:#.*)?$)", re.M
+)
+"""`DATA_DIR=<path to the data>`: bash takes it for redirections and ends there; whoever publishes a script means that
+its reader writes a value in its place. It is read as that text, and a remark says so."""
 
 
 def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None = None) -> ScriptCommands:
@@ -39,7 +49,10 @@ def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None
     try:
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise TooManyCommands(f"the script has more than {MAX_BYTES:,} bytes")
-        shell.run_text(text.replace("\0", ""), 0)
+        text = _REMARK_IN_A_COMMAND.sub(lambda found: " " * len(found[0]), text.replace("\0", ""))
+        for left in _PLACEHOLDER_AS_VALUE.finditer(text):
+            shell.remark("not_read", text.count("\n", 0, left.start()) + 1, f"{left[2]} is a placeholder")
+        shell.run_text(_PLACEHOLDER_AS_VALUE.sub(r"\1'\2'", text), 0)
     except ExitLeft as ended:
         shell.remark("ends", ended.line, "the script ends here")
     except (ReturnLeft, LoopLeft):

@@ -1,5 +1,13 @@
 """One meaning of batch size for every RL fine-tuning framework.
 
+    import batchbridge as bb
+
+    reading = bb.read("recipe.yaml", world_size=8)  # a recipe, a launch script, arguments, or a trainer
+    print(reading.verdict, *reading.findings)  # what is wrong with it
+    print(reading.spec)  # what it means, in words that every framework shares
+    print(bb.convert("recipe.yaml", "verl"))  # the same in another framework
+    trainer = bb.wrap(trainer, ledger="runs/a")  # a trainer that trains just that, measured in every step
+
 Everything here is loaded when it is first used: `import batchbridge` imports none of it.
 """
 

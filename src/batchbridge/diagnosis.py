@@ -264,8 +264,8 @@ def known_texts() -> tuple[ErrorText, ...]:
 
 
 def _of_rows(adapter: Adapter, rows: Iterable[RuleRow]) -> Iterator[ErrorText]:
-    """The texts that rows carry, each completed by what its rows say. An adapter built upon another one, such as
-    Open-R1's, has that one's."""
+    """The texts that the rows of rules carry, each with the framework, versions, pattern, sources and codes of the rows
+    that carry it. Open-R1's adapter, which is built upon TRL's, has no rows of its own: TRL's adapter gives them."""
     carried: dict[str, tuple[ErrorText, list[RuleRow]]] = {}
     for row in rows if _has_own_rows(adapter) else ():
         text: ErrorText | None = getattr(row, "text", None)
@@ -392,6 +392,21 @@ def _heads(n: Numbers) -> Iterator[Fix]:
     yield from setting("tensor_parallel_size", *divisors(n["heads"], n["tensor"]))
 
 
+def _killed(n: Numbers) -> Iterator[Fix]:
+    yield Fix(
+        "look into the kernel's log for the time of it (dmesg: oom-kill), and into Slurm's (sacct: OUT_OF_MEMORY)"
+    )
+    yield Fix("less host memory: fewer workers of data loaders, no offloading of parameters and optimizer, more nodes")
+    yield Fix("go on from the newest checkpoint, in the same ledger: docs/resume.md")
+
+
+_KILLED_RULE = "not a batch rule: a process ended without an error of its own"
+_KILLED = (
+    "SIGKILL leaves no traceback. It is most often the kernel's, for lack of host memory (not the devices'), else a "
+    "queue's at its limit of memory or time, or a person's; another exit has its own error above, in that worker's log"
+)
+
+
 TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="unrecognized-argument",
@@ -414,6 +429,7 @@ TEXTS: tuple[ErrorText, ...] = (
         "optimizer step. Check the change with batchbridge diff: many frameworks weigh tokens by micro-batch",
         phase="optimizer_step",
         source="torch.OutOfMemoryError",
+        of_memory=True,
         neighbours=_out_of_memory,
     ),
     ErrorText(
@@ -430,6 +446,28 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("look for another error above, in the log of every rank: batchbridge doctor LOG"),
             Fix("a longer limit, in seconds: TRL ddp_timeout; verl actor_rollout_ref.nccl_timeout"),
         ),
+    ),
+    ErrorText(
+        name="killed-rank",
+        framework="torch",
+        versions="every version",
+        pattern=r"Signal 9 \(SIGKILL\) received by PID",
+        rule=_KILLED_RULE,
+        meaning=_KILLED,
+        phase="optimizer_step",
+        source="torch 2.13.0 distributed.elastic ProcessFailure",
+        neighbours=_killed,
+    ),
+    ErrorText(
+        name="killed-worker",
+        framework="ray",
+        versions="every version",
+        pattern=r"The (?:actor|worker) died unexpectedly (?:before finishing|while executing) this task",
+        rule=_KILLED_RULE,
+        meaning=_KILLED,
+        phase="optimizer_step",
+        source="ray 2.60.0 exceptions.ActorDiedError, WorkerCrashedError",
+        neighbours=_killed,
     ),
     ErrorText(
         name="tensor-parallel-heads",
@@ -478,10 +516,17 @@ TEXTS: tuple[ErrorText, ...] = (
         pattern=r"assert not param\.ds_active_sub_modules|ds_active_sub_modules",
         rule="not a batch rule: a parameter is used while ZeRO gathers it for another module",
         meaning="the model runs twice before its backward pass is over, or generates while it trains (sync_ref_model, "
-        "gradient checkpointing with reentrant calls, a shared head)",
+        "gradient checkpointing with reentrant calls, a shared head). With TRL before 0.17 it came at an epoch's end, "
+        "in an optimizer step of fewer micro-batches than gradient_accumulation_steps",
         phase="optimizer_step",
-        source="deepspeed runtime/zero/partition_parameters.py",
-        neighbours=lambda n: (Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),),
+        source="deepspeed runtime/zero/partition_parameters.py; huggingface/open-r1 issue 299",
+        neighbours=lambda n: (
+            Fix("ZeRO stage 2, or gradient checkpointing without re-entrant calls"),
+            Fix(
+                "with TRL before 0.17: a dataset of whole optimizer steps (batchbridge check --dataset-size says which)"
+            ),
+        ),
+        codes=("BB-TRL-064",),
     ),
     ErrorText(
         name="skyrl-mini-batch",

@@ -16,6 +16,7 @@ from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading import read as reader
 from batchbridge.reading.arguments import as_read
+from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 
 ExampleSettings = Mapping[str, Any]
 """A configuration as data: `values` or `argv`, `version`, and `world_size` and `dataset_size` where they are needed."""
@@ -24,7 +25,8 @@ ExampleSettings = Mapping[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class RulePage:
     """A rule: its framework, its rows (none of a rule about reading), and the smallest configuration that breaks it,
-    with the finding that says so. Of a rule that holds for every run of its kind, `explain`'s words are the summary."""
+    with the finding that says so. Of a rule that holds for every run of its kind, `explain`'s words are the summary; of
+    a problem of what was given there is nothing else."""
 
     code: str
     framework: str
@@ -50,9 +52,20 @@ class RulePage:
 
 
 def rule(code: str) -> RulePage | None:
-    """The page of a rule; None where no installed adapter knows the code."""
-    frameworks = known_rules().get(code.upper())
-    return None if frameworks is None else _page(code.upper(), frameworks)
+    """The page of a rule, or of a problem of what was given; None where no installed adapter knows the code."""
+    code = code.upper()
+    framework = known_rules().get(code)
+    if framework is not None:
+        return _page(code, framework)
+    said = {**PROBLEMS, **PROBLEMS_OF_PLUGINS}.get(code)
+    if said is None:
+        return None
+    return RulePage(code=code, framework="every framework", rows=(), example=None, finding=None, summary=said)
+
+
+def known_codes() -> list[str]:
+    """The code of every page."""
+    return sorted({*known_rules(), *PROBLEMS, *PROBLEMS_OF_PLUGINS})
 
 
 def known_rules() -> dict[str, str]:

@@ -50,7 +50,11 @@ def add(parser: Parser, positional: Sequence[Any], keywords: Mapping[str, Any]) 
         parser.options[f"--no-{long[2:]}"] = ParserOption(name, None, 0, False)
     elif keywords.get("nargs") is not None or action in ("append", "extend"):
         words = None
-    open_default = keywords.get("required") is True or (not names[0].startswith("-") and "default" not in keywords)
+    many = keywords.get("nargs") in ("*", "...") or _is_remainder(keywords.get("nargs"))
+    if many and "default" not in keywords:
+        default = [] if not names[0].startswith("-") else None
+    takes_none = many or keywords.get("nargs") == "?" or "default" in keywords
+    open_default = keywords.get("required") is True or (not names[0].startswith("-") and not takes_none)
     if open_default:
         default = UnknownValue(long, (long,))
     kind_name = kind.name if isinstance(kind, Symbol) else None
@@ -59,6 +63,10 @@ def add(parser: Parser, positional: Sequence[Any], keywords: Mapping[str, Any]) 
     parser.defaults[name] = default
     for spelled in names:
         parser.options[spelled] = ParserOption(name, kind_name, words, constant)
+
+
+def _is_remainder(nargs: Any) -> bool:
+    return isinstance(nargs, Symbol) and nargs.name == "argparse.REMAINDER"
 
 
 def parsed(parser: Parser, words: Sequence[str] | None) -> dict[str, Any]:

@@ -6,8 +6,10 @@ A function is read where it is called; an object is kept with the arguments of i
 from __future__ import annotations
 
 import ast
+import shlex
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,13 +17,16 @@ from pyread import arguments
 from pyread.expressions import Expressions
 from pyread.operations import FUNCTIONS, called
 from pyread.values import (
+    Accepted,
     Call,
     Class,
     Function,
     Instance,
+    OneOf,
     Parser,
     Place,
     Scope,
+    StartedCommand,
     Symbol,
     Undecided,
     UnknownValue,
@@ -38,6 +43,15 @@ OF_A_TRAINING_MACHINE: Mapping[str, bool] = {
     "torch.cuda.is_available": True,
 }
 """Questions to the machine, by full or last name, with the answer of one that trains; each is noted."""
+_ACCEPTED = ("inspect.signature", "dataclasses.fields", "fields", "typing.get_type_hints")
+_COLLECT = ("set", "list", "tuple", "frozenset", "sorted", "dict")
+_STARTS = frozenset(
+    {
+        *(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")),
+        *(f"os.{name}" for name in ("execv", "execvp", "execve", "execvpe", "system", "popen")),
+    }
+)
+"""Functions that start a command, which is the first word or, behind a file, the second."""
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 
 LoadFile = Callable[[str], Any]
@@ -63,13 +77,18 @@ class LoopEnds(Exception):
 
 
 class Calls(Expressions):
-    """The calls of a program: `calls` has those of classes that were met, in order, `assumed` what was assumed of the
-    machine. words: the command line, None where it is not known."""
+    """The calls of a program: `calls` has those of classes that were met, in order, `started` the commands that it
+    starts as processes, `declared` the names that its own parsers and dataclasses take from the command line, `assumed`
+    what was assumed of the machine. words: the command line, None where it is not known."""
 
     def __init__(self, env: Mapping[str, str], words: Sequence[str] | None, load_file: LoadFile) -> None:
         super().__init__(env)
         self.words, self.load_file = words, load_file
         self.calls: list[Call] = []
+        self.started: list[StartedCommand] = []
+        self.declared: set[str] = set()
+        self.composes: tuple[str, str] | None = None
+        """The folder, as seen from the program, and the name that `hydra.main` composes."""
         self.assumed: set[str] = set()
         self._conditions: list[UnknownValue] = []
         self._depth = 0
@@ -140,6 +159,8 @@ class Calls(Expressions):
         of the command line change them; with such, they are not known."""
         said = {one.arg: self.value(one.value, function.scope) for one in decorator.keywords}
         folder, name = said.get("config_path"), said.get("config_name")
+        if isinstance(folder, str) and isinstance(name, str) and self.composes is None:
+            self.composes = (folder, name.removesuffix(".yaml"))
         if not isinstance(folder, str) or not isinstance(name, str) or self.words:
             return otherwise
         found = self.load_file(f"{folder}/{name.removesuffix('.yaml')}.yaml")
@@ -167,11 +188,29 @@ class Calls(Expressions):
             return self._parser_of_dataclasses(name, call)
         if isinstance(made_of, Class):
             return self._instance(made_of, call)
+        if call.name == "subprocess.Popen" and call.positional:
+            node = ast.Call(ast.Name("Popen"), [], [], lineno=call.place.line)
+            self.start(call.positional[0], node, call.arguments.get("env"))
         if name in ("SimpleNamespace", "Namespace", "Box", "EasyDict", "ConfigDict", "AttrDict"):
             first = call.positional[0] if call.positional and isinstance(call.positional[0], dict) else {}
             return Instance(call, None, {**first, **call.arguments}, complete=not call.loose)
         self.calls.append(call)
         return Instance(call)
+
+    def word(self, place: Any, node: ast.AST) -> str:
+        """A word of `sys.argv`. Raises `Undecided`."""
+        words = self.words or ()
+        if isinstance(place, int) and 0 < place <= len(words) and not words[place - 1].startswith(arguments.OPEN):
+            return words[place - 1]
+        raise Undecided(named(text_of(node)))
+
+    def called_one_of(self, made_of: OneOf, call: Call) -> None:
+        """Keeps the calls of two classes of which one is called."""
+        for one in made_of.classes:
+            kept = replace(call, name=one.name, only_if=(*call.only_if, made_of.unknown))
+            if isinstance(one, Class):
+                kept = replace(kept, bases=one.bases, methods=one.methods, made_of=one)
+            self.calls.append(kept)
 
     def _instance(self, made_of: Class, call: Call) -> Instance:
         """An object of a class of the program. Fields that have defaults are arguments, too: a subclass of a
@@ -206,13 +245,17 @@ class Calls(Expressions):
     def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The value of a parser's method; options are kept in the parser."""
         if "\0classes" in parser.defaults:
-            if method.startswith("parse_"):
+            if (settings := self._settings_of(method, positional, keywords)) is not None:
+                self.filters = self.filters or keywords.get("allow_extra_keys") is True
+                return tuple(self._made_of(one, place, settings) for one, place in parser.defaults["\0classes"])
+            if method.startswith("parse"):
                 return tuple(self._parsed(one, place) for one, place in parser.defaults["\0classes"])
             raise Undecided(named(f"the parser's {method}(...)"))
         if method in ("add_argument_group", "add_mutually_exclusive_group"):
             return parser
         if method == "add_argument":
             arguments.add(parser, positional, keywords)
+            self.declared |= parser.defaults.keys()
             return None
         if method == "set_defaults":
             parser.defaults |= keywords
@@ -224,11 +267,39 @@ class Calls(Expressions):
             return made if method == "parse_args" else (made, [])
         raise Undecided(named(f"the parser's {method}(...)"))
 
+    def _settings_of(self, method: str, positional: list[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The settings of the file that a parser of dataclasses is given: by its caller, or as the first word of the
+        command line. None: it is given none, or one that is not here."""
+        words = self.words or ()
+        if method in ("parse_yaml_file", "parse_json_file"):
+            path = positional[0] if positional else keywords.get("yaml_file", keywords.get("json_file"))
+        elif method in ("parse", "parse_yaml_and_args", "parse_args_into_dataclasses"):
+            path = words[0] if words and words[0].endswith((".yaml", ".yml", ".json")) else None
+        else:
+            return None
+        found = self.load_file(path) if isinstance(path, str) else None
+        return found if isinstance(found, dict) else None
+
+    def _made_of(self, made_of: Symbol | Class, place: Place, settings: Mapping[str, Any]) -> Any:
+        """The object that a parser makes of a file's settings: of a class that is not read, of those that no other
+        class of the program has."""
+        mine = {key: one for key, one in settings.items() if isinstance(key, str)}
+        if isinstance(made_of, Class) and not made_of.bases:
+            mine = {key: one for key, one in mine.items() if key in made_of.fields}
+        else:
+            mine = {key: one for key, one in mine.items() if key not in self.declared}
+        bases = made_of.bases if isinstance(made_of, Class) else ()
+        call = Call(made_of.name, place, bases, dict(mine), only_if=self.conditions())
+        if isinstance(made_of, Class):
+            self.declared |= {*made_of.fields}
+        return self.make(made_of, call)
+
     def _parsed(self, made_of: Symbol | Class, place: Place) -> Any:
         bases = made_of.bases if isinstance(made_of, Class) else ()
         call = Call(made_of.name, place, bases, only_if=self.conditions(), parsed=True)
         made = self._instance(made_of, call) if isinstance(made_of, Class) else Instance(call)
         if isinstance(made_of, Class):
+            self.declared |= {*made_of.fields}
             given = arguments.fields_of(made_of.fields, made_of.own, self.words)
             made.attributes |= given
             call.arguments |= given
@@ -240,13 +311,23 @@ class Calls(Expressions):
         """The value of a call of something that is known by its full name alone."""
         if name in _ENDS:
             raise Ended
+        first = positional[0] if positional else None
+        of_environment = isinstance(first, Symbol) and first.name == "os.environ"
+        if name == "os.environ.copy" or (of_environment and name in ("dict", "copy.copy", "copy.deepcopy")):
+            return dict(self.env)
+        if isinstance(first, Accepted) and name in _COLLECT:
+            return first
+        if name in _ACCEPTED and isinstance(first, (Symbol, Class)):
+            return Accepted(first.name)
         if name in FUNCTIONS:
             return called(name, positional, keywords)
         last = name.rpartition(".")[2]
+        if name in _STARTS:
+            alone = name.startswith("subprocess.") or len(positional) < 2
+            self.start(first if alone else positional[1], node, keywords.get("env"))
         if (answer := OF_A_TRAINING_MACHINE.get(name, OF_A_TRAINING_MACHINE.get(last))) is not None:
             self.assumed.add(f"{name}()")
             return answer
-        first = positional[0] if positional else None
         if name in ("os.environ.get", "os.getenv") and isinstance(first, str):
             default = positional[1] if len(positional) > 1 else keywords.get("default")
             return self.variable(first, default)
@@ -277,6 +358,20 @@ class Calls(Expressions):
             return self.call_function(first, [], {})
         raise Undecided(named(text_of(node)))
 
+    def start(self, words: Any, node: ast.Call, env: Any) -> None:
+        """Keeps a command that the program starts: a list of words, or a line. env: its variables."""
+        if isinstance(words, str):
+            try:
+                words = shlex.split(words)
+            except ValueError:
+                return
+        if isinstance(words, (list, tuple)) and words:
+            own = isinstance(words[0], Symbol) and words[0].name == "sys.executable"
+            said = env if isinstance(env, dict) else self.env
+            known = {key: one for key, one in said.items() if isinstance(key, str) and isinstance(one, str)}
+            words = ("python", *words[1:]) if own else tuple(words)
+            self.started.append(StartedCommand(words, Place("", node.lineno), known))
+
     def _loaded(self, positional: list[Any], node: ast.Call) -> Any:
         first = positional[0] if positional else None
         path = first.attributes.get("path") if isinstance(first, Instance) else first
@@ -299,6 +394,7 @@ def _field(keywords: Mapping[str, Any]) -> Any:
 
 
 def default_of(value: Any) -> Any:
+    """The default that a field of a class has; an unknown value where `dataclasses.field` gave it none."""
     return named("a value that has no default") if value is _NoDefault else value
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from pyread import operations
 from pyread.values import (
+    Accepted,
     Call,
     Class,
     Function,
     Instance,
+    OneOf,
     Parser,
     Scope,
     Symbol,
@@ -40,6 +42,8 @@ class Expressions(ABC):
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.left = MOST_EXPRESSIONS
+        self.filters = False
+        """Whether names were held against those that a class takes, which is not read."""
 
     # ---- what `calls` and `machine` add
 
@@ -54,6 +58,14 @@ class Expressions(ABC):
     @abstractmethod
     def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         """The value of a call of something that is not read. Raises `Undecided`."""
+
+    @abstractmethod
+    def word(self, place: Any, node: ast.AST) -> str:
+        """A word of `sys.argv`. Raises `Undecided`."""
+
+    @abstractmethod
+    def called_one_of(self, made_of: OneOf, call: Call) -> None:
+        """Keeps the calls of two classes of which one is called."""
 
     @abstractmethod
     def call_parser(self, parser: Parser, method: str, positional: list[Any], keywords: dict[str, Any]) -> Any:
@@ -109,6 +121,10 @@ class Expressions(ABC):
 
     def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         """An attribute of a value. Raises `Undecided`."""
+        if isinstance(owner, Symbol) and name in ("__dataclass_fields__", "model_fields", "__annotations__"):
+            return Accepted(owner.name)
+        if isinstance(owner, Accepted):
+            return owner  # .parameters of a signature
         if isinstance(owner, Symbol):
             return Symbol(f"{owner.name}.{name}")
         if isinstance(owner, Class) and name in owner.own:
@@ -127,6 +143,8 @@ class Expressions(ABC):
                 return member
         if isinstance(owner, dict) and name in owner:  # of OmegaConf, and the like
             return owner[name]
+        if isinstance(owner, str) and name == "parents":
+            return [str(one) for one in PurePosixPath(owner).parents]
         if isinstance(owner, str) and name in ("parent", "name", "stem"):  # of a path
             return str(getattr(PurePosixPath(owner), name))
         raise Undecided(named(text_of(node)))
@@ -163,7 +181,12 @@ class Expressions(ABC):
             right = self.of(right_node, scope)
             if isinstance(op, (ast.Is, ast.IsNot)) and right is None and isinstance(left, Instance):
                 return isinstance(op, ast.IsNot)
-            if not operations.compares(op, left, right):
+            if isinstance(right, Accepted) and isinstance(op, (ast.In, ast.NotIn)):
+                self.filters = True  # the names that it has not are left out by the program itself
+                held = isinstance(op, ast.In)
+            else:
+                held = operations.compares(op, left, right)
+            if not held:
                 return False
             left = right
         return True
@@ -171,10 +194,12 @@ class Expressions(ABC):
     def _IfExp(self, node: ast.IfExp, scope: Scope) -> Any:
         try:
             chosen = node.body if self.truth(node.test, scope) else node.orelse
-        except Undecided:
+        except Undecided as undecided:
             one, other = self.value(node.body, scope), self.value(node.orelse, scope)
             if same(one, other):
                 return one
+            if (found := one_of(one, other, undecided.unknown)) is not None:
+                return found
             raise
         return self.of(chosen, scope)
 
@@ -195,7 +220,8 @@ class Expressions(ABC):
         found: list[Any] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                found += self.of(node.value, scope)
+                items = self.value(node.value, scope)
+                found += items if isinstance(items, (list, tuple)) else [items]
             else:
                 found.append(self.value(node, scope))
         return found
@@ -230,6 +256,8 @@ class Expressions(ABC):
         owner = self.of(node.value, scope)
         if isinstance(owner, Symbol) and owner.name == "os.environ":
             return self.variable(self.plain(node.slice, scope))
+        if isinstance(owner, Symbol) and owner.name == "sys.argv" and not isinstance(node.slice, ast.Slice):
+            return self.word(self.plain(node.slice, scope), node)
         if isinstance(node.slice, ast.Slice):
             parts = (node.slice.lower, node.slice.upper, node.slice.step)
             if not isinstance(owner, (str, list, tuple)):
@@ -247,7 +275,10 @@ class Expressions(ABC):
         (part,) = node.generators
         inner = Scope(scope.file, parent=scope)
         found = []
-        for item in bounded(list(self.of(part.iter, scope))):
+        items = self.of(part.iter, scope)
+        if isinstance(items, Accepted):
+            return items
+        for item in bounded(list(items)):
             self.bind(part.target, item, inner)
             if all(self.truth(test, inner) for test in part.ifs):
                 if isinstance(node, ast.DictComp):
@@ -295,8 +326,13 @@ class Expressions(ABC):
             bound = isinstance(owner, Instance) and not _is_static(called)
             return self.call_function(called, [owner, *positional] if bound else positional, keywords)
         if isinstance(called, Class):
-            call.name, call.bases, call.methods = called.name, called.bases, called.methods
+            call.name, call.bases, call.methods, call.made_of = called.name, called.bases, called.methods, called
             return self.make(called, call)
+        if isinstance(called, Accepted):
+            return called  # .keys()
+        if isinstance(called, OneOf):
+            self.called_one_of(called, call)
+            raise Undecided(called.unknown)
         if isinstance(called, Symbol):
             if _is_class(called.name) and called.name not in operations.FUNCTIONS:
                 call.name = called.name
@@ -341,6 +377,8 @@ class Expressions(ABC):
     def _method(self, owner: Any, method: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         if isinstance(owner, Parser):
             return self.call_parser(owner, method, positional, keywords)
+        if isinstance(owner, str) and method in ("expanduser", "resolve", "absolute", "as_posix"):
+            return owner  # a path stays the text that it was
         if isinstance(owner, str) and method in operations.TEXT_METHODS:
             return operations.called_on_text(node, owner, method, positional, keywords)
         if isinstance(owner, dict) and method in ("update", *operations.MAPPING_METHODS):
@@ -362,6 +400,14 @@ class Expressions(ABC):
         if not default or name in _SET_BY_LAUNCHERS:
             raise Undecided(UnknownValue(f"os.environ[{name!r}]", (name,)))
         return default[0]
+
+
+def one_of(one: Any, other: Any, unknown: UnknownValue) -> OneOf | None:
+    """Two classes of which one is meant; None where they are no classes."""
+    both = [one, other]
+    if all(isinstance(part, Class) or (isinstance(part, Symbol) and _is_class(part.name)) for part in both):
+        return OneOf((one, other), unknown)
+    return None
 
 
 def _is_class(name: str) -> bool:

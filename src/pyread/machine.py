@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyread.calls import Calls, Ended, LoadFile, LoopEnds, Returned, default_of
+from pyread.expressions import one_of
 from pyread.values import Class, Function, Instance, Place, Scope, Symbol, Undecided, UnknownValue, named, same, text_of
 
 MOST_STATEMENTS = 20_000
@@ -32,6 +33,7 @@ class Machine(Calls):
         super().__init__(env, words, load_file)
         self.find_module = find_module
         self.imported: set[str] = set()
+        self.names: set[str] = set()
         self.functions: list[Function] = []
         self._modules: dict[str, Scope] = {}
         self._left = MOST_STATEMENTS
@@ -102,6 +104,8 @@ class Machine(Calls):
         raise Returned(value)
 
     def _run_Raise(self, node: ast.Raise, scope: Scope) -> None:
+        if node.exc is not None:
+            self.value(node.exc, scope)  # raise SystemExit(main())
         raise Ended
 
     def _run_Break(self, node: ast.Break, scope: Scope) -> None:
@@ -127,6 +131,7 @@ class Machine(Calls):
         if own is None:
             self.imported.add(full)
         for alias in node.names:
+            self.names.add(f"{full}.{alias.name}")
             if alias.name == "*":
                 scope.names |= {key: one for key, one in (own.names if own else {}).items() if not key.startswith("_")}
                 continue
@@ -262,7 +267,8 @@ class Machine(Calls):
             return
         for name in {**first, **second}:
             if name in first and name in second:
-                scope.names[name] = first[name] if same(first[name], second[name]) else unknown
+                either = one_of(first[name], second[name], unknown)
+                scope.names[name] = first[name] if same(first[name], second[name]) else either or unknown
             else:
                 scope.names[name] = unknown
 

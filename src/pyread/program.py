@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyread.calls import LoadFile
 from pyread.machine import FindModule, Machine
 from pyread.notebook import NotebookCode, code_of_notebook
-from pyread.values import Call, Place, Scope
+from pyread.values import Call, Place, Scope, StartedCommand
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
 
@@ -21,7 +21,9 @@ class Program(NamedTuple):
     calls: of classes, in the order in which they run. imported: full names of modules that are not the program's own.
     pins: distribution to the version that a cell installs. unread: numbers of a notebook's cells that are not Python.
     assumed: questions to the machine that were answered as a machine that trains would. whole: whether it was read to
-    its end, within the bounds of `machine`.
+    its end, within the bounds of `machine`. started: commands that it starts as processes. declared: names that its own
+    parsers and dataclasses take from the command line. filters: it leaves out itself what a class does not take.
+    composes: folder and name of what `hydra.main` composes for it. names: full names of what it imports from modules.
     """
 
     calls: tuple[Call, ...]
@@ -30,6 +32,11 @@ class Program(NamedTuple):
     unread: tuple[int, ...] = ()
     assumed: tuple[str, ...] = ()
     whole: bool = True
+    started: tuple[StartedCommand, ...] = ()
+    declared: frozenset[str] = frozenset()
+    filters: bool = False
+    composes: tuple[str, str] | None = None
+    names: frozenset[str] = frozenset()
 
 
 class NotPython(Exception):
@@ -72,6 +79,11 @@ def read_python(
         code.unread,
         tuple(sorted(machine.assumed)),
         machine.left > 0 and not machine.exhausted,
+        tuple(machine.started),
+        frozenset(machine.declared),
+        machine.filters,
+        machine.composes,
+        frozenset(machine.names),
     )
 
 

@@ -118,6 +118,13 @@ class Class:
         """The names of its methods, and of those of ancestors that the program has."""
         return frozenset(name for name, member in self.own.items() if isinstance(member, Function))
 
+    @property
+    def repeated_over(self) -> frozenset[str]:
+        """The attributes of itself over whose range a comprehension in one of its methods runs."""
+        nodes = (member.node for member in self.own.values() if isinstance(member, Function))
+        loops = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.comprehension))
+        return frozenset(name for loop in loops if (name := _range_of_self(loop.iter)) is not None)
+
 
 @dataclass(eq=False)
 class Call:
@@ -126,7 +133,7 @@ class Call:
     arguments: keyword to value; `UnknownValue` where it is open. places: keyword to place. positional: values in order.
     loose: what stands behind `**` and is not known. only_if: conditions that only running would decide. parsed: the
     program's own command line sets the rest of the arguments. fields: names that classes of the program declare.
-    methods: names of the methods that the class has from classes of the program.
+    methods: names of the methods that the class has from classes of the program. made_of: the class, if it is one.
     """
 
     name: str
@@ -140,10 +147,20 @@ class Call:
     parsed: bool = False
     fields: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
+    made_of: Class | None = None
 
     def is_a(self, *names: str) -> bool:
         """Whether the class, or an ancestor of it, has one of these last names."""
         return any(name.rpartition(".")[2] in names for name in (self.name, *self.bases))
+
+
+def _range_of_self(node: ast.expr) -> str | None:
+    """NAME of `range(self.NAME)`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range" and node.args:
+        first = node.args[0]
+        if isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self":
+            return first.attr
+    return None
 
 
 @dataclass(eq=False)
@@ -155,6 +172,30 @@ class Instance:
     attributes: dict[str, Any] = field(default_factory=dict)
     complete: bool = False
     """Whether it has no other attributes than these."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of two classes: which of them, only running the program would tell."""
+
+    classes: tuple[Symbol | Class, ...]
+    unknown: UnknownValue
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The names that a class which is not read takes, as `inspect.signature` and `dataclasses.fields` tell them."""
+
+    of: str
+
+
+class StartedCommand(NamedTuple):
+    """A command that the program starts as a process: its words, unknown ones among them. env: environment variables
+    that the program gives it."""
+
+    words: tuple[Any, ...]
+    place: Place
+    env: Mapping[str, str] = {}
 
 
 @dataclass(eq=False)
@@ -199,6 +240,8 @@ def shown(value: Any) -> str:
         return value.name
     if isinstance(value, Instance):
         return f"{value.call.name.rpartition('.')[2]}(...)"
+    if isinstance(value, Accepted):
+        return f"the parameters of {value.of}"
     return type(value).__name__
 
 

@@ -26,6 +26,8 @@ PASTED = {
     "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
     "unrecognized-argument": "train_ppo_ray.py: error: unrecognized arguments: --micro_train_batchsize 4",
     "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+    "killed-rank": "  traceback : Signal 9 (SIGKILL) received by PID 41712",
+    "killed-worker": "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
     "collective-timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
     "tensor-parallel-heads": "ValueError: Total number of attention heads (14) must be divisible by tensor parallel "
     "size (4).",

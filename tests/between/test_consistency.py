@@ -6,6 +6,7 @@ The same cases every time; `BATCHBRIDGE_CASES` asks for others, as in test_prope
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,14 +32,6 @@ from batchbridge.reports import Explanation
 
 RELEASES = {name: adapters()[name].releases or VERSIONS[name] for name in FRAMEWORKS}
 OF_HYDRA = ("verl",)
-MOVE_WITH_DEVICES: Mapping[str, frozenset[str]] = {
-    "trl": frozenset({"native.defect.BB-TRL-061"}),
-    "open_r1": frozenset({"native.defect.BB-TRL-061"}),
-    "open_instruct": frozenset({"native.defect.BB-OI-050"}),
-    "easyr1": frozenset({"native.defect.BB-EZR1-046"}),
-}
-"""Defects of a framework whose numbers move with the devices: `scale` keeps the specification and leaves them out,
-`diff` names them. Every other difference that `scale` does not name is an error."""
 
 
 @contextmanager
@@ -142,7 +135,33 @@ def test_what_scale_calls_the_same_run_is_equivalent_to_diff(framework: str) -> 
         compared = compare(case.reading, found.choices[0].reading)
         # What a specification does not say is the user's own, and stays in their file.
         fields = {one.field for one in compared.differences if not one.field.startswith("outside.")}
-        assert fields <= MOVE_WITH_DEVICES.get(framework, frozenset()), (framework, case.version, world_size, fields)
+        assert not fields, (framework, case.version, world_size, fields)
+
+    law()
+
+
+SMALL = (1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 127, 130, 200, 257, 1000, 1001)
+"""Prompts of datasets that leave remainders, and of some that fill no rollout."""
+_DROPPED = re.compile(r"(\d[\d,]*) of (?:the )?\d[\d,]* prompts are dropped")
+_ENDS = re.compile(r"the run ends after (\d[\d,]*) of them")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_totals_are_those_that_findings_name(framework: str) -> None:
+    """A valid run trains something; what a finding counts is the number that is shown, where one is."""
+
+    @many(300, len(FRAMEWORKS))
+    @given(case=cases(framework), prompts=st.sampled_from(SMALL))
+    def law(case: Case, prompts: int) -> None:
+        context = Context(framework_version=case.version, world_size=case.world_size, dataset_size=prompts)
+        found = read_source(Source(values=case.values), adapters()[framework], context)
+        if found.verdict == "valid":
+            for name in ("total_rollouts", "total_optimizer_steps"):
+                assert found.derived[name] != 0, (case, prompts, name)
+        for finding in found.findings:
+            for pattern, name in ((_DROPPED, "prompts_dropped_per_epoch"), (_ENDS, "total_optimizer_steps")):
+                told, shown = pattern.search(finding.message), found.derived.get(name)
+                assert told is None or shown in (None, int(told[1].replace(",", ""))), (case, prompts, finding.message)
 
     law()
 

@@ -108,6 +108,8 @@ def test_a_copy_with_the_code_of_a_release_is_judged_and_one_changed_function_op
     assert other.verdict == "undecided"
     found = [one.message for one in other.findings if one.code == "BB039"]
     assert found == ["rollout size: as verl 0.4.0 would; your RayPPOTrainer.fit differs here"]
+    lines = str(batchbridge.check(other)).splitlines()
+    assert lines[2] == "  as verl 0.4.0 would count them; your RayPPOTrainer.fit differs here"
 
 
 def test_an_error_of_a_releases_rule_is_open_where_the_code_is_not_its(

@@ -148,7 +148,7 @@ def test_a_copy_of_trl_is_the_yardstick_and_its_code_says_whose_batches(
     assert other.verdict == "undecided"
     why = "rollout size, step size, passes: as trl 0.19.0 would; your GRPOTrainer._prepare_inputs differs here"
     assert [one.message for one in other.findings if one.code == "BB039"] == [why]
-    first = "numbers as trl 0.19.0 would have them; your GRPOTrainer._prepare_inputs differs here"
+    first = "as trl 0.19.0 would count them; your GRPOTrainer._prepare_inputs differs here"
     assert first in lines(other, HeadlineFacts(), sizes=True, verbose=False)
 
 

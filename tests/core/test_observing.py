@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 import pytest
 
+from batchbridge.errors import CannotAttach
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 
@@ -64,6 +66,50 @@ def test_in_the_other_modes_an_error_of_ours_stops_the_run(mode: str) -> None:
     assert not observation.over
     with pytest.raises(KeyError):
         observation.read({}.__getitem__, "a field")
+
+
+@pytest.mark.parametrize("where", [None, "before", "after", "native"])
+def test_a_function_that_is_awaited_is_guarded_likewise_by_each_of_its_tasks(where: str | None) -> None:
+    """Two calls go on side by side: what one of them was given is not handed on by the other."""
+    observation, asked = Observation("observe"), []
+
+    async def give(number: int) -> int:
+        asked.append(number)
+        await asyncio.sleep(0.01 * number)
+        if where == "native" and number == 1:
+            raise ValueError("the framework's own")
+        return 10 * number
+
+    async def ours(number: int) -> int:
+        if where == "before" and number == 2:
+            raise KeyError("a field")
+        result: int = await native(number)
+        if where == "after" and number == 2:
+            raise KeyError("a field")
+        return result + 1
+
+    guarded, native = observation.guarded(give, ours)
+
+    async def both() -> list[int | BaseException]:
+        return await asyncio.gather(guarded(2), guarded(1), return_exceptions=True)
+
+    two, one = asyncio.run(both())
+    assert sorted(asked) == [1, 2]
+    assert two == (20 if where in ("before", "after") else 21)
+    if where == "native":
+        assert isinstance(one, ValueError)
+    else:
+        assert one == (10 if where == "before" else 11)  # which begins when the observing is over
+    assert observation.over is (where in ("before", "after"))
+    if observation.over:
+        assert asyncio.run(guarded(3)) == 30, "the native one alone"
+
+
+def test_a_refusal_of_ours_is_told_by_its_names_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    observation = Observation("observe")
+    observation.fail(CannotAttach({"clock": "it stands", "rows": "none"}))
+    assert (observation.why or "").startswith("clock: it stands; rows: none")
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_process_that_failed_tells_the_others_before_it_leaves_an_exchange() -> None:

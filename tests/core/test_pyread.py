@@ -244,3 +244,88 @@ def test_a_program_without_an_end_is_read_within_bounds() -> None:
 
 def test_a_list_that_holds_itself_ends() -> None:
     assert isinstance(value("a", "a = []\na.append(a)\na.append(a)\na.append(os)"), list)
+
+
+SIGNATURE = (
+    "import inspect\nfrom trl import GRPOConfig\nnames = set(inspect.signature(GRPOConfig.__init__).parameters)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "set(inspect.signature(GRPOConfig.__init__).parameters)",
+        "inspect.signature(GRPOConfig).parameters.keys()",
+        "{f.name for f in dataclasses.fields(GRPOConfig)}",
+        "GRPOConfig.__dataclass_fields__",
+    ],
+)
+def test_what_a_class_that_is_not_read_takes_is_all_that_it_is_given(names: str) -> None:
+    text = f"import inspect, dataclasses\nnames = {names}\nall_of_it = dict(x=4, y=5)\n"
+    program = read(f"{CALL}{text}GRPOConfig(**{{k: v for k, v in all_of_it.items() if k in names}})\n")
+    (call,) = program.calls
+    assert (call.arguments, call.loose, program.filters) == ({"x": 4, "y": 5}, [], True)
+    assert not read(f"{CALL}GRPOConfig(x=4)\n").filters
+
+
+def test_one_of_two_classes_is_called_whichever_it_is() -> None:
+    choice = "from mine import ATrainer, BTrainer\n"
+    for chosen in ("t = ATrainer if flag() else BTrainer\n", "if flag():\n    t = ATrainer\nelse:\n    t = BTrainer\n"):
+        program = read(f"from other import flag\n{choice}{chosen}t(args=1)\n")
+        assert [(call.name, bool(call.only_if)) for call in program.calls] == [
+            ("mine.ATrainer", True),
+            ("mine.BTrainer", True),
+        ]
+
+
+def test_what_is_no_class_stays_unknown() -> None:
+    (call,) = read(f"{CALL}from other import flag\nn = 4 if flag() else 8\nGRPOConfig(x=n)\n").calls
+    assert unknown_in(call.arguments["x"]) is not None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.run(command, env=env)",
+        "raise SystemExit(subprocess.call(command, env=env))",
+        "subprocess.Popen(command, env=env)",
+    ],
+)
+def test_a_command_that_a_program_starts_is_kept_and_not_started(start: str) -> None:
+    text = (
+        "import os, subprocess, sys\nfrom pathlib import Path\nroot = Path(__file__).resolve().parents[0]\n"
+        "env = dict(os.environ)\nenv['ROOT'] = str(root)\n"
+        "command = [sys.executable, '-m', 'a.b', f'c={4}', *sys.argv[1:]]\n" + start
+    )
+    (found,) = read(text).started
+    assert found.words[:4] == ("python", "-m", "a.b", "c=4")
+    assert unknown_in(found.words[4]) is not None
+    assert found.env == {"ROOT": "."}
+
+
+def test_a_line_that_a_program_starts_is_its_words() -> None:
+    (found,) = read("import os\nos.system('python -m a.b c=\"d e\"')\n").started
+    assert found.words == ("python", "-m", "a.b", "c=d e")
+
+
+def test_a_parsers_file_is_the_object_and_what_other_classes_take_is_theirs() -> None:
+    text = (
+        f"{CALL}import sys\nfrom transformers import HfArgumentParser\n{DATACLASS}class Data:\n    path: str = ''\n"
+        "parser = HfArgumentParser((Data, GRPOConfig))\n"
+        "data, args = parser.parse_yaml_file(sys.argv[1], allow_extra_keys=True)\n"
+    )
+    files = {"a.yaml": {"path": "p", "x": 3}}
+    program = read(text, words=["a.yaml"], load_file=files.get)
+    assert [(call.name, call.arguments, call.parsed) for call in program.calls] == [
+        ("Data", {"path": "p"}, False),
+        ("trl.GRPOConfig", {"x": 3}, False),
+    ]
+    assert program.filters
+    assert all(call.parsed or not call.is_a("GRPOConfig") for call in read(text).calls)
+
+
+def test_words_that_argparse_gathers_are_none_where_none_are_given() -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('rest', nargs={nargs})\na = p.parse_args()\n"
+    for nargs in ("argparse.REMAINDER", "'*'"):
+        assert value("[1, *a.rest]", text.format(nargs=nargs)) == [1]
+    assert isinstance(value("a.rest", text.format(nargs="'+'")), UnknownValue)

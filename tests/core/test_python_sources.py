@@ -317,3 +317,87 @@ def test_what_pythons_constructor_takes_is_no_error_where_no_batch_depends_on_it
     assert reading.verdict == "valid"
     assert "BB-TRL-004" in codes(reading, "warning")
     assert codes(read(written(tmp_path, group=None))) == {"BB-TRL-004"}
+
+
+VERL = (
+    "actor_rollout_ref:\n"
+    "  rollout: {name: vllm, n: 4, log_prob_micro_batch_size_per_gpu: 1, tensor_model_parallel_size: 1}\n"
+    "  actor: {ppo_mini_batch_size: 2, ppo_micro_batch_size_per_gpu: 1}\n"
+    "data: {train_batch_size: 2, train_files: '${oc.env:DATA}/a.parquet'}\n"
+    "algorithm: {adv_estimator: grpo}\ntrainer: {n_gpus_per_node: 1, nnodes: 1}\n"
+    "defaults: [ppo_trainer, _self_]\nhydra: {searchpath: ['pkg://verl/trainer/config']}\n"
+)
+STARTS = """\
+import os, subprocess, sys
+from pathlib import Path
+ROOT = Path(__file__).resolve().parent
+env = dict(os.environ)
+env.update({"DATA": "/data"})
+command = [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={ROOT / 'configs'}", "--config-name=mine"]
+raise SystemExit(subprocess.call([*command, %s], env=env))
+"""
+
+
+def test_a_program_that_starts_verl_is_read_by_what_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.yaml").write_text(VERL)
+    file = tmp_path / "train.py"
+    file.write_text(STARTS % "'trainer.total_epochs=2'")
+    reading = bb.read(file, version="0.8.0")
+    assert (reading.framework, reading.verdict) == ("verl", "valid")
+    assert reading.spec is not None
+    assert (reading.spec.rollout.prompts_per_rollout, reading.spec.rollout.completions_per_prompt) == (2, 4)
+    file.write_text(STARTS % "*sys.argv[1:]")
+    assert "right if" in str(bb.check(file, version="0.8.0"))
+
+
+def test_a_hydra_program_that_hands_on_to_verl_is_named_and_read_with_its_overrides(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.yaml").write_text(VERL.replace("'${oc.env:DATA}/a.parquet'", "a.parquet"))
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import hydra\nfrom verl.trainer.main_ppo import run_ppo\n"
+        "@hydra.main(config_path='configs', config_name='mine')\ndef main(config):\n    run_ppo(config)\nmain()\n"
+    )
+    (said,) = bb.read(file).findings
+    assert (said.code, said.undecided) == ("BB010", True)
+    assert "verl.trainer.main_ppo.run_ppo" in said.message
+    reading = bb.read(file, env={"1": "data.train_batch_size=4"}, version="0.8.0")
+    assert reading.spec is not None
+    assert reading.spec.completions_per_rollout == 16
+
+
+def test_the_processes_that_a_program_asks_its_environment_for_are_those_that_are_said(tmp_path: Path) -> None:
+    before = "import os\nWORLD = int(os.environ.get('WORLD_SIZE', '1'))\n"
+    file = written(tmp_path, more="generation_batch_size=8 * WORLD,")
+    file.write_text(before + file.read_text())
+    reading = read(file, world_size=4)
+    assert reading.spec is not None
+    assert reading.spec.completions_per_rollout == 32
+    script = tmp_path / "run.sh"
+    script.write_text("accelerate launch --num_processes 2 train.py\n")
+    launched = bb.read(script, version="1.16.0")
+    assert launched.spec is not None
+    assert launched.spec.completions_per_rollout == 16
+
+
+def test_a_class_of_ones_own_that_has_the_name_alone_is_no_run(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    own = "from dataclasses import dataclass\n@dataclass\nclass GRPOConfig:\n    size: int = 3\nmine = GRPOConfig()\n"
+    file.write_text(
+        own
+        + file.read_text()
+        .replace("import GRPOConfig", "import GRPOConfig as Theirs")
+        .replace("args = GRPO", "args = Theirs #GRPO")
+        .replace("#GRPOConfig(", "(", 1)
+    )
+    reading = read(file)
+    assert (reading.framework, reading.verdict) == ("trl", "valid")
+    assert not [one for one in reading.findings if one.code == "BB012"]
+    file.write_text(own + "Trainer(mine).train()\n")
+    assert (read(file).framework, read(file).verdict) == ("unknown", "undecided")
+
+
+def test_a_key_that_no_release_takes_is_told_whatever_its_value(tmp_path: Path) -> None:
+    reading = read(written(tmp_path, more="reward_func=len_of_it,"))
+    assert [one.code for one in reading.findings if one.where and one.where[0].key == "reward_func"] == ["BB-TRL-003"]

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import BatchDrift
-from batchbridge.kit.workers import Orders, Recorder, TrainedRow, orders_of
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts, orders_of, read_off
+from batchbridge.ledger import read_steps
+from batchbridge.ledger.reading import Ledger
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
@@ -114,3 +117,40 @@ def test_a_row_whose_tokens_weigh_differently_has_no_weight_in_the_ledger() -> N
     assert row.applied_weight == 0.25
     assert dataclasses.replace(row, tokens=0).applied_weight == 0.0
     assert (odd := dataclasses.replace(row, departure=1.0).applied_weight) != odd
+
+
+def seen(weight: float, departure: float = 0.0) -> Any:
+    """What `measuring.Measured` says of a row; that module needs torch."""
+    return SimpleNamespace(weight=weight, departure=departure, tolerance=1e-5)
+
+
+def test_a_filler_row_with_a_gradient_speaks_against_the_step() -> None:
+    row, trained, empty = TrainedRow(0, 0, 0, 0, 5, 0, 0.0), seen(0.25), seen(0.0)
+    assert read_off([[row, None]], [[trained, empty]]) == []
+    assert row.weight == 0.25
+    (objection,) = read_off([[row, None]], [[trained, seen(0.1, departure=0.1)]])
+    assert objection.startswith("a filler row")
+    with pytest.raises(ValueError, match="shorter"):
+        read_off([[row, None]], [[trained]])
+
+
+def written(made: Recorder, step: int) -> None:
+    assert made.plan is not None
+    rows = rows_of(made.plan)
+    fact = facts(prompt=[1], completion=[2], trained=[0.5], old_logprobs=[-1.0], reward=1.0)
+    numbers: Any = {"normaliser": None, "learning_rate": 1e-6, "gradient_norm": 1.0, "skipped": False}
+    made.write(step, rows, [fact] * len(rows), **numbers)
+
+
+@pytest.mark.parametrize(("step", "started"), [(0, "fresh"), (1, "resumed")])
+def test_a_ledger_says_how_its_run_started_and_from_which_step_on_it_is_not_observed(
+    tmp_path: Path, step: int, started: str
+) -> None:
+    folder = tmp_path / "ledger"
+    made = recorder(dataclasses.replace(orders("observe"), ledger=folder))
+    made.begin(step)
+    written(made, step)
+    made.end_observing("KeyError: 'x'")
+    (header,) = Ledger(folder).headers
+    assert (header["started"], header["at_step"]) == (started, step)
+    assert f"from optimizer step {step + 1} on" in (read_steps(folder).incomplete or "")

@@ -46,7 +46,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB110": {"order.last_rollout": "wrap", "optimizer_step.step_may_span": "epoch"},
     "BB111": {"advantage.minimum": 2.0, "advantage.maximum": 1.0},
     "BB112": {"carried.temperature": 0.0},
-    "BB120": {"optimizer_step.passes_per_rollout": 0},
+    "BB113": {"optimizer_step.passes_per_rollout": 0},
     "BB121": {"optimizer_step.completions_per_step": 2},
     "BB122": {"micro_batch.completions_per_device": 3},
     "BB123": {"optimizer_step.completions_per_step": 24},
@@ -196,7 +196,7 @@ def test_a_step_size_is_needed() -> None:
 
 
 def test_too_few_prompts_for_one_rollout_train_nothing() -> None:
-    assert codes(SOUND, 7) == ["BB120"]
+    assert codes(SOUND, 7) == ["BB113"]
 
 
 @pytest.mark.parametrize("scope", ["rollout", "rank", "micro_batch"])

@@ -248,3 +248,43 @@ def test_provenance_has_the_line_of_the_argument(tmp_path: Path) -> None:
         " --per_device_train_batch_size 8 --max_completion_length 9\n",
     )
     assert reading.provenance["rollout.completions_per_prompt"].line == 2
+
+
+def test_words_that_nobody_knows_leave_what_they_may_say_open(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("python -m verl.trainer.main_ppo data.train_batch_size=64 $MORE\n")
+    reading = batchbridge.read(path, version="0.8.0")
+    assert reading.verdict == "undecided"
+    opened = [one.message for one in reading.findings if one.code == "BB-VERL-012"]
+    assert [message.partition(":")[0] for message in opened] == ["unless $MORE says otherwise"]
+    assert "right if $MORE says nothing of them" in str(batchbridge.check(path, version="0.8.0"))
+    assert batchbridge.read(path, version="0.8.0", env={"MORE": ""}).verdict == "invalid"
+    path.write_text("python -m verl.trainer.main_ppo data.train_batch_sizes=64 $MORE\n")  # no word takes it back
+    assert batchbridge.read(path, version="0.8.0").verdict == "invalid"
+
+
+def test_a_value_that_is_left_to_the_reader_is_a_placeholder_and_the_rest_is_read(tmp_path: Path) -> None:
+    text = f"DATA=<path_to_data>  # as it was shared\npython {TRL} --output_dir $DATA/out\n"
+    source = load(tmp_path, text, framework="trl")
+    assert source.values["num_generations"] == 8
+    assert source.values["output_dir"] == "<path_to_data>/out"
+    assert "BB014" in codes(source)  # bash itself takes it for redirections
+
+
+def test_the_task_of_srun_that_trains_is_the_one_that_is_read(tmp_path: Path) -> None:
+    inner = f'if [ "${{SLURM_PROCID:-0}}" = "1" ]; then python {TRL}; fi'
+    source = load(tmp_path, f"srun --ntasks=8 apptainer exec image.sif bash -c '{inner}'\n", framework="trl")
+    assert source.values["num_generations"] == 8
+    assert "BB019" in codes(source)
+    head = inner.replace('"1"', '"0"')
+    assert "BB019" not in codes(load(tmp_path, f"srun --ntasks=8 bash -c '{head}'\n", framework="trl"))
+
+
+def test_a_path_from_above_the_repository_is_found_in_it(tmp_path: Path) -> None:
+    (tmp_path / "recipes" / "grpo").mkdir(parents=True)
+    (tmp_path / "recipes" / "grpo" / "a.yaml").write_text("num_generations: 4\nmax_completion_length: 8\n")
+    path = tmp_path / "run.sh"
+    path.write_text("trl grpo --config mine/recipes/grpo/a.yaml --num_processes 4\n")
+    assert batchbridge.read(path, version="1.16.0").native["num_generations"] == 4
+    path.write_text("trl grpo --config mine/a.yaml --num_processes 4\n")
+    assert batchbridge.read(path, version="1.16.0").native.get("num_generations") != 4

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import batchbridge
-from batchbridge.contract.reading import Reading
+from batchbridge.contract.reading import CountedSizes, Reading
 from batchbridge.meaning.findings import CONDITION
 
 UNEVEN = "--num_generations 6 --per_device_train_batch_size 1 --learning_rate 1e-6"
@@ -87,7 +88,8 @@ def test_the_r1_v_family_repeats_each_row() -> None:
     words = "src/open_r1/grpo_custom_video_mc.py --temporal false --len_control true"
     reading = launched(f"torchrun --nproc_per_node=8 {words} {UNEVEN}\n")
     assert reading.condition is not None
-    assert "8 prompts x 6 = 48 completions" in reading.condition.why
+    assert reading.condition.sizes == CountedSizes(8, 6, 48, 48)
+    assert [one.code for one in reading.findings if one.code == "BB-TRL-021"] == []  # it needs no whole groups
 
 
 def test_ms_swift_starts_its_processes_itself() -> None:
@@ -146,3 +148,111 @@ def test_what_compares_goes_on_with_what_is_supposed() -> None:
     readings = [batchbridge.read(file, version="0.17.0") for file in ("run.sh", "other.sh")]
     assert batchbridge.diff(*readings).verdict == "not equivalent"
     assert batchbridge.scale(readings[0], 12).choices
+
+
+REPEATS = """
+from transformers import Trainer
+class {name}(Trainer):
+    def __init__(self, args=None):
+        self.num_generations = args.num_generations
+    def compute_loss(self, model, inputs):
+        prompts = [prompt for prompt in inputs for _ in range(self.{over})]
+        return prompts
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "sizes"), [("num_generations", CountedSizes(16, 6, 96, 96)), ("num_iterations", None)]
+)
+def test_a_trainer_that_repeats_its_rows_is_told_by_its_code(over: str, sizes: CountedSizes | None) -> None:
+    program = REPEATS.format(name="AudioGRPOTrainer", over=over) + "AudioGRPOTrainer().train()\n"
+    reading = launched(f"torchrun --nproc_per_node=8 train.py {UNEVEN} --gradient_accumulation_steps 2\n", program)
+    assert reading.condition is not None
+    assert reading.condition.sizes == sizes
+    text = str(batchbridge.check("run.sh", version="0.17.0"))
+    assert ("16 prompts x 6 = 96 completions per rollout; 1 optimizer step of 96" in text) is (sizes is not None)
+
+
+def test_of_two_trainers_each_has_to_repeat_its_rows() -> None:
+    both = REPEATS.format(name="PlainGRPOTrainer", over="num_generations")
+    both += REPEATS.format(name="FastGRPOTrainer", over="{over}")
+    both += "import sys\nuse = PlainGRPOTrainer if sys.flags.debug else FastGRPOTrainer\nuse().train()\n"
+    command = f"torchrun --nproc_per_node=8 train.py {UNEVEN}\n"
+    alike = launched(command, both.format(over="num_generations")).condition
+    assert alike is not None
+    assert alike.sizes == CountedSizes(8, 6, 48, 48)
+    other = launched(command, both.format(over="num_iterations")).condition
+    assert other is not None
+    assert (other.sizes, other.otherwise) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes"),
+    [
+        ("--pruning=0.5 --allocation", CountedSizes(12, 8, 48, 48)),
+        ("--pruning 0.5", CountedSizes(6, 8, 24, 24)),
+        ("--pruning 0", CountedSizes(6, 8, 48, 48)),
+        ("", CountedSizes(6, 8, 48, 48)),
+        ("--pruning much", None),
+    ],
+)
+def test_cppo_prunes_what_its_options_say(more: str, sizes: CountedSizes | None) -> None:
+    """As its trainer counts: with --allocation a batch of 48 rows has 12 groups of 4, and generates 8 for each."""
+    said = "--num_generations 8 --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --learning_rate 1e-6"
+    reading = launched(f"accelerate launch --num_processes 3 src/open_r1/grpo_gsm.py {said} {more}\n")
+    assert reading.condition is not None
+    assert reading.condition.sizes == sizes
+    text = str(batchbridge.check("run.sh", version="0.17.0"))
+    assert ("no sizes are shown, because in CPPO" in text) is (sizes is None)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (
+            "+actor_rollout_ref.rollout.n_agent=5 actor_rollout_ref.rollout.n=1",
+            "64 prompts x 5 = 320 completions per rollout; 10 optimizer steps of 32 completions",
+        ),
+        (
+            "+agent_grpo.n=16 actor_rollout_ref.rollout.n=1",
+            "64 prompts x 16 = 1,024 completions per rollout; 32 optimizer steps of 32 completions",
+        ),
+        (
+            "+trainer.rejection_sample=True",
+            "64 prompts x 8 = 512 completions per rollout; what an optimizer step has is not decided",
+        ),
+        (
+            "+trainer.rejection_sample=False",
+            "64 prompts x 8 = 512 completions per rollout; 2 optimizer steps of 256 completions",
+        ),
+    ],
+)
+def test_a_known_programs_own_sizes_are_the_headline(more: str, line: str) -> None:
+    launched(VERL.format(program="verl.trainer.main_ppo", more=more), version="0.7.1")
+    said = str(batchbridge.check("run.sh", version="0.7.1")).splitlines()
+    assert said[1] == f"  {line}"
+    assert said[2].startswith("  its own sizes: in ") is (not more.endswith("False"))
+
+
+def test_options_of_a_programs_own_are_nobodys_errors() -> None:
+    own = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data-root')\np.parse_known_args()\n"
+    command = f"accelerate launch --num_processes 6 train.py {UNEVEN} --data-root x --data_rot y\n"
+    found = [one.where[0].key for one in launched(command, own + STOCK).findings if one.code == "BB-TRL-003"]
+    assert found == ["data_rot"]
+    classes = (
+        "from dataclasses import dataclass\nfrom trl import TrlParser, GRPOConfig\n"
+        "@dataclass\nclass Mine:\n    data_rot: str = ''\nTrlParser((Mine, GRPOConfig)).parse_args_and_config()\n"
+    )
+    assert [one.code for one in launched(command, classes + own + STOCK).findings if one.code == "BB-TRL-003"] == []
+
+
+def test_a_notebook_with_trl_0_14_repeats_its_rows() -> None:
+    cells = ["!pip install trl==0.14.0", "from trl import GRPOConfig, GRPOTrainer", "a = GRPOConfig(num_generations=2,"]
+    cells[-1] += "per_device_train_batch_size=1, gradient_accumulation_steps=8)\nGRPOTrainer(model='m', args=a).train()"
+    book = {"cells": [{"cell_type": "code", "source": [text]} for text in cells], "nbformat": 4, "metadata": {}}
+    Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    line = "32 prompts x 2 = 64 completions per rollout; 1 optimizer step of 64 completions"
+    assert line in str(batchbridge.check("n.ipynb", world_size=4))
+    book["cells"][0]["source"] = ["!pip install trl==0.17.0"]
+    Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    assert line not in str(batchbridge.check("n.ipynb", world_size=4))

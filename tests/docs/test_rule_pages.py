@@ -18,6 +18,7 @@ from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 from batchbridge.diagnosis import doctor
 from batchbridge.kit.error_texts import quotations
+from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 from batchbridge.render.rule import page as shown
 from batchbridge.rule_page import RulePage, broken_by, known_rules, read_example, rule
 
@@ -42,6 +43,7 @@ PAGES: dict[str, RulePage] = {
     for code, framework in known_rules().items()
     if framework in make_rules.OURS and (page := rule(code)) is not None
 }
+ALL = sorted({*PAGES, *PROBLEMS, *PROBLEMS_OF_PLUGINS})
 RETIRED = [code for code, page in PAGES.items() if any(getattr(row, "retired", "") for row in page.rows)]
 WITH_AN_EXAMPLE = [code for code in PAGES if code not in {*NOT_IN_A_FILE, *RETIRED}]
 
@@ -57,14 +59,31 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_rule_gets_its_page_and_no_other_stays(built: Path) -> None:
-    assert {file.name for file in built.iterdir()} == {"index.md", *(f"{code}.md" for code in PAGES)}
+    assert {file.name for file in built.iterdir()} == {"index.md", *(f"{code}.md" for code in ALL)}
     for code, page in PAGES.items():
         assert (built / f"{code}.md").read_text(encoding="utf-8") == make_rules.escaped(shown(page))
 
 
+def test_every_code_that_a_reader_or_a_plugin_finds_has_a_page_with_the_words_of_the_documentation() -> None:
+    """`check` names `batchbridge rule CODE` under whatever it has found."""
+    found: dict[str, str] = {}
+    for name in ("cli.md", "plugins.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        rows = re.findall(r"^\| (BB0\d\d) \| (.*) \|$", text, re.MULTILINE)
+        found |= {code: said.replace(" | ", "; ") for code, said in rows}
+    assert found == {**PROBLEMS, **PROBLEMS_OF_PLUGINS}
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py")]
+    named = {code for text in sources for code in re.findall(r'"(BB0\d\d)"', text)}
+    assert named <= {*found, *known_rules()}
+    for code, said in found.items():
+        page = rule(code)
+        assert page is not None
+        assert page.rows or page.finding is not None or page.summary == said
+
+
 def test_the_index_links_to_every_page_and_to_nothing_else(built: Path) -> None:
     links = re.findall(r"\]\((.+?)\)", (built / "index.md").read_text(encoding="utf-8"))
-    assert links == [f"{code}.md" for code in PAGES]
+    assert links == [f"{code}.md" for code in ALL]
 
 
 def test_a_page_links_to_nothing(built: Path) -> None:

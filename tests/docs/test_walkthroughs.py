@@ -125,3 +125,18 @@ def test_three_dots_stand_for_anything(expected: str, actual: str) -> None:
 @pytest.mark.parametrize(("expected", "actual"), [("a\n...\nb", "a\nx"), ("", "x"), ("a", "a\nb"), ("a.b", "axb")])
 def test_and_for_nothing_else(expected: str, actual: str) -> None:
     assert not make_outputs.fits(expected, actual)
+
+
+@pytest.mark.parametrize(("package", "there"), [("json", True), ("no_such_package", False)])
+def test_a_block_that_needs_a_package_is_typed_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, there: bool
+) -> None:
+    monkeypatch.setattr(make_outputs, "ROOT", tmp_path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "said.txt").write_text("said\n")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text(f"<!-- with: {package} files -->\n```console\n$ cat said.txt; pwd\nold\n```\n")
+    new = make_outputs.brought_up_to_date(page, tmp_path)
+    assert ("said\n/mine\n" in new) is there
+    assert ("\nold\n" in new) is not there

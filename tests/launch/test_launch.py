@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import CannotAttach
+from batchbridge.reading.read import read
 from batchbridge.running import wrap
 from batchbridge.running.follow import follow
 from batchbridge.running.launch import ENVIRONMENT, SITE, Launch, current_launch
@@ -132,21 +133,28 @@ def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.M
     assert follow(trainer) is trainer
 
 
-def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     launch = Launch(
         framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"], report_to="trainer", padding="auto"
     )
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
     given: list[Any] = []
+    settings = {"num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 7}
+    own = read(settings, framework="trl", version="1.16.0", world_size=1, dataset_size=64)
 
     def noted(trainer: Any, *arguments: Any, **options: Any) -> None:
         given.append((arguments, options))
-        trainer.batchbridge = SimpleNamespace(report=lambda changes=True: "report")
+        asked = SimpleNamespace(spec=own.spec, reading=own)
+        trainer.batchbridge = SimpleNamespace(report=lambda changes=True: "report", request=asked)
 
     monkeypatch.setattr(wrap, "wrap", noted)
     follow(SimpleNamespace())
     told = {"tokens_per_device": 64, "allow": ["vllm"], "report_to": "trainer", "padding": "auto"}
     assert given == [((None, "enforce", None), told)]
+    steps = "an optimizer step trains 8 completions; a response token weighs 1 / T (T: response tokens); 7 steps"
+    assert capsys.readouterr().err == f"batchbridge: report\nbatchbridge:   {steps}\n"
 
 
 # ---- Ray, as far as it can be said without it

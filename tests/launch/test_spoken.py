@@ -53,7 +53,7 @@ def test_what_was_read_is_said_before_the_command_starts() -> None:
     proven = Enforcement(evidence="proven")
     assert list(before(own, proven, launch)) == [
         "trl 1.16.0, mode enforce; its code: proven",
-        f"an optimizer step trains 8 completions, weighed by {own.spec.loss.policy.aggregation}; 7 steps, as the "
+        "an optimizer step trains 8 completions; a response token weighs 1 / T (T: response tokens); 7 steps, as the "
         "command says",
         "ledger: /runs/a",
     ]

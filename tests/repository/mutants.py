@@ -146,7 +146,7 @@ _CORE = (
     ),
     ("kit/schedules", "{rate / peak:", "{1.5 * rate / peak:", "tests/core/test_schedules.py"),
     ("kit/clipping", "return canonical or UNREACHED", "return canonical", "tests/between/test_clipping.py"),
-    ("kit/observing", "if seen.returned else", "if not seen.returned else", "tests/core/test_observing.py"),
+    ("kit/observing", "return seen.returned", "return ()", "tests/core/test_observing.py"),
     ("kit/patches", "for undo, _ in reversed(changes)", "for undo, _ in changes", "tests/core/test_patching.py"),
 )
 

@@ -85,7 +85,15 @@ def test_a_number_that_the_file_does_not_decide_is_a_wrong_headline(measure: Any
     label = {key: value for key, value in LABEL.items() if key != "step"}
     assert measure.judged("a/b", label, [answer(measure, RIGHT)]).headline == "step 128, which the file does not decide"
     marked = answer(measure, f"{RIGHT}\n  as 0.4.0 would; your fit differs here")
-    assert measure.judged("a/b", label, [marked]).headline == ""
+    row = measure.judged("a/b", label, [marked])
+    assert (row.headline, row.state) == ("", "undecided")
+
+
+def test_a_right_number_under_a_condition_is_read_and_a_wrong_one_is_not(measure: Any) -> None:
+    mark = "\n  numbers of verl's, and right if main trains as verl's trainer does: it is not here"
+    assert measure.judged("a/b", LABEL, [answer(measure, RIGHT + mark)]).state == "read"
+    row = measure.judged("a/b", LABEL, [answer(measure, RIGHT.replace("of 128", "of 64") + mark)])
+    assert (row.headline, row.state) == ("", "undecided")
 
 
 def test_other_devices_than_the_files_are_a_wrong_headline(measure: Any) -> None:
@@ -130,7 +138,7 @@ def test_what_is_asked_once_more_counts(measure: Any) -> None:
     assert measure.judged("a/b", LABEL, said).state == "read"
 
 
-@pytest.mark.parametrize("name", ["truth.yaml", "fresh.yaml"])
+@pytest.mark.parametrize("name", ["truth.yaml", "fresh.yaml", "fresh2.yaml", "fresh3.yaml"])
 def test_labels_are_facts(name: str) -> None:
     labels = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
     for repository, held in labels["repositories"].items():

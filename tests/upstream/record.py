@@ -31,6 +31,8 @@ from batchbridge.kit import fingerprints
 
 ADAPTERS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 ROOT = Path(__file__).parents[2] / "adapters"
+OLDER = "3.12"
+"""A Python whose wheels are taken where there is none for the newest: OpenRLHF 0.11.2 has them up to it."""
 
 
 def code_of(adapter: str) -> Code:
@@ -46,9 +48,12 @@ def fetched(name: str, version: str | None, into: Path, distribution: str | None
     """
     target = into / f"{name}-{version or 'newest'}"
     requirement = distribution or name if version is None else f"{distribution or name}=={version}"
-    alone = ("--no-deps", "--no-build-isolation", "--ignore-requires-python")  # verl 0.9.1 is for Python below 3.13
-    words = ("download", "--quiet", *alone, "--dest", str(target), requirement)
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    alone = ("download", "--quiet", "--no-deps", "--dest", str(target), requirement)
+    here = ("--no-build-isolation", "--ignore-requires-python")  # verl 0.9.1 is for Python below 3.13
+    for words in (here, ("--only-binary", ":all:", "--python-version", OLDER)):
+        ran = subprocess.run([sys.executable, "-m", "pip", *alone, *words], check=words is not here)
+        if not ran.returncode:
+            break
     (archive,) = target.iterdir()
     return unpacked(archive, name, target / "unpacked"), version_in(archive.name)
 

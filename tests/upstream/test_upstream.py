@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -233,3 +234,38 @@ def test_a_main_branch_is_compared_and_never_recorded(home: Path, tmp_path: Path
     assert upstream.write(rows, {"toyframe": (checkout, "main")}, home) == []
     with pytest.raises(ValueError, match="is no folder of the package toyframe"):
         upstream.checkouts([f"toyframe={tmp_path}"])
+
+
+def test_a_main_branch_is_read_with_the_packages_that_its_settings_stand_in(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's checkout alone would have lost the hundred settings that transformers declares."""
+    checkout, newest = (package(tmp_path / name, STEP + LOSS) for name in ("checkout", "newest"))
+    seen: list[Any] = []
+    monkeypatch.setattr(upstream, "WATCHED", {"toy": ("toyframe", "toybase")})
+    monkeypatch.setattr(upstream, "settings_of", lambda adapter, folders: seen.append(dict(folders)) or "")
+    rows = upstream.look({"toyframe": (checkout, "main")}, {"toyframe": (newest, "2"), "toybase": (newest, "3")})
+    assert [row.version for row in rows] == ["main"]
+    assert seen == [{"toyframe": checkout, "toybase": newest}]
+
+
+def test_a_package_without_a_wheel_for_this_python_is_read_from_an_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenRLHF 0.11.2 has wheels for Python 3.10 to 3.12 alone, and the look is at home on the newest."""
+    asked: list[bool] = []
+
+    def pip(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        older = "--python-version" in words
+        asked.append(older)
+        if older:
+            target = Path(words[words.index("--dest") + 1])
+            target.mkdir(parents=True)
+            with zipfile.ZipFile(target / "demo-1.2-cp312-cp312-manylinux1_x86_64.whl", "w") as wheel:
+                wheel.writestr("demo/__init__.py", "")
+        assert check is older, "the last way has to work"
+        return subprocess.CompletedProcess(words, 0 if older else 1)
+
+    monkeypatch.setattr(record.subprocess, "run", pip)
+    folder, version = record.fetched("demo", None, tmp_path)
+    assert (folder.name, version, asked) == ("demo", "1.2", [False, True])

@@ -93,8 +93,9 @@ def settings_of(adapter: str, folders: Mapping[str, Path | None]) -> str:
     return declared.difference(known, declared_in(folders))
 
 
-def look(folders: Mapping[str, tuple[Path, str]]) -> list[Row]:
-    """Every watched package in `folders` (name to folder and version), compared."""
+def look(folders: Mapping[str, tuple[Path, str]], beside: Mapping[str, tuple[Path, str]] | None = None) -> list[Row]:
+    """Every watched package in `folders` (name to folder and version), compared. beside: packages that some settings
+    are declared in, where `folders` has none (TRL's stand in transformers, too)."""
     rows = []
     for adapter, names in WATCHED.items():
         code = code_of(adapter)
@@ -102,7 +103,8 @@ def look(folders: Mapping[str, tuple[Path, str]]) -> list[Row]:
         for package in (*code.packages, *code.parts):
             if package.name in here:
                 first = package.record == names[0]
-                settings = settings_of(adapter, {**dict.fromkeys(names), **here}) if first else ""
+                others = {name: beside[name][0] for name in names if beside and name in beside}
+                settings = settings_of(adapter, {**dict.fromkeys(names), **others, **here}) if first else ""
                 rows.append(compared(adapter, code, package, *folders[package.name], settings))
     return rows
 
@@ -151,7 +153,7 @@ def main(words: list[str]) -> int:
         below = look_beneath(Path(work), asked.only or ())
         print("\n".join(row.text() for row in (*rows, *below)))
         if asked.checkout:
-            ahead = look(checkouts(asked.checkout))
+            ahead = look(checkouts(asked.checkout), folders)
             print("\n".join(row.text() for row in ahead))
             rows += ahead
         if asked.write:

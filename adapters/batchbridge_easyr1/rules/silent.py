@@ -56,7 +56,7 @@ def _wrong_scope(run: EasyR1Run) -> str | None:
     )
 
 
-@RULES.add(SILENT, "BB-EZR1-025", names.PROMPTS, fixes=rollout_fixes, core="BB120")
+@RULES.add(WRONG, "BB-EZR1-025", names.PROMPTS, fixes=rollout_fixes, core="BB113")
 @says("training_steps = 0: fit() validates and saves", "EasyR1 trainer/ray_trainer.py:238 (measured)", ">=0.3.1")
 def _no_rollout(run: EasyR1Run) -> str | None:
     count, size = run.prompts_in_dataset, run.prompts_at_once

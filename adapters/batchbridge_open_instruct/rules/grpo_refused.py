@@ -279,7 +279,7 @@ GRPO_REFUSED = (
         "ValueError",
         ways(advantage_normalization_type=tuple(SCALES)),
     ),
-    RuleSubject("BB-OI-023", UNTRAINED, BOTH, "setup_runtime_variables", core="BB120")(
+    RuleSubject("BB-OI-023", UNTRAINED, BOTH, "setup_runtime_variables", core="BB113")(
         no_steps,
         ("total_episodes", PROMPTS, GROUP),
         "0 training steps; fails when it ends",

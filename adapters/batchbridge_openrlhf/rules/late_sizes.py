@@ -159,7 +159,8 @@ def _step_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
 )
 @says(
     "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-    "gradient_acc_step * world_size (after vLLM and the models are loaded)",
+    "gradient_acc_step * world_size (after vLLM and the models are loaded); AssertionError: Gradient accumulation "
+    "steps: ... has to be greater than 0",
     "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
 )
 def _whole_steps(facts: OpenRlhfFacts) -> str | None:

@@ -133,9 +133,8 @@ def _tail_dropped(facts: OpenRlhfFacts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
     if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
-    if prompts < s.prompts_per_rollout:
-        return f"{prompts} prompts do not fill a rollout of {s.prompts_per_rollout}: nothing is trained"
-    return f"{rest} of {prompts} prompts are dropped in every episode"
+    # Where they fill no rollout nothing is trained, and the core says it (BB113).
+    return None if prompts < s.prompts_per_rollout else f"{rest} of {prompts} prompts are dropped in every episode"
 
 
 @RULES.add(SILENT, "BB-ORL-047", names.MICRO, names.TRAIN, names.NODES, names.DEVICES, fixes=newer("0.10.4"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import Reading
-from batchbridge_trl.epochs import EpochLength, epoch
+from batchbridge_trl.epochs import EpochLength, epoch, sampler_of
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS, RolloutSizes, TrlSizes
@@ -78,8 +78,13 @@ class TrlFacts(NamedTuple):
     @property
     def unplanned_end(self) -> int | None:
         """The optimizer steps after which the run ends, where it trains short steps at the ends of epochs that
-        transformers does not plan; else None: the epochs say when it ends."""
+        transformers does not plan, or has fewer steps in its epochs than are planned for max_steps; else None: the
+        settings say when it ends."""
         found, native = self.epoch, self.native
+        if found is not None and native["max_steps"] > 0 and sampler_of(self.version).counts_dropped:
+            stop, epochs = found.stops(0, native["max_steps"])
+            trained = epochs * (found.real // found.window)
+            return trained if 0 < trained < stop else None
         if found is None or native["max_steps"] > 0 or found.loop.plans_short_steps:
             return None
         if found.real % found.window == 0 or found.real != found.promised:

@@ -69,16 +69,17 @@ def _untempered_loss(facts: TrlFacts) -> str | None:
 
 
 def _limits(facts: TrlFacts) -> str | None:
-    """The limits of sampling whose log-probabilities the trainer takes whole; None: there is none, or no correction."""
+    """The limits of sampling (`top_p = 0.9`) after which vLLM renormalises log-probabilities and the trainer does not;
+    None where there is none, or no correction compares the two."""
     native = facts.native
     if not samples_with_correction(native) or loses_correction(native, facts.version):
         return None
     if native["vllm_mode"] != "colocate" and holds("<0.28", facts.version):
         return None  # the server of these versions returns log-probabilities of the whole distribution
-    said = [f"top_p = {native['top_p']}"] if native["top_p"] is not None and native["top_p"] < 1 else []
-    said += [f"top_k = {native['top_k']}"] if native["top_k"] is not None and native["top_k"] > 0 else []
-    said += [f"min_p = {native['min_p']}"] if native["min_p"] else []
-    return ", ".join(said) or None
+    limits = [f"top_p = {native['top_p']}"] if native["top_p"] is not None and native["top_p"] < 1 else []
+    limits += [f"top_k = {native['top_k']}"] if native["top_k"] is not None and native["top_k"] > 0 else []
+    limits += [f"min_p = {native['min_p']}"] if native["min_p"] else []
+    return ", ".join(limits) or None
 
 
 def _no_limits(facts: TrlFacts) -> tuple[Fix, ...]:
@@ -99,18 +100,20 @@ _LIMITS = ("top_p", "top_k", "min_p", MODE)
 @RULES.add(SILENT, "BB-TRL-097", *_LIMITS, fixes=_no_limits)
 @says(_RENORMALISED, _LIMITED, ">=0.24")
 def _limited_tokens(facts: TrlFacts) -> str | None:
-    if (said := _limits(facts)) is None or str(facts.native[MODE]).startswith("sequence"):
+    limits = _limits(facts)
+    if limits is None or str(facts.native[MODE]).startswith("sequence"):
         return None
-    return f"{said}: vLLM's correction multiplies each token's loss by the probability that the limit leaves to it"
+    return f"{limits}: vLLM's correction multiplies each token's loss by the probability that the limit leaves to it"
 
 
 @RULES.add(WRONG, "BB-TRL-098", *_LIMITS, fixes=_no_limits)
 @says(_RENORMALISED, _LIMITED, ">=0.26")
 def _limited_sequences(facts: TrlFacts) -> str | None:
-    if (said := _limits(facts)) is None or not str(facts.native[MODE]).startswith("sequence"):
+    limits = _limits(facts)
+    if limits is None or not str(facts.native[MODE]).startswith("sequence"):
         return None
     return (
-        f"{said} with {MODE} = {facts.native[MODE]}: a completion's loss is multiplied by the probability that the "
+        f"{limits} with {MODE} = {facts.native[MODE]}: a completion's loss is multiplied by the probability that the "
         f"limit leaves, of each of its tokens: 0.95 in 256 tokens is {0.95**256:.0e}"
     )
 

@@ -13,7 +13,7 @@ from batchbridge_trl.world import KEY as WORLD
 RULES = Rules[TrlFacts]()
 
 
-@RULES.add(WRONG, "BB-TRL-050", *SIZES, fixes=size_fixes, core="BB120")
+@RULES.add(WRONG, "BB-TRL-050", *SIZES, fixes=size_fixes, core="BB113")
 @says(
     "train() ends after 0 optimizer steps, with a warning in the log",
     "trl 1.16.0 RepeatSampler.__iter__, run; the same since 0.16.0",
@@ -28,7 +28,7 @@ def _no_step(facts: TrlFacts) -> str | None:
     )
 
 
-@RULES.add(WRONG, "BB-TRL-051", PASSES, fixes=setting(PASSES, 1), core="BB120")
+@RULES.add(WRONG, "BB-TRL-051", PASSES, fixes=setting(PASSES, 1), core="BB113")
 @says("train() ends after 0 optimizer steps", "trl 1.16.0 RepeatSampler.__iter__ with repeat_count 0, run")
 def _no_pass(facts: TrlFacts) -> str | None:
     count = facts.sizes.iterations

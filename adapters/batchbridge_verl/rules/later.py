@@ -91,7 +91,7 @@ def _whole_dataset(run: VerlRun) -> tuple[Fix, ...]:
     return (fix({PROMPTS: prompts}),) if prompts >= run[MINI] else ()
 
 
-@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset, core="BB120")
+@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset, core="BB113")
 @says("AssertionError: Train dataloader is empty!", "verl 0.9.1 ray_trainer.py:427")
 def _no_rollout(run: VerlRun) -> str | None:
     size = run["data.gen_batch_size"] if run["data.gen_batch_size"] and not run.v1 else run[PROMPTS]

@@ -6,6 +6,7 @@ import math
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, Rules, says
+from batchbridge_verl.known_programs import taken_by_program
 from batchbridge_verl.rules.later_sizes import remainder
 from batchbridge_verl.rules.row import BALANCE, DEVICES, FILTERED, OF_V1, V1, product
 from batchbridge_verl.rules.ways_out import fix, setting, whole_shares, whole_steps
@@ -168,6 +169,8 @@ def _generation_batch_ignored(run: VerlRun) -> str | None:
 def _epochs_misaligned(run: VerlRun) -> str | None:
     size = run[_GENERATION]
     if size is None or size == run[PROMPTS] or (run.v1 and (run[FILTERED] or run[_REFILL])):
+        return None
+    if _GENERATION in taken_by_program(run.own_program):
         return None
     counted = "epochs are counted in rollouts and end elsewhere than the data does"
     taken = f"the trainer takes every fetched batch for a rollout, of {size} prompts"

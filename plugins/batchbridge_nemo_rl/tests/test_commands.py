@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import batchbridge
-from batchbridge.kit import Context, load_source
+from batchbridge.kit import Context, Source, load_source
 from batchbridge_nemo_rl.config import NemoAdapter
 
 RECIPES = Path(__file__).with_name("recipes")
@@ -146,3 +146,19 @@ def test_a_term_without_a_word_is_lost_by_name() -> None:
     made = batchbridge.convert(batchbridge.read(values, framework="nemo_rl", version="0.7.0"), "trl")
     (lost,) = (field for field in made.fields if field.field == "open_terms")
     assert (lost.status, lost.source) == ("inexpressible", ("advantage: gdpo",))
+
+
+def test_a_run_that_fails_for_another_reason_breaks_no_rule_of_sizes() -> None:
+    """The sizes of NVIDIA-NeMo/Gym issue 186, whose fault is not in the configuration."""
+    values = {
+        "grpo.num_prompts_per_step": 2,
+        "grpo.num_generations_per_prompt": 4,
+        "grpo.overlong_filtering": True,
+        "policy.train_global_batch_size": 8,
+        "policy.train_micro_batch_size": 1,
+        "cluster.gpus_per_node": 2,
+        "cluster.num_nodes": 1,
+    }
+    reading = NemoAdapter().read(Source(values=values), Context(framework_version="0.7.0"))
+    assert reading.verdict == "valid", reading.findings
+    assert (reading.derived["completions_per_rollout"], reading.derived["optimizer_steps_per_rollout"]) == (8, 1)

@@ -165,7 +165,12 @@ def asked_for(
     if file is not None:
         variables |= {str(place): word for place, word in enumerate(words, 1)}
         source = files.load_source(
-            file, overrides=overrides, env=variables, framework=framework, command=command_number
+            file,
+            overrides=overrides,
+            env=variables,
+            framework=framework,
+            command=command_number,
+            world_size=world_size,
         )
         source = _with_near_name(source, Path(file))
     elif words:

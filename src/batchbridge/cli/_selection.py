@@ -23,13 +23,13 @@ _INPUT = re.compile(r"BB0\d\d")
 """Codes of reading a file, of its framework and version, and of plugins: `--select` chooses among the other rules."""
 
 
-def codes(texts: Iterable[str], said: str) -> tuple[str, ...]:
-    """Codes or their beginnings, from options each of which may hold several (`BB121,BB-TRL`). Raises
-    `click.UsageError`, which names where they were `said`."""
+def codes(texts: Iterable[str], option: str) -> tuple[str, ...]:
+    """Codes or their beginnings, from the values of an option, each of which may hold several (`BB121,BB-TRL`). Raises
+    `click.UsageError`, which names the `option`."""
     found = tuple(code for text in texts for code in re.split(r"[\s,]+", text.strip()))
     if wrong := [code for code in found if not _CODE.fullmatch(code)]:
         raise click.UsageError(
-            f"{said} {wrong[0]!r}: a code such as BB-TRL-062, or its beginning (BB-TRL), was expected"
+            f"{option} {wrong[0]!r}: a code such as BB-TRL-062, or its beginning (BB-TRL), was expected"
         )
     return found
 

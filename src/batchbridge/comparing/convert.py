@@ -240,7 +240,9 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
         still = {report.keys[0]: report.value for report in outside if report.status == "left"}
         start = dataclasses.replace(start, left_behind=still)
     start = dataclasses.replace(start, written=written, back=back, outside=outside)
-    return dataclasses.replace(start, fields=tuple(account(adapter, reading, back)), natively=tuple(natively(back)))
+    return dataclasses.replace(
+        start, fields=tuple(account(adapter, reading, back)), natively=tuple(native_departures(back))
+    )
 
 
 def without_outside(found: Conversion) -> Conversion:
@@ -408,14 +410,14 @@ def _without_behaviour(reading: Reading) -> Reading:
     return dataclasses.replace(reading, behaviour=None, given={}, native={})
 
 
-def natively(back: Reading) -> Iterator[str]:
-    """Departures of the target's own run from its specification: scopes, known defects."""
-    if back.behaviour is None:
+def native_departures(written: Reading) -> Iterator[str]:
+    """Departures of the unwrapped run of a written configuration from what its specification says: denominators that
+    are counted over less than an optimizer step, and known defects of the framework."""
+    behaviour = written.behaviour
+    if behaviour is None:
         return
-    if back.behaviour.denominator_scope != "optimizer_step":
-        yield (
-            f"denominators are counted per {back.behaviour.denominator_scope.replace('_', '-')} "
-            f"({back.behaviour.denominator_formula}), not per optimizer step"
-        )
-    for defect in back.behaviour.defects:
+    if behaviour.denominator_scope != "optimizer_step":
+        scope = behaviour.denominator_scope.replace("_", "-")
+        yield f"denominators are counted per {scope} ({behaviour.denominator_formula}), not per optimizer step"
+    for defect in behaviour.defects:
         yield f"{defect.code}: {defect.summary}"

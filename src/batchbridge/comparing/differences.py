@@ -138,7 +138,8 @@ SAME: tuple[SameMeaning, ...] = (
     SameMeaning(("order.last_rollout",), "the number of prompts divides: there is no remainder", _whole_rollouts),
     SameMeaning(
         ("objective.old_logprobs",),
-        "a rollout is trained on in one optimizer step: both are the weights that generated it, and the ratio is 1",
+        "a rollout is trained on in one optimizer step: both are the weights that generated it, and the ratio is 1, "
+        "up to rounding where both are computed in micro-batches of other shapes",
         _both(_on_policy),
     ),
     SameMeaning(

@@ -18,7 +18,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from batchbridge.comparing.convert import Conversion, FieldReport, FieldStatus, account, natively, without_outside
+from batchbridge.comparing.convert import (
+    Conversion,
+    FieldReport,
+    FieldStatus,
+    account,
+    native_departures,
+    without_outside,
+)
 from batchbridge.comparing.edit_yaml import REMOVED, edit, same, with_line
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source
@@ -246,7 +253,11 @@ class _Editing:
         assert found.written is not None
         written = dataclasses.replace(found.written, text={FORM: text})
         done = dataclasses.replace(
-            found, written=written, back=reading, fields=self._account(reading), natively=tuple(natively(reading))
+            found,
+            written=written,
+            back=reading,
+            fields=self._account(reading),
+            natively=tuple(native_departures(reading)),
         )
         against = tuple(self._against(reading))
         return EditedFile(

@@ -358,6 +358,7 @@ class _Editor:
         self.new_lines.append((value.end, list(self._lines(tree, key.column + self._step()))))
 
     def _insert(self, item: _Item, changes: Mapping[_Path, Any], whole: bool) -> None:
+        """Adds keys behind the last one of a mapping. whole: every key that it has is removed."""
         tree = _tree(changes)
         if not item.flow:
             self.new_lines.append((item.end, list(self._lines(tree, item.column))))

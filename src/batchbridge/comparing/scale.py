@@ -159,6 +159,8 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
     judge = _Judge(adapter, reading)
     target = reading.spec.replace(**{"topology.world_size": world_size})
     kept = judge.choice("the same run", target)
+    if kept is not None and kept.lost:
+        kept = dataclasses.replace(kept, title="the same sizes")
     if kept is not None and _keeps_the_run(kept):
         return dataclasses.replace(empty, choices=(judge.plain(kept),))
     choices = [kept] if kept is not None else []
@@ -176,7 +178,11 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
 
 def _keeps_the_run(choice: Choice) -> bool:
     """Whether nothing is lost but what any other number of devices costs natively."""
-    return all(difference.field.startswith(("topology.", "micro_batch.")) for difference in choice.lost)
+    return all(
+        difference.field.startswith(("topology.", "micro_batch."))
+        or (difference.field.startswith("native.defect.") and None not in (difference.a, difference.b))
+        for difference in choice.lost
+    )
 
 
 def _not_held(spec: Spec) -> Iterator[str]:
@@ -486,7 +492,5 @@ class _Judge:
 
     def _lost(self, back: Reading) -> Iterator[Difference]:
         for difference in compare(self.before, back).differences:
-            numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
-            # The same defect is told with other numbers; what stands outside the schema is not written, and stays.
-            if not numbers_only and difference.aspect != "outside":
+            if difference.aspect != "outside":  # that is not written, and stays
                 yield difference

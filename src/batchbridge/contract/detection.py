@@ -44,6 +44,9 @@ class DetectionFacts:
     """The option of a command that names a file of settings; its keys count where one of them is an own one."""
     classes: tuple[tuple[str, str], ...] = ()
     """Classes of configuration objects, each with the beginning of its module's name; an empty name: every class."""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Functions that a Python program with a `hydra.main` of its own hands its configuration to, each with the module
+    that does the same when it is started."""
     machine: Mapping[str, str] = field(default_factory=dict)
     """Settings that say how many nodes ("--nodes"), or devices of each ("--gpus"), a run has: where a script leaves one
     open, these options answer it."""

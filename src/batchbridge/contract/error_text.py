@@ -30,7 +30,8 @@ class ErrorText:
     units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
     (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours. counts:
     what of a configuration a number of the text is, `devices` (that hold copies of the policy) or a derived number
-    (`batchbridge.meaning.derived.UNITS`), so that the two can be compared. codes: the rules about it.
+    (`batchbridge.meaning.derived.UNITS`), so that the two can be compared. codes: the rules about it. of_memory: the
+    device's memory was full, which no rule is about: of a configuration its micro-batch is said.
 
     A row of a rule carries its text without what the row says itself: framework, phase and codes; the pattern, where it
     is the message that the row quotes; versions and source, but where the text is printed or was reported elsewhere. A
@@ -49,6 +50,7 @@ class ErrorText:
     asks: tuple[Ask, ...] = ()
     counts: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
+    of_memory: bool = False
 
 
 class RuleRow(Protocol):

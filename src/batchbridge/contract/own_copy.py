@@ -62,7 +62,8 @@ class OwnCopy:
         return f"your {_named(found)} {'differs' if len(found) == 1 else 'differ'}" if found else ""
 
     def opened(self, finding: Finding) -> Finding:
-        """A finding of the release's rules, which is not an error yet where the copy's code is not the release's."""
+        """A finding of the release's rules, left undecided where it is an error and the copy's code differs from the
+        release's."""
         if not self.differing or finding.severity != "error" or finding.undecided:
             return finding
         return replace(finding, message=f"as {self.release} would: {finding.message}", undecided=True)

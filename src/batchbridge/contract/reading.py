@@ -33,28 +33,51 @@ class Unreached:
 
 
 @dataclass(frozen=True)
+class CountedSizes:
+    """The sizes of a run as a program of somebody else's counts them.
+
+    prompts: of a rollout. per_prompt: completions of each. trained: completions of a rollout that are trained on; None:
+    not decided. step: completions of an optimizer step; None: not decided.
+    """
+
+    prompts: int
+    per_prompt: int
+    trained: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class Condition:
     """A condition under which what is said of a run holds: that its trainer is the framework's.
 
     supposed: it, as the rest of a sentence that begins with "if": "train.py trains as TRL's GRPOTrainer does". whose:
     the framework's name in sentences. why: what is seen of the trainer, or known of it. places: where the user says so.
+    otherwise: it is known that the program counts batches in another way, so that the framework's sizes are not its
+    own. sizes: those that it counts itself, where they are known. silent: codes of rules about what it does otherwise.
     """
 
     supposed: str
     whose: str
     why: str
     places: tuple[Where, ...] = ()
+    otherwise: bool = False
+    sizes: CountedSizes | None = None
+    silent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class BuiltTrainer:
-    """A trainer that a Python program builds: its class in full with its ancestors, and the methods that classes of the
-    program give it."""
+    """A trainer that a Python program builds: its class in full with its ancestors.
+
+    methods: those that classes of the program give it. repeated_over: names of its attributes over whose range such a
+    method repeats something (`[row for row in rows for _ in range(self.num_generations)]`).
+    """
 
     name: str
     place: Where
     bases: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
+    repeated_over: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +87,7 @@ class Construction:
     name: the class in full, as the program imports it (`trl.GRPOConfig`). bases: classes that it is derived from.
     modules: packages that the program imports. pins: distribution to the version that a notebook installs. fields:
     settings that classes of the program declare themselves. files: native key to the file, or the notebook's cell,
-    where it is not `Source.path`.
+    where it is not `Source.path`. filtered: the program itself leaves out what the class does not take.
     """
 
     name: str
@@ -74,6 +97,7 @@ class Construction:
     pins: Mapping[str, str] = field(default_factory=dict)
     fields: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
+    filtered: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +160,8 @@ class Source:
     unreached: Unreached | None = None
     construction: Construction | None = None
     trainers: tuple[BuiltTrainer, ...] | None = None
+    declared: frozenset[str] = frozenset()
+    loose: tuple[str, ...] = ()
     record: RunRecord | None = None
 
     def file_of(self, key: str) -> str | None:
@@ -296,6 +322,8 @@ class Reading:
     An error about one leaves the verdict open."""
     unreached: Unreached | None = None
     """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
+    loose: tuple[str, ...] = ()
+    """Words of the command that are not known and may be any settings: what they decide is open."""
     condition: Condition | None = None
     """The condition that the reading rests on, where it is not known that the framework's own trainer runs. `read`
     leaves errors about the run undecided then, with BB041."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Condition
+from batchbridge.contract.reading import CountedSizes as CountedSizes  # tables have it from here
 from batchbridge.meaning.findings import Where
 
 
@@ -16,7 +17,9 @@ class KnownProgram(NamedTuple):
     name: its name in sentences. classes: a pattern (`re.fullmatch`) of the classes that it trains with. program: one
     (`re.search`) of the words that start it. keys: settings that no other program has; one of them tells it. counts:
     the sentence about what a batch has there, of native settings; a mapping may lack any of them. source: where that
-    was read.
+    was read. sizes: those of its batches, of the same settings; None of them: not decided. Without it the program
+    counts as the framework does. silent: codes of the framework's rules about sizes, which it does otherwise.
+    takes: settings that the framework lacks, or reads otherwise, and that this program reads itself.
     """
 
     name: str
@@ -25,6 +28,9 @@ class KnownProgram(NamedTuple):
     classes: str = ""
     program: str = ""
     keys: frozenset[str] = frozenset()
+    sizes: Callable[[Mapping[str, Any]], CountedSizes | None] | None = None
+    silent: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
 
     def told_by(self, classes: Iterable[str], words: str, keys: Iterable[str]) -> bool:
         """Whether classes, the words of a command, or keys tell it."""
@@ -53,5 +59,17 @@ def condition(
 
     why: what is seen of it, as a sentence without its end.
     """
-    said = f"in {known.name}, {known.counts(native)}" if known is not None else why
-    return Condition(f"{who} trains as {framework}'s {trainer} does", framework, said, (where,))
+    supposed = f"{who} trains as {framework}'s {trainer} does"
+    if known is None:
+        return Condition(supposed, framework, why, (where,))
+    said = f"in {known.name}, {known.counts(native)}"
+    if known.sizes is None:
+        return Condition(supposed, framework, said, (where,))
+    return Condition(supposed, framework, said, (where,), True, known.sizes(native), known.silent)
+
+
+def positive(native: Mapping[str, Any], *keys: str) -> tuple[int, ...] | None:
+    """The values of settings that are all positive integers; None where one is not."""
+    values = tuple(native.get(key) for key in keys)
+    whole = tuple(one for one in values if isinstance(one, int) and not isinstance(one, bool) and one > 0)
+    return whole if len(whole) == len(keys) else None

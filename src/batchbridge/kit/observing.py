@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Mode
+from batchbridge.errors import CannotAttach
 
 GatherOfRanks = Callable[[Sequence[Any]], Sequence[Any]]
 """A function that gives every rank's items, of this rank's; collective."""
@@ -75,7 +77,8 @@ class Observation:
             return
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
-        self.why = f"{type(error).__name__}: {error}{where}"
+        reasons = error.reasons if isinstance(error, CannotAttach) else {type(error).__name__: error}
+        self.why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) + where
         print(f"batchbridge: the observing has ended, and the run goes on: {self.why}", file=sys.stderr, flush=True)
         self._leave()
 
@@ -100,65 +103,112 @@ class Observation:
         self, native: Callable[..., Any], ours: Callable[..., Any], *, exchanges: bool = False
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """The function `ours`, in whose place the native one stands as soon as `ours` fails; and the native one as
-        `ours` calls it. exchanges: `ours` exchanges something with other processes, and is called until they agree that
-        the observing is over."""
+        `ours` calls it. Where `ours` is awaited, so is the native one. exchanges: `ours` exchanges something with other
+        processes, and is called until they agree that the observing is over."""
         if not self.observes:
             return ours, native
+
+        def left() -> bool:
+            return self._agreed or (self.over and not exchanges)
+
+        if inspect.iscoroutinefunction(ours):
+            awaited = _HeardAwaited(native)
+
+            @functools.wraps(ours)
+            async def await_(*arguments: Any, **options: Any) -> Any:
+                if left():
+                    return await native(*arguments, **options)
+                with awaited.call() as seen:
+                    try:
+                        return await ours(*arguments, **options)
+                    except Exception as error:
+                        given = self._given(seen, error)
+                return given[0] if given else await native(*arguments, **options)
+
+            return await_, awaited
         heard = _Heard(native)
 
         @functools.wraps(ours)
         def call(*arguments: Any, **options: Any) -> Any:
-            if self._agreed or (self.over and not exchanges):
+            if left():
                 return native(*arguments, **options)
             with heard.call() as seen:
                 try:
                     return ours(*arguments, **options)
                 except Exception as error:
-                    if seen.raised is error:
-                        raise
-                    if seen.raised is not None:
-                        raise seen.raised from None
-                    self.fail(error)
-                    return seen.returned[0] if seen.returned else native(*arguments, **options)
+                    given = self._given(seen, error)
+            return given[0] if given else native(*arguments, **options)
 
         return call, heard
+
+    def _given(self, seen: _Seen, error: Exception) -> tuple[Any, ...]:
+        """The native function's result in a call of ours that ended with `error`, if it was called; its own error is
+        raised."""
+        if seen.raised is error:
+            raise error
+        if seen.raised is not None:
+            raise seen.raised from None
+        self.fail(error)
+        return seen.returned
+
+
+_CALLS: ContextVar[tuple[_Seen, ...]] = ContextVar("batchbridge_calls", default=())
+"""The calls of ours that go on in this thread, and in this task of an event loop; the innermost is the last."""
 
 
 class _Seen:
     """The native function's part in one call of ours."""
 
-    def __init__(self, calls: list[_Seen]) -> None:
-        self._calls = calls
+    def __init__(self, heard: _Heard) -> None:
+        self.heard = heard
         self.returned: tuple[Any, ...] = ()
         self.raised: Exception | None = None
+        self._before: Token[tuple[_Seen, ...]] | None = None
 
     def __enter__(self) -> _Seen:
-        self._calls.append(self)
+        self._before = _CALLS.set((*_CALLS.get(), self))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._calls.pop()
+        assert self._before is not None, "entered before it is left"
+        _CALLS.reset(self._before)
 
 
 class _Heard:
-    """A native function that remembers what it gave in the call of ours that goes on in this thread."""
+    """A native function that remembers what it gave in the call of ours that goes on."""
 
     def __init__(self, native: Callable[..., Any]) -> None:
-        self._native, self._thread = native, threading.local()
+        self._native = native
 
     def call(self) -> _Seen:
         """The span of a call of ours."""
-        return _Seen(self._thread.__dict__.setdefault("calls", []))
+        return _Seen(self)
+
+    @property
+    def _seen(self) -> _Seen:
+        return next((seen for seen in reversed(_CALLS.get()) if seen.heard is self), _Seen(self))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        calls = self._thread.__dict__.get("calls") or [_Seen([])]
         try:
             result = self._native(*arguments, **options)
         except Exception as error:
-            calls[-1].raised = error
+            self._seen.raised = error
             raise
-        calls[-1].returned = (result,)
+        self._seen.returned = (result,)
         return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
+
+
+class _HeardAwaited(_Heard):
+    """The same, of a native function that is awaited."""
+
+    async def __call__(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            result = await self._native(*arguments, **options)
+        except Exception as error:
+            self._seen.raised = error
+            raise
+        self._seen.returned = (result,)
+        return result

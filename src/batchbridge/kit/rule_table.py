@@ -30,7 +30,7 @@ class Rule(Generic[F]):
     see `batchbridge.kit.versions`; empty: all. `undecided`: the run cannot be told in the canonical schema. `standing`:
     it holds for every run of its kind, so that `explain` says it and `check` does not. `defect`: whether it is a defect
     of the framework; None: where the framework never reports it. `core`: the rule of the core that this one is an
-    instance of, such as BB120: the core's finding is left out where this one is found. `text`: what `doctor` says where
+    instance of, such as BB113: the core's finding is left out where this one is found. `text`: what `doctor` says where
     the framework printed `native`, beyond the row itself. `retired`: why the rule is judged no more; empty: it is.
     """
 

@@ -191,6 +191,7 @@ class Recorder:
         self._gather = gather
         self._writer: Writer | None = None
         self._next_step = 0
+        self._ended = False
         self.plan = orders.plan()
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
@@ -312,6 +313,8 @@ class Recorder:
             width = len(PaddingTokens._fields)
             paddings = [PaddingTokens(*one) for one in told if len(one) == width]
             self._keep(step, [one for one in told if len(one) != width], paddings)
+        if self._ended:  # while this step was looked at
+            return
         if self._orders.ledger is not None:
             self._opened(self._orders.ledger, step).append(record)
         self._next_step = step + 1
@@ -320,6 +323,7 @@ class Recorder:
 
     def end_observing(self, why: str) -> None:
         """Says in the ledger that nothing is observed from the next step on, and closes it. Raises `LedgerError`."""
+        self._ended = True
         if self._orders.ledger is not None:
             self._opened(self._orders.ledger, self._next_step).end(why)
         self.close()

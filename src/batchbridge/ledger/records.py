@@ -198,7 +198,10 @@ class Writer:
         if header.started == "fresh" and header.at_step:
             raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", path)
         if header.started == "fresh" and path.exists():
-            what = "exists already, and this run starts anew: name another folder, or resume the run that wrote it"
+            what = (
+                "exists already, and this run starts anew: name another folder, or resume the run that wrote it; one "
+                "that was killed before its first checkpoint has nothing to go on from: move its folder away"
+            )
             raise LedgerError(what, path)
         return path
 

@@ -59,7 +59,10 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
     if plan is not None:
         values["rollouts_per_epoch"] = plan.rollouts_per_epoch
         values["optimizer_steps_per_epoch"] = plan.optimizer_steps_per_epoch
-        values["prompts_dropped_per_epoch"] = plan.prompts_dropped_per_epoch
+        # Where the run fills its rollouts, the plan drops nothing; what the framework's loader leaves out is not in it.
+        rest = plan.dataset_size % plan.prompts_per_rollout
+        open_end = plan.members_are == "place" and rest and spec.order.last_rollout == "drop"
+        values["prompts_dropped_per_epoch"] = None if open_end else plan.prompts_dropped_per_epoch
         for name in ("total_optimizer_steps", "total_rollouts"):
             try:
                 values[name] = getattr(plan, name)

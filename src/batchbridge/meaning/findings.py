@@ -78,6 +78,10 @@ class Finding:
     source: str | None = None
     undecided: bool = False
 
+    def __str__(self) -> str:
+        """Severity, code and message, on one line."""
+        return f"{'undecided' if self.undecided else self.severity} {self.code}: {' '.join(self.message.split())}"
+
     def same_as(self, other: Finding) -> bool:
         """Whether both say one thing: the same code, about the same native keys and values; files do not count."""
         places = ({(where.key, repr(where.value)) for where in one.where} for one in (self, other))

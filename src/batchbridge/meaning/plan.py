@@ -102,6 +102,10 @@ class Plan(Stream):
     """The meaning of `Completion.prompt`: a prompt of the dataset; in a `CandidatePlan` a place of the rollout."""
 
     def __init__(self, spec: Spec, dataset_size: int) -> None:
+        if not isinstance(spec, Spec):  # an undecided reading has none
+            raise PlanError(
+                f"a plan is of a specification, not of {spec!r}: the reading's findings say what is missing"
+            )
         rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
         if obstacles := list(_obstacles(spec, dataset_size)):
             raise PlanError("; ".join(obstacles))

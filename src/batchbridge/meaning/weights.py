@@ -8,11 +8,21 @@ that two frameworks can be compared without a tolerance; `step_factors` gives th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from batchbridge.meaning.spec import LossTerm
+
+WEIGHT_FORMULAS: Mapping[str, str] = {
+    "token_mean": "1 / T (T: response tokens)",
+    "sequence_mean": "1 / (B L) (B: completions, L: its completion's response tokens)",
+    "sequence_sum": "1 / B (B: completions)",
+    "sequence_sum_over_constant": "1 / (B c) (B: completions, c: a constant)",
+    "token_sum": "1",
+    "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
+}
+"""Aggregation -> the weight of a response token, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

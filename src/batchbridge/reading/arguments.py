@@ -104,9 +104,12 @@ LEVELS = 4
 
 def near_file(named: str, beside: Path | None) -> Path | None:
     """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
-    folders above it: a repository's scripts are started at its root. None where it is nowhere."""
+    folders above it: a repository's scripts are started at its root, or in the folder that it is a folder of. None
+    where it is nowhere."""
     folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
+    _, _, rest = named.partition("/")  # `myrepo/configs/a.yaml`, as seen from above the repository
+    names = [named, *([rest] if "/" in rest and beside is not None and not named.startswith((".", "/")) else [])]
     try:
-        return next((folder / named for folder in folders if (folder / named).is_file()), None)
+        return next((folder / one for one in names for folder in folders if (folder / one).is_file()), None)
     except (OSError, ValueError):  # a NUL character, or a name that is too long
         return None

@@ -47,12 +47,14 @@ def load_source(
     env: Mapping[str, str] | None = None,
     framework: str | None = None,
     command: int | None = None,
+    world_size: int | None = None,
 ) -> Source:
     """The `Source` of a path (str or PathLike), a mapping, a list of arguments, a `Source`, or a native object.
 
     `overrides` (native key to value, as from `--set`) replace what `source` says; a key that stands in `Source.lines`
     comes from the file, every other one is an argument. `env`: values of environment variables. `framework` and
-    `command` (counted from 1) choose among the training commands of a launch script. Raises `TypeError` for None,
+    `command` (counted from 1) choose among the training commands of a launch script. `world_size`: processes, which a
+    Python program may ask its environment for. Raises `TypeError` for None,
     bytes, numbers and the like.
     """
     if isinstance(source, Source):
@@ -62,7 +64,7 @@ def load_source(
     elif source == "":
         loaded = Source(problems=(problem("BB001", "the name of the file is empty", ""),))
     elif isinstance(source, (str, os.PathLike)):
-        loaded = _load_file(Path(source), env, framework, command)
+        loaded = _load_file(Path(source), env, framework, command, world_size)
     elif isinstance(source, Mapping):
         loaded = _load_mapping(source)
     elif isinstance(source, (list, tuple)):
@@ -87,7 +89,9 @@ def _link(address: str) -> Finding:
     return Finding("BB001", "error", "config", text, (Where(file=address),), (fix,))
 
 
-def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
+def _load_file(
+    path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None, world_size: int | None
+) -> Source:
     file = str(path)
     try:
         suffix = path.suffix.lower()
@@ -103,8 +107,13 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
 
             text = read_text(path, file, python.MAX_BYTES)
             given, words = _behind(env)
-            read = python.load_python(text, path, env=given, framework=framework, chosen=command, words=words)
-            return replace(load_source(list(read.argv)), env=given) if read.argv else read
+            if world_size is not None:
+                given = {"WORLD_SIZE": str(world_size), **given}
+            read = python.load_python(
+                text, path, env=given, framework=framework, chosen=command, words=words, load_started=_load_started
+            )
+            its_words = read.argv[:2] == ("python", str(path))  # and not those of a command that it starts
+            return replace(load_source(list(read.argv)), env=given) if its_words else read
         most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
         text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
         first = text.partition("\n")[0]
@@ -141,6 +150,12 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     from batchbridge.reading.past_runs import as_recorded
 
     return as_recorded(read)
+
+
+def _load_started(*said: Any, **further: Any) -> Source | None:
+    from batchbridge.reading.scripts import load_started
+
+    return load_started(*said, **further)
 
 
 def _is_folder(path: Path) -> bool:

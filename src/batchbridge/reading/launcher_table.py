@@ -30,7 +30,7 @@ def _arrives(said: LauncherWords) -> str | None:
 def _env(said: LauncherWords) -> str | None:
     """coreutils env: a lone dash is -i; what is unset or assigned replaces ours."""
     if said.has("i", "ignore_environment", ""):
-        return "`env -i` starts a program without the variables of whoever calls it"
+        return "`env -i` starts a program without the variables of its caller"
     if "PYTHONPATH" in said.assigned or said.options.get("u", said.options.get("unset")) == "PYTHONPATH":
         return "`env` sets PYTHONPATH itself"
     return None

@@ -65,11 +65,12 @@ they say in `Source.launcher`."""
 
 
 class StartedProgram(NamedTuple):
-    """The Python program of a command: the configurations that it builds itself, and its trainers (None: it is not
-    here, or no Python)."""
+    """The Python program of a command: the configurations that it builds itself, its trainers (None: it is not here, or
+    no Python), and the options that its own parser and dataclasses take."""
 
     sources: list[Source]
     trainers: tuple[BuiltTrainer, ...] | None
+    declared: frozenset[str] = frozenset()
 
 
 def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ A program is read and never run (see `pyread`). Which classes are configurations
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,10 @@ _GENERATED = re.compile(r"(^|\.)(Unsloth\w+|unsloth_compiled_cache)(\.|$)")
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
 
 
+LoadStarted = Callable[..., "Source | None"]
+"""The source of a command: `batchbridge.reading.scripts.load_started`."""
+
+
 def load_python(
     text: str,
     path: Path,
@@ -51,11 +55,13 @@ def load_python(
     framework: str | None = None,
     chosen: int | None = None,
     words: Sequence[str] | None = None,
+    load_started: LoadStarted | None = None,
 ) -> Source:
     """The `Source` of the configuration that a program builds; its problems say what keeps it from being read.
 
     env: environment variables. framework: whose configuration is meant; None: anybody's. chosen: which of several,
-    counted from 1. words: the command line behind the program; None: not known.
+    counted from 1. words: the command line behind the program; None: not known. load_started: reads the commands that
+    the program starts; None: they are not read.
 
     Of a program that takes its settings from its command line alone, the source has the command's words and no more.
     """
@@ -68,6 +74,10 @@ def load_python(
         return Source(path=path, problems=(Finding("BB010", "error", "config", message, where, undecided=True),))
     found = runs_of(program, path, framework)
     problems = [_unread_cells(program, file)] if program.unread else []
+    if not found and load_started is not None:
+        other = _started_by(program, path, env, framework, chosen, words, load_started)
+        if other is not None:
+            return replace(other, problems=(*problems, *other.problems))
     if not found and words and any(call.parsed for call in program.calls):
         return Source(path=path, argv=("python", file, *words))
     if not found:
@@ -84,6 +94,43 @@ def load_python(
     return replace(source, problems=(*problems, *source.problems), env=dict(env or {}))
 
 
+def _started_by(
+    program: Program,
+    path: Path,
+    env: Mapping[str, str] | None,
+    framework: str | None,
+    chosen: int | None,
+    words: Sequence[str] | None,
+    load_started: LoadStarted,
+) -> Source | None:
+    """The source of a training command that a program starts as a process, or whose function it hands what `hydra.main`
+    composes; None where it does neither."""
+    from batchbridge.contract import plugins
+
+    commands: list[tuple[Sequence[str | tuple[str, ...]], int]] = []
+    facts = [one for one in plugins.tells().values() if one is not None]
+    known = {name: module for one in facts for name, module in one.functions.items()}
+    handed = sorted(program.names & known.keys())
+    if program.composes is not None and handed and words is None:
+        return Source(path=path, problems=(_composed_of_overrides(handed[0], str(path)),), env=dict(env or {}))
+    if program.composes is not None and (module := next((known[one] for one in handed), None)):
+        folder, name = program.composes
+        place = (path.parent / folder).resolve()
+        said = ("python", "-m", module, f"--config-path={place}", f"--config-name={name}")
+        commands.append(((*said, *(words or ())), 1))
+    for one in program.started:
+        commands.append((tuple(_told(word) for word in one.words), one.place.line))
+    told = {name: value for one in program.started for name, value in one.env.items()}
+    given = {**told, **(env or {})}
+    return load_started(commands, path, env=given, framework=framework, chosen=chosen) if commands else None
+
+
+def _told(word: Any) -> str | tuple[str, ...]:
+    """A word of a command as text, or the names that it depends on."""
+    unknown = unknown_in(word)
+    return str(word) if unknown is None else unknown.names
+
+
 def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]:
     """The configurations that a program builds, each as a `Source` without a framework's reading: those that a trainer
     is given where there are such, else all; each that is like another once."""
@@ -96,6 +143,7 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
         for call in program.calls
         if not call.parsed and any(tells.constructs((call.name, *call.bases)) for tells in asked)
     ]
+    built = [call for call in built if call.made_of is None or call.bases]  # a class of one's own has the name alone
     trained = {id(found) for call in program.calls for found in _handed(call) if "rainer" in call.name}
     built = [call for call in built if id(call) in trained] or built
     found: list[Source] = []
@@ -110,10 +158,13 @@ def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTraine
     """The trainers that a program builds; of those that are handed the object of a call, these alone."""
     calls = [call for call in program.calls if any(map(_is_trainer, (call.name, *call.bases)))]
     mine = [call for call in calls if handed is not None and any(one is handed for one in _handed(call))]
-    return tuple(
-        BuiltTrainer(call.name, Where(file=call.place.label, line=call.place.line), call.bases, call.methods)
-        for call in mine or calls
-    )
+    return tuple(map(_built, mine or calls))
+
+
+def _built(call: Call) -> BuiltTrainer:
+    over = frozenset[str]() if call.made_of is None else call.made_of.repeated_over
+    where = Where(file=call.place.label, line=call.place.line)
+    return BuiltTrainer(call.name, where, call.bases, call.methods, over)
 
 
 def _is_trainer(name: str) -> bool:
@@ -121,25 +172,29 @@ def _is_trainer(name: str) -> bool:
 
 
 def started(
-    file: Path, words: Sequence[tuple[str, tuple[str, ...]]], framework: str | None, launcher: Mapping[str, str]
+    file: Path,
+    words: Sequence[tuple[str, tuple[str, ...]]],
+    framework: str | None,
+    launcher: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> StartedProgram:
     """The Python program that a command starts. words: what stands behind it, each with the names that it depends on
-    where it is not known whole."""
+    where it is not known whole. env: its environment variables, as far as they are known."""
     nothing = StartedProgram([], None)
     if (text := _text(file)) is None:
         return nothing
     behind = [OPEN + ", ".join(names) if names else word for word, names in words]
     try:
-        program = _read(text, file, None, behind)
+        program = _read(text, file, env, behind)
     except NotPython:
         return nothing
     sources = [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
-    return StartedProgram(sources, _trainers(program))
+    return StartedProgram(sources, _trainers(program), program.declared)
 
 
 def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
     """The trainers that a program builds, whatever stands behind it; None where it cannot be read."""
-    return started(file, (), None, {}).trainers
+    return started(file, (), None, {}, {}).trainers
 
 
 def python_text(path: Path) -> str:
@@ -240,10 +295,17 @@ def _source(call: Call, program: Program, path: Path) -> Source:
         pins=program.pins,
         fields=call.fields,
         files=files,
+        filtered=program.filters,
     )
     problems = (*_loose(call), *_conditional(call), *_assumed(program, path))
     return Source(
-        values=values, lines=lines, path=path, unknown=unknown, construction=construction, problems=tuple(problems)
+        values=values,
+        lines=lines,
+        path=path,
+        unknown=unknown,
+        construction=construction,
+        loose=tuple(one.expression for one in call.loose),
+        problems=tuple(problems),
     )
 
 
@@ -301,6 +363,13 @@ def _unread_cells(program: Program, file: str) -> Finding:
     cells = ", ".join(map(str, program.unread))
     message = f"no Python, and not read: cell{'s' * (len(program.unread) > 1)} {cells}"
     return Finding("BB014", "note", "config", message, (Where(file=file),))
+
+
+def _composed_of_overrides(function: str, file: str) -> Finding:
+    """The finding that a program's settings stand behind it, as overrides of what Hydra composes."""
+    message = f"the program hands {function} what hydra.main composes, and the overrides on its command line"
+    fix = Fix("give these: batchbridge check FILE -- KEY=VALUE ..., or check the script that starts it")
+    return Finding("BB010", "error", "config", message, (Where(file=file),), (fix,), undecided=True)
 
 
 def _nothing(program: Program, file: str, framework: str | None, *, looks: bool) -> Finding:

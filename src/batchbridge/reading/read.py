@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,7 +70,7 @@ def read(
         if size is not None and size < 1:
             raise ValueError(f"{name} = {size}: must be at least 1")
     framework = framework and (plugins.named(framework) or framework)
-    loaded = files.load_source(source, env=env, framework=framework, command=command)
+    loaded = files.load_source(source, env=env, framework=framework, command=command, world_size=world_size)
     said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
     findings: list[Finding] = []
     if any(problem.severity == "error" for problem in loaded.problems) and not loaded.values:
@@ -135,9 +135,11 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         told = context.copy.findings(adapter.framework, reading.given)
         reading = dataclasses.replace(reading, copy=context.copy, findings=(*reading.findings, *told))
     if source.unknown:
-        reading = _unknown_values(source, reading)
+        reading = _unknown_values(source, reading, adapter.undeclared if source.construction is not None else ())
     if source.unreached is not None:
         reading = dataclasses.replace(reading, unreached=source.unreached)
+    if source.loose:
+        reading = dataclasses.replace(reading, loose=source.loose)
     findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
@@ -173,12 +175,15 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
         except TypeError as error:
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
     found = [_open_if_guessed(finding, reading.guessed) for finding in found]
+    if reading.loose:
+        found = [_open_to(finding, reading.loose, adapter.undeclared) for finding in found]
     if reading.copy is not None:
         found = [finding if finding in own else reading.copy.opened(finding) for finding in found]
     if (condition := reading.condition) is not None:
         from batchbridge.meaning.conditional import conditional
 
-        found = list(conditional(found, condition.supposed, condition.why, condition.places))
+        loud = [finding for finding in found if finding.code not in condition.silent]
+        found = list(conditional(loud, condition.supposed, condition.why, condition.places))
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
 
 
@@ -191,8 +196,19 @@ def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
     return dataclasses.replace(finding, message=f"with a guess, {guess}: {finding.message}", undecided=True)
 
 
-def _unknown_values(source: Source, reading: Reading) -> Reading:
-    """`reading` with what a launch script leaves open: an error about such a value is not an error yet."""
+def _open_to(finding: Finding, loose: tuple[str, ...], undeclared: Collection[str]) -> Finding:
+    """`finding`, which is not an error yet where words that are not known may say its settings otherwise; a key that is
+    not declared stays one."""
+    about = any(where.key for where in finding.where) and finding.code not in undeclared
+    if not about or finding.severity != "error" or finding.undecided:
+        return finding
+    message = f"unless {', '.join(loose[:2])} says otherwise: {finding.message}"
+    return dataclasses.replace(finding, message=message, undecided=True)
+
+
+def _unknown_values(source: Source, reading: Reading, undeclared: Collection[str]) -> Reading:
+    """`reading` with what a launch script leaves open: an error about such a value is no error yet. undeclared: codes
+    of errors about the key alone."""
     from batchbridge.reading.arguments import spellings
     from batchbridge.reading.scripts import unknown_values
 
@@ -200,7 +216,9 @@ def _unknown_values(source: Source, reading: Reading) -> Reading:
     matter = {key for origin in reading.provenance.values() for key in origin.keys}
     matter |= {key for keys in about for key in keys}
     open_keys = {spelling for key in source.unknown for spelling in spellings(key)}
-    kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
+    pairs = zip(reading.findings, about, strict=True)
+    kept = [found for found, keys in pairs if not keys & open_keys or found.code in undeclared]
+    matter -= {key for found in kept if found.code in undeclared for key in (where.key for where in found.where) if key}
     return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
 
 
@@ -269,7 +287,11 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         text = "no adapter reads this configuration; it is a part of a Hydra configuration, of a program of its own"
         findings.append(_undecided("BB020", text))
         return None
-    tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]]
+    first = [name for name in ranked if scores[name] == scores[ranked[0]]]
+    if len(first) > 1 and source.construction is not None:  # a program's object is whose class it is
+        first = [name for name in first if all(isinstance(installed[one], type(installed[name])) for one in first)]
+        ranked = first + [name for name in ranked if name not in first]
+    tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]] and len(first) != 1
     if tied or scores[ranked[0]] < DETECTED:
         candidates = ", ".join(f"{name} ({scores[name]:.0%})" for name in ranked)
         findings.append(

@@ -13,7 +13,14 @@ from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Severity, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.detect import certainties
-from batchbridge.reading.launchers import LaunchedProgram, StartedProgram, Stop, launcher_of, programs
+from batchbridge.reading.launchers import (
+    LaunchedProgram,
+    StartedProgram,
+    Stop,
+    launched_world_size,
+    launcher_of,
+    programs,
+)
 from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
@@ -65,6 +72,14 @@ def load_script(
             others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework, given)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
+    if not found and (task := re.search(_TASK, text)) and task[0] not in given:
+        for number in ("0", "1"):  # one of srun's tasks starts the training, and its number is not the script's own
+            asked = rf"\$\{{{task[0]}(:?-[^}}]*)?\}}|\${task[0]}\b"  # also in the text that a task's own shell is given
+            other = read_script(re.sub(asked, number, text), given, own)
+            if found := _candidates(other, path, framework, given):
+                script = other
+                problems.append(_task(task[0], number, file, found[0].line))
+                break
     problems += _remarks(script, file, text)
     if not found:
         problems.append(_nothing(script, file, framework))
@@ -79,7 +94,37 @@ def load_script(
     elif candidate.command.only_if and chosen is None:
         problems.append(_conditional(candidate, file))
     problems += [*_loose(candidate.program, file), *candidate.source.problems]
-    return replace(candidate.source, problems=tuple(problems), env=dict(env or {}))
+    loose = _loose_words(candidate.program)
+    return replace(candidate.source, problems=tuple(problems), loose=loose, env=dict(env or {}))
+
+
+def load_started(
+    commands: Sequence[tuple[Sequence[str | tuple[str, ...]], int]],
+    path: Path,
+    *,
+    env: Mapping[str, str] | None,
+    framework: str | None,
+    chosen: int | None,
+) -> Source | None:
+    """The `Source` of the training command that a Python program starts as a process; None where it starts none.
+
+    commands: words of each, of what is not known the names that it depends on, and its line.
+    """
+    read = tuple(Command(tuple(_word(word, line) for word in words), line) for words, line in commands)
+    found = _candidates(ScriptCommands(read), path, framework, dict(env or {}))
+    if not found or (chosen or 1) > len(found):
+        return None
+    candidate, file = found[(chosen or 1) - 1], str(path)
+    problems = [_several(found, file)] if chosen is None and len(found) > 1 else []
+    problems += [*_loose(candidate.program, file), *candidate.source.problems]
+    loose = _loose_words(candidate.program)
+    return replace(candidate.source, problems=tuple(problems), loose=loose, env=dict(env or {}))
+
+
+def _word(word: str | tuple[str, ...], line: int) -> Argument:
+    if isinstance(word, str):
+        return Argument(word, line)
+    return Argument(word[0], line, (Unknown(word[0], line, word),))
 
 
 def load_arguments(argv: Sequence[str]) -> Source:
@@ -92,13 +137,14 @@ def load_arguments(argv: Sequence[str]) -> Source:
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
     trainers: dict[tuple[str, ...], tuple[BuiltTrainer, ...] | None] = {}
+    declared: dict[tuple[str, ...], frozenset[str]] = {}
     for program in found:
         followed = _followed(program, None, None, in_words=True)
         if followed.sources:
             return followed.sources[0]
-        trainers[program.argv] = followed.trainers
+        trainers[program.argv], declared[program.argv] = followed.trainers, followed.declared
     if [(program.argv, program.stop) for program in found] == [(plain.argv, None)]:
-        return replace(plain, trainers=trainers[plain.argv])
+        return replace(plain, trainers=trainers[plain.argv], declared=declared[plain.argv])
     inner = [
         Source(
             values=parse_arguments(program.argv),
@@ -106,6 +152,7 @@ def load_arguments(argv: Sequence[str]) -> Source:
             launcher=dict(program.launcher),
             unreached=_unreached(program, in_words=True),
             trainers=trainers[program.argv],
+            declared=declared[program.argv],
         )
         for program in found
         if len(program.argv) > 1
@@ -133,13 +180,14 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
             if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
                 continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
-            followed = _followed(program, path, framework)
+            followed = _followed(program, path, framework, env=command.assigned)
             if followed.sources:
                 all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed.sources]
                 continue
             # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
             source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
-            source = replace(source, trainers=followed.trainers, unknown={**source.unknown, **_flags_before(program)})
+            open_flags = {**source.unknown, **_flags_before(program)}
+            source = replace(source, trainers=followed.trainers, declared=followed.declared, unknown=open_flags)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
@@ -150,9 +198,15 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
 
 
 def _followed(
-    program: LaunchedProgram, path: Path | None, framework: str | None, *, in_words: bool = False
+    program: LaunchedProgram,
+    path: Path | None,
+    framework: str | None,
+    *,
+    in_words: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> StartedProgram:
-    """A command's own Python program, and what it builds. in_words: the command was given in words."""
+    """A command's own Python program, and what it builds. in_words: the command was given in words. env: the variables
+    that stand before it, or are exported."""
     words = program.words
     place = next((place for place, word in enumerate(words[:4]) if word.text.endswith(".py")), None)
     if place is None:
@@ -167,9 +221,10 @@ def _followed(
         return StartedProgram([], None)
     from batchbridge.reading.python import started
 
-    found = started(
-        file, [(word.text, _names(word.unknown)) for word in words[place + 1 :]], framework, program.launcher
-    )
+    behind = [(word.text, _names(word.unknown)) for word in words[place + 1 :]]
+    processes = launched_world_size(program.launcher)
+    known = {**({} if processes is None else {"WORLD_SIZE": str(processes)}), **(env or {})}
+    found = started(file, behind, framework, program.launcher, known)
     sources = [replace(one, unreached=_unreached(program, in_words=in_words)) for one in found.sources]
     return found._replace(sources=sources)
 
@@ -280,6 +335,15 @@ def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:
     return [(*one.program.argv, *map(str, one.program.launcher.items())) for one in found]
 
 
+_TASK = r"SLURM_(PROCID|NODEID|LOCALID)"
+"""The variables by which srun numbers its tasks; a script that reads them has no values for them itself."""
+
+
+def _task(name: str, number: str, file: str, line: int) -> Finding:
+    message = f"{name} is each task's own number; read as the task {number}, which trains"
+    return Finding("BB019", "note", "config", message, (Where(file=file, line=line),))
+
+
 def _taken(name: str, choice: Unknown, file: str) -> Finding:
     """The finding for a choice of the machine's: read as where its program fails, like a variable that nothing sets."""
     of = " or ".join(choice.one_of)
@@ -355,6 +419,11 @@ def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
             yield Finding(
                 "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
             )
+
+
+def _loose_words(program: LaunchedProgram) -> tuple[str, ...]:
+    sure = _sure_places(program)
+    return tuple(dict.fromkeys(word.text for place, word in enumerate(program.words) if place not in sure))
 
 
 def _sure(program: LaunchedProgram) -> list[Argument]:

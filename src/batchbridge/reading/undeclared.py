@@ -21,6 +21,19 @@ def undeclared(adapter: Adapter, reading: Reading) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(place.key) for one in found for place in one.where if place.key is not None))
 
 
+def refused_sizes(adapter: Adapter, reading: Reading) -> Iterator[str]:
+    """The undeclared keys that are refused, and not dropped silently, and that stand for one that decides the sizes of
+    batches: these are defaults in their place."""
+    sizes = {*deciding(reading)}
+    for one in reading.findings:
+        if (
+            one.code in adapter.undeclared
+            and one.severity == "error"
+            and any(sizes & {*fix.changes} for fix in one.fixes)
+        ):
+            yield from (place.key for place in one.where if place.key is not None)
+
+
 def deciding(reading: Reading) -> Iterator[str]:
     """The native keys that the sizes of its batches come from."""
     for path, origin in reading.provenance.items():

@@ -22,6 +22,8 @@ from batchbridge.reading.yaml_json import MAX_DEPTH, RefusedFile, refuse
 OWN = "_wandb"
 """The key under which W&B keeps what it knows of the process."""
 _VERSION = "wandb_version"
+_TRANSFORMERS = "6"
+"""The key of transformers' version in W&B's telemetry: `TelemetryRecord.huggingface_version` = 6."""
 _OF_MODELS = frozenset({"model_type", "architectures", "transformers_version", "vocab_size"})
 """Keys of a model's own configuration, which transformers' callbacks log beside the settings; no recipe has them."""
 KIND, FLAT = "W&B's record of a run", "a record of a run as transformers' callbacks log it"
@@ -68,15 +70,13 @@ def unwrapped(values: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict
 def record_of(values: Mapping[str, Any], beside: Path | None, kind: str = KIND) -> RunRecord:
     """Facts that a record says beside its settings. beside: the folder of W&B's `requirements.txt`."""
     own = values.get(OWN)
-    own = own.get("value", own) if isinstance(own, Mapping) else {}
-    said = own if isinstance(own, Mapping) else {}
-    told = said.get("t") if isinstance(said.get("t"), Mapping) else {}
+    process = _mapping(own.get("value", own)) if isinstance(own, Mapping) else {}
+    telemetry = _mapping(process.get("t"))
+    transformers = process.get("huggingface_version") or telemetry.get(_TRANSFORMERS)
     facts = {
-        "wandb": said.get("cli_version"),
-        "Python": said.get("python_version"),
-        "transformers": said.get("huggingface_version")
-        or (told or {}).get("6")
-        or _text(values, "transformers_version"),
+        "wandb": process.get("cli_version"),
+        "Python": process.get("python_version"),
+        "transformers": transformers or _text(values, "transformers_version"),
     }
     world = _number(values, "world_size")
     return RunRecord(
@@ -87,19 +87,23 @@ def record_of(values: Mapping[str, Any], beside: Path | None, kind: str = KIND) 
     )
 
 
-def _said(values: Mapping[str, Any], key: str) -> Any:
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _bare(values: Mapping[str, Any], key: str) -> Any:
     """A value, without its wrap."""
     value = values.get(key)
     return value["value"] if isinstance(value, Mapping) and _is_wrapped(value) else value
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
-    value = _said(values, key)
+    value = _bare(values, key)
     return value if isinstance(value, str) else None
 
 
 def _number(values: Mapping[str, Any], key: str) -> int | None:
-    value = _said(values, key)
+    value = _bare(values, key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

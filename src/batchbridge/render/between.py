@@ -16,6 +16,7 @@ from batchbridge.render.text import (
     TableRenderer,
     clean,
     count,
+    micro_batch,
     number,
     one_line,
     plain_table,
@@ -326,6 +327,22 @@ def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versione
 
 
 _IS_IT = "; is it the run's framework, version, devices?"
+_FIRST = 3
+
+
+def _without_the_rule(found: Diagnosis) -> Iterator[str]:
+    """The words about a configuration that breaks no rule with a text: what fills the memory, where the text is about
+    that; other rules that it breaks."""
+    reading = found.reading
+    assert reading is not None, "asked by the caller"
+    if found.text.of_memory and reading.spec is not None and (sizes := [*micro_batch(reading.spec)]):
+        yield from sizes
+        return
+    broken = [one for one in reading.findings if one.severity == "error"]
+    if not broken:
+        yield f"breaks no rule with this text{'' if found.differs else _IS_IT}"
+    for finding in broken[:_FIRST]:
+        yield f"breaks no rule with this text, but {finding.code}  {one_line(finding.message)}"
 
 
 def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterator[str]:
@@ -340,7 +357,7 @@ def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterato
     yield from (f"  {one_line(sentence)}" for sentence in found.differs)
     if found.reading.native and not found.findings:
         read_as = who(found.reading) if versioned else f"{framework} of every known version"
-        yield f"  {name}, as {read_as}: breaks no rule with this text{'' if found.differs else _IS_IT}"
+        yield from (f"  {name}, as {read_as}: {line}" for line in _without_the_rule(found))
     for finding in found.findings:
         places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
         keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))

@@ -9,7 +9,7 @@ from batchbridge.render.findings import count, number, one_line, shown_path
 
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import ReleaseVerdicts
-    from batchbridge.contract.reading import Reading
+    from batchbridge.contract.reading import CountedSizes, Reading
 
 PINNED = "BB024"
 """The note about a version that nobody named and the repository pins."""
@@ -31,10 +31,12 @@ NOTHING_BESIDE = HeadlineFacts()
 def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool) -> Iterator[str]:
     """The lines between the verdict and the findings. sizes: whether those of batches are among them."""
     yield from _pinned(reading, verbose)
-    if facts.refused:
+    own = reading.condition is not None and reading.condition.otherwise
+    if facts.refused and not own:
         yield from _no_batches(reading, facts.refused)
     elif sizes:
         yield from _batches(reading)
+        yield from _like(reading)
     yield from _condition(reading)
     yield from _nowhere(reading, facts.nowhere)
     yield from _devices(facts)
@@ -58,6 +60,9 @@ def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
 
 def _batches(reading: Reading) -> Iterator[str]:
     """`1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions`."""
+    if reading.condition is not None and reading.condition.otherwise:
+        yield from _counted(reading.condition.sizes)
+        return
     if reading.spec is None:
         return
     rollout, step = reading.spec.rollout, reading.spec.optimizer_step
@@ -86,17 +91,53 @@ _STEP_UNITS = {
 }
 
 
-_OF_SIZES = ("rollout size", "step size", "passes")
-"""Numbers of a copy's code, as `OwnCopy.differing` calls them, that the first line shows."""
+def _counted(sizes: CountedSizes | None) -> Iterator[str]:
+    """The sizes that a known program counts itself."""
+    if sizes is None:
+        return
+    total = sizes.prompts * sizes.per_prompt
+    said = f"{count(sizes.prompts, 'prompt')} x {number(sizes.per_prompt)} = {count(total, 'completion')} per rollout"
+    trained, step = sizes.trained, sizes.step
+    if trained is not None and trained != total:
+        said += f", of which {number(trained)} are trained on"
+    if step is None:
+        yield f"{said}; what an optimizer step has is not decided"
+    elif trained is not None and step <= trained:
+        yield f"{said}; {count(-(-trained // step), 'optimizer step')} of {count(step, 'completion')}"
+    else:
+        yield f"{said}; optimizer steps of {count(step, 'completion')}"
+
+
+def _like(reading: Reading) -> Iterator[str]:
+    """The release whose sizes those are, where the functions of the user's copy that decide them are others."""
+    copy, condition = reading.copy, reading.condition
+    if reading.loose and (reading.spec is not None or condition is not None):
+        yield one_line(f"so counted, and right if {', '.join(reading.loose[:2])} says nothing of them")
+    if copy is None or reading.spec is None or (condition is not None and condition.otherwise):
+        return
+    named = dict.fromkeys(name for number in SIZES_OF_COPIES for name in copy.differing.get(number, ()))
+    if named:
+        functions = ", ".join([*named][:2]) + (f" and {len(named) - 2} more" if len(named) > 2 else "")
+        verb = "differs" if len(named) == 1 else "differ"
+        yield one_line(f"as {reading.framework} {copy.release} would count them; your {functions} {verb} here")
+
+
+SIZES_OF_COPIES = ("rollout size", "step size", "passes")
+"""The numbers of `OwnCopy.differing` that the line of sizes has."""
 
 
 def _condition(reading: Reading) -> Iterator[str]:
     """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
-    if reading.condition is not None:
-        said = reading.condition
+    said = reading.condition
+    if said is None:
+        return
+    rest = f"the rest is {said.whose}'s, and right if {said.supposed}"
+    if not said.otherwise:
         yield one_line(f"numbers of {said.whose}'s, and right if {said.supposed}: {said.why}")
-    elif reading.spec is not None and reading.copy is not None and (differs := reading.copy.changed(*_OF_SIZES)):
-        yield one_line(f"numbers as {reading.framework} {reading.copy.release} would have them; {differs} here")
+    elif said.sizes is not None:
+        yield one_line(f"its own sizes: {said.why}; {rest}")
+    else:
+        yield one_line(f"no sizes are shown, because {said.why}; {rest}")
 
 
 def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:

@@ -37,9 +37,9 @@ def page(about: RulePage) -> str:
 def _parts(about: RulePage) -> Iterator[str]:
     finding, framework = about.finding, about.framework
     said = finding or (about.rows[0] if about.rows else None)
-    kind = "undecided" if finding is not None and finding.undecided else said.severity if said else "note"
+    kind = "undecided" if finding is not None and finding.undecided else said.severity if said else ""
     yield f"# {about.code}"
-    yield f"{framework}, {kind}" + (_noticed(said.phase) if said else "")
+    yield f"{framework}, {kind}{_noticed(said.phase)}" if said else framework
     if about.summary:
         yield f"What: {one_line(about.summary)}"
     if said is not None:

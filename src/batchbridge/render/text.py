@@ -192,7 +192,7 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
             f"{taken}, and a conversion keeps only those that its target names alike."
         )
-    yield from _micro_batch(spec)
+    yield from micro_batch(spec)
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
@@ -202,7 +202,7 @@ def meaning(reading: Reading) -> Iterator[str]:
         )
 
 
-def _micro_batch(spec: Spec) -> Iterator[str]:
+def micro_batch(spec: Spec) -> Iterator[str]:
     """The tokens of a device's largest micro-batch, in a sentence; nothing where they are open. Sequences that several
     devices share (context parallelism) are divided by these, rounded up."""
     micro, completion, longest = spec.micro_batch, spec.carried.max_completion_tokens, spec.carried.longest_tokens
@@ -223,15 +223,6 @@ def _micro_batch(spec: Spec) -> Iterator[str]:
 
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
-
-_WEIGHTS = {
-    "token_mean": "1 / T (T: response tokens)",
-    "sequence_mean": "1 / (B L) (B: completions, L: its completion's response tokens)",
-    "sequence_sum": "1 / B (B: completions)",
-    "sequence_sum_over_constant": "1 / (B c) (B: completions, c: a constant)",
-    "token_sum": "1",
-    "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
-}
 
 
 def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
@@ -268,9 +259,11 @@ def _critic(spec: Spec) -> Iterator[str]:
 
 
 def _term(term: LossTerm) -> str:
+    from batchbridge.meaning.weights import WEIGHT_FORMULAS
+
     constant = "" if term.constant is None else f", c = {number(term.constant)}"
-    scope = _SCOPES[term.denominator_scope]
-    return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
+    scope, weight = _SCOPES[term.denominator_scope], WEIGHT_FORMULAS[term.aggregation]
+    return f"{term.aggregation}, a response token weighs {weight}{constant}, counted per {scope}"
 
 
 def _fields(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.meaning.critic_run import critics_field, run_of_critic
+from batchbridge.meaning.derived import derive
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.meaning.spec import STEP_SIZES, LossTerm, Spec, walk
 from batchbridge.rules import remainders
@@ -187,6 +188,17 @@ def _constant_unused(spec: Spec, dataset_size: int | None) -> Iterator[Violation
 
 
 def _trains_something(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    found = [*_nothing_to_train(spec, dataset_size)]
+    yield from found
+    if not found and dataset_size is not None and derive(spec, dataset_size)["total_optimizer_steps"] == 0:
+        yield Violation(
+            f"{dataset_size} prompts make no whole optimizer step in the run: nothing is trained",
+            ("optimizer_step.completions_per_step", "order.last_optimizer_step"),
+        )
+
+
+def _nothing_to_train(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    """Rollouts, passes and lengths of which nothing is left."""
     rollout, order = spec.rollout, spec.order
     prompts = rollout.prompts_per_rollout
     if spec.optimizer_step.passes_per_rollout == 0:
@@ -419,7 +431,7 @@ RULES = (
     CoreRule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
     CoreRule("BB111", "words do not contradict each other", "error", "config", _words_agree),
     CoreRule("BB112", "completions are sampled", "error", "first_rollout", _not_sampled),
-    CoreRule("BB120", "the run trains something", "warning", "never", _trains_something),
+    CoreRule("BB113", "the run trains something", "error", "never", _trains_something),
     CoreRule(
         "BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", remainders.odd_shares, True
     ),

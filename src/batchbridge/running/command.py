@@ -17,6 +17,7 @@ from pathlib import Path
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
 from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, TRAINER, Launch
+from batchbridge.running.outlived import Outliving, outliving, waited_for
 from batchbridge.running.signals import handed_on
 from batchbridge.running.telling import last_words, log, tell
 
@@ -53,11 +54,20 @@ def run(
             words = with_words(words, stop, launch, os.environ)
             tell(f"{stop.reason}: `env {ENVIRONMENT}=... PYTHONPATH=...` stands behind it", launch.ledger)
         code = _started(words, launch, lambda: _reached(arrivals))
+        try:
+            going_on = _outlived(launch, arrivals, code)
+        except KeyboardInterrupt:
+            tell("not waited for any more; what goes on in the background was not ended", launch.ledger)
+            return 128 + signal.SIGINT
         if code and (died := last_words(arrivals)):
             if launch.ledger is not None:
                 log(died, launch.ledger)
             for line in explained(died):
                 tell(line, launch.ledger)
+        if going_on:
+            for line in spoken.in_background(launch, code, going_on):
+                tell(line, launch.ledger)
+            return code
         if _reached(arrivals):
             for line in spoken.after(launch, code):
                 tell(line, launch.ledger)
@@ -65,6 +75,33 @@ def run(
     of = "" if launch.framework == "unknown" else f" of {launch.framework}"
     tell(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
     return code or unreached
+
+
+_SHORTLY, _LONG = 3.0, 600.0
+"""Seconds that a process may take to end behind the command that waited for it, and that another may take to come to
+its trainer, where --expect-within says nothing."""
+
+
+def _outlived(launch: Launch, arrivals: str, code: int) -> list[Outliving]:
+    """The processes that train when the command has ended: a script may have put its trainer into the background. One
+    that has begun no trainer yet is waited for, since its trainer may still come."""
+    left = outliving(launch.run)
+    if left and not _reached(arrivals):
+        left = waited_for(launch.run, _SHORTLY, lambda: _reached(arrivals))
+    if left and not _reached(arrivals):
+        seconds = launch.expect_within or _LONG
+        tell(spoken.waiting(code, left), launch.ledger)
+        left = waited_for(launch.run, seconds, lambda: _reached(arrivals))
+        if left and not _reached(arrivals):
+            tell(f"after {seconds:g} s (--expect-within) they still go on; no longer waited for", launch.ledger)
+    trainers = {file.name for file in Path(arrivals).glob(f"{TRAINER}-*")}
+
+    def trains(one: Outliving) -> bool:
+        return f"{TRAINER}-{one.pid}" in trainers
+
+    if any(map(trains, left)):
+        left = waited_for(launch.run, _SHORTLY, lambda: not any(map(trains, outliving(launch.run))))
+    return [one for one in left if trains(one)]
 
 
 def dry_run(words: Sequence[str], launch: Launch, *, stop: Stop | None = None) -> tuple[list[str], int]:
@@ -119,7 +156,7 @@ def _started(words: Sequence[str], launch: Launch, reached: Callable[[], bool]) 
         if expect_within:
             timer.start()
         try:
-            code = _ended_once(reached, process) if dry else process.wait()
+            code = _ended_once(reached, process, launch) if dry else process.wait()
         finally:
             timer.cancel()
     sys.stdout.flush()
@@ -130,7 +167,7 @@ _GRACE = 10.0
 """Seconds that a command may take to end by itself, and again after it was asked to."""
 
 
-def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> int:
+def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes], launch: Launch) -> int:
     """The exit code of a command that leads a session of its own; of all of it nothing is left behind."""
 
     def wait(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -140,11 +177,16 @@ def _ended_once(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -
 
     try:
         wait(float("inf"), reached)
+        waited_for(launch.run, launch.expect_within or _LONG, reached)
         wait(_GRACE)
         return process.wait() if process.poll() is not None else 0
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
+            for one in outliving(launch.run):  # in a session of its own
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(one.pid, number)
             wait(_GRACE)
+            waited_for(launch.run, _GRACE)
         process.wait()

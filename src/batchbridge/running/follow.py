@@ -36,7 +36,8 @@ def follow(trainer: Any) -> Any:
             with contextlib.suppress(OSError):  # the ledger's own start says so
                 Path(launch.ledger).mkdir(parents=True, exist_ok=True)
         said = report if launch.verbose else trainer.batchbridge.report(changes=False)
-        tell(said, launch.ledger, logged=report)
+        steps = _steps_of(trainer.batchbridge.request)
+        tell(said + steps, launch.ledger, logged=report + steps)
     arrived(f"{TRAINER}-{os.getpid()}", report)
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
@@ -44,6 +45,13 @@ def follow(trainer: Any) -> Any:
 
         announce(launch.run)  # the trainer may be on another machine than the command
     return trainer
+
+
+def _steps_of(request: Any) -> str:
+    """The line on what the trainer's steps train, which only it may know."""
+    from batchbridge.running.spoken import trained
+
+    return f"\n  {trained(request.spec, request.reading.dataset_size)}"
 
 
 _SECONDS = 60

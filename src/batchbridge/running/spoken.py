@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batchbridge.contract.enforcement import Enforcement
@@ -12,7 +12,9 @@ from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import WEIGHT_FORMULAS
 from batchbridge.running.launch import Launch
+from batchbridge.running.outlived import Outliving
 
 
 def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[str]:
@@ -25,15 +27,21 @@ def before(own: Reading, enforcement: Enforcement, launch: Launch) -> Iterator[s
         yield f"{own.framework}{version}, mode {launch.mode}; its code: {expected}"
     spec = own.spec if launch.spec is None else Spec.from_dict(launch.spec)
     if spec is not None:
-        numbers = derive(spec, own.dataset_size)
-        steps, completions = numbers["total_optimizer_steps"], numbers["completions_per_step"]
-        many = "as many steps as the dataset gives" if steps is None else f"{steps} steps"
-        rows = "the completions of its rollout" if completions is None else f"{completions} completions"
-        asked = "as the command says" if launch.spec is None else "as it was asked to"
-        yield f"an optimizer step trains {rows}, weighed by {spec.loss.policy.aggregation}; {many}, {asked}"
+        yield f"{trained(spec, own.dataset_size)}, {'as the command says' if launch.spec is None else _ASKED}"
     yield f"ledger: {launch.ledger}" if launch.ledger else "no ledger is written (--ledger FOLDER)"
 
 
+def trained(spec: Spec, dataset_size: int | None) -> str:
+    """The words on an optimizer step: what it trains, and how many there are."""
+    numbers = derive(spec, dataset_size)
+    steps, completions = numbers["total_optimizer_steps"], numbers["completions_per_step"]
+    many = "as many steps as the dataset gives" if steps is None else f"{steps} steps"
+    rows = "the completions of its rollout" if completions is None else f"{completions} completions"
+    weight = WEIGHT_FORMULAS[spec.loss.policy.aggregation]
+    return f"an optimizer step trains {rows}; a response token weighs {weight}; {many}"
+
+
+_ASKED = "as it was asked to"
 _NOT_KNOWN = "`batchbridge check -v` says what stands in the way"
 
 
@@ -57,6 +65,22 @@ def after(launch: Launch, code: int) -> Iterator[str]:
         yield f"incomplete: {ledger.incomplete}"
     if code:
         yield from _going_on(ledger, code)
+
+
+def waiting(code: int, left: Sequence[Outliving]) -> str:
+    """The line on processes that a command has left, none of which has come to a trainer yet."""
+    told = f"{left[0]} goes on" if len(left) == 1 else f"{left[0]} and {len(left) - 1} more go on"
+    way = "waiting for a trainer (Ctrl-C ends the waiting alone)"
+    return f"the command has ended with exit code {code}, and {told} in the background: {way}"
+
+
+def in_background(launch: Launch, code: int, trainers: Sequence[Outliving]) -> Iterator[str]:
+    """The lines after a command that has left its trainers in the background."""
+    said = ", ".join(map(str, trainers))
+    yield f"the command has ended with exit code {code}; the training goes on in the background as {said}"
+    if launch.ledger is not None:
+        folder = shlex.quote(launch.ledger)
+        yield f"the ledger goes on in {folder}: `batchbridge ledger show {folder} --follow`"
 
 
 def _going_on(ledger: Ledger, code: int) -> Iterator[str]:

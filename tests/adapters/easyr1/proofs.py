@@ -280,6 +280,16 @@ def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
             assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
 
 
+def check_unreadable(measured: Mapping[str, Any]) -> None:
+    """A field that is not there, on one rank alone, ends the observing and not the run: gradients stay EasyR1's."""
+    assert measured["unreadable"].keys() == {"_expected", "look"}
+    for place, found in measured["unreadable"].items():
+        assert found["apart"] < 1e-6, place
+        assert found["seen"] == [0], place
+        assert "nothing was observed from optimizer step 1 on, the run went on: " in found["incomplete"], place
+        assert "KeyError: 'a field that is not there'" in found["incomplete"], place
+
+
 # ---- L3
 
 

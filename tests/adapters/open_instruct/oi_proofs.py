@@ -244,6 +244,17 @@ def check_probe(measured: Mapping[str, Any]) -> None:
         assert refused.startswith("the trainer's own loss gives a token of a completion of"), name
 
 
+def check_unreadable(measured: Mapping[str, Any]) -> None:
+    """A function of ours that fails in the second rollout, on one rank or in data preparation, ends the observing and
+    not the job: gradients stay Open-Instruct's."""
+    assert measured["unreadable"].keys() == {"_known", "look", "_located"}
+    for place, found in measured["unreadable"].items():
+        assert found["steps"] == [4, 4], place
+        assert found["apart"] < 1e-6, place
+        assert found["seen"] == [0, 1], place
+        assert "nothing was observed from optimizer step 2 on, the run went on: " in found["incomplete"], place
+
+
 def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
     """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
     assert measured["tampered"].keys() == {"enforce", "verify"}

@@ -177,7 +177,7 @@ def test_the_critics_layers_are_divided_twice_by_several_micro_batches_alone(ver
         ("BB-ORL-045", "0.9.9", {**OLD, "async_train": True}, 130),
         ("BB-ORL-046", "0.9.9", OLD, 130),
         ("BB-ORL-046", "0.9.8", {**OLD, "async_train": True}, 130),
-        ("BB-ORL-046", "0.8.0", OLD, 100),
+        ("BB-ORL-046", "0.8.0", OLD, 228),
         ("BB-ORL-063", "0.11.2", {**LEGAL, "data.max_samples": 128}, 256),
         ("BB-ORL-053", "0.11.2", {**LEGAL, "rollout.batch_size": 120, "train.num_episodes": 3}, 200),
         ("BB-ORL-053", "0.9.8", OLD, 200),

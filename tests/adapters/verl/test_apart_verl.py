@@ -14,6 +14,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge.ledger import read_steps
@@ -67,7 +68,7 @@ class Run:
             actor_rollout_wg=SimpleNamespace(workers=[SimpleNamespace(actor=self.actor)]),
             checkpoint_manager=SimpleNamespace(replicas=replicas),
         )
-        self.patches = Patches()
+        self.patches = Patches(Observation("observe"))
         self.apart = apart.SeparateEngines(self.trainer, 2, self.patches)
         self.apart.arrive()
 
@@ -90,6 +91,13 @@ class Run:
 
     def generated(self, arrives: bool = False) -> list[int]:
         """The rollouts whose policy the ledger is told, of the next rollout."""
+        output, rollout = self.rollout(arrives)
+        assert list(output[SAMPLE]) == [0, 1, 0, 1]
+        assert list(output[ROLLOUT]) == [rollout] * 4
+        return list(output[WEIGHTS_OF])
+
+    def rollout(self, arrives: bool = False) -> tuple[dict[str, Any], int]:
+        """The columns of the next rollout, and its number."""
 
         async def native(prompts: Any) -> Any:
             if arrives:
@@ -98,10 +106,7 @@ class Run:
 
         rollout = self.apart.begin()
         prompts = Rows({PROMPT: [5] * 4, POSITION: [0] * 4, ROLLOUT: [rollout] * 4})
-        output = asyncio.run(self.apart.generating(native, 2)(prompts)).non_tensor_batch
-        assert list(output[SAMPLE]) == [0, 1, 0, 1]
-        assert list(output[ROLLOUT]) == [rollout] * 4
-        return list(output[WEIGHTS_OF])
+        return asyncio.run(self.apart.generating(native, 2)(prompts)).non_tensor_batch, rollout
 
 
 class Rows:
@@ -162,20 +167,42 @@ def test_weights_that_arrive_meanwhile_are_told_and_the_older_count(run: Run) ->
         assert run.generated(arrives=True) == [0] * 4
 
 
-@pytest.mark.parametrize("part", [0, 1])
-def test_weights_of_nobody_knows_whom_end_the_run(run: Run, part: int) -> None:
-    with pytest.raises(CannotAttach, match="was given no weights") as refused:
-        run.generated()
-    assert "weights_version" in refused.value.reasons
-    run.hand_over(0)
-    run.trained(2)
-    if part:
-        run.taken = 1  # the engine stops in the middle
+@pytest.mark.parametrize("change", ["none at all", "a part", "others", "no digest"])
+def test_weights_of_nobody_knows_whom_end_the_observing_and_not_the_run(
+    run: Run, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if change != "none at all":
         run.hand_over(0)
-    else:
-        run.hand_over(0, bent=100)
-    with pytest.raises(CannotAttach, match="not all of them" if part else "did not hand over"):
-        run.generated()
+        assert run.generated() == [0] * 4
+        run.trained(2)
+    if change == "no digest":
+        monkeypatch.setattr(apart, "_digest", lambda tensor: tensor.dtype)
+    if change == "a part":
+        run.taken = 1  # the engine stops in the middle
+    if change != "none at all":
+        run.hand_over(0, bent=100 * (change == "others"))
+    output, _ = run.rollout()
+    assert output == {}, "the native result, as it is"
+    said = "did not hand over" if change == "others" else "was given no weights, or not all of them"
+    assert said in (run.patches.observation.why or "")
+    assert "weights_version" in (run.patches.observation.why or "")
+    assert run.rollout()[0] == {}
+
+
+def test_weights_reach_the_engine_whatever_becomes_of_their_digests(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    async def update(weights: Any) -> None:
+        taken.extend(name for name, _ in weights)
+
+    monkeypatch.setattr(apart, "_digest", lambda tensor: tensor.dtype)
+    worker = run.beside()
+    worker.server_adapter.update_weights = update
+    held = apart.HandedWeights(worker)
+    for _ in range(2):
+        asyncio.run(worker.server_adapter.update_weights(run.actor.engine.get_per_tensor_param()[0]))
+    assert taken == ["b", "a"] * 2
+    assert held.digest is None
 
 
 def test_an_engine_that_looks_at_no_weights_keeps_its_version(run: Run) -> None:
@@ -203,6 +230,7 @@ def test_the_ledger_of_a_native_step_has_the_version_that_was_seen(tmp_path: Pat
 def test_what_is_evaluated_is_left_alone(run: Run) -> None:
     prompts = Rows({})
     assert run.apart.generating(lambda given: given, 2)(prompts) is prompts
+    assert run.apart.generating(lambda given: given, 2)(None) is None, "which says nothing of what it is"
     assert prompts.non_tensor_batch == {}
 
 
@@ -221,13 +249,14 @@ def test_undone_nothing_is_followed(run: Run) -> None:
 
 def test_weights_that_are_awaited_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "_digest", lambda tensor: str(tensor.number).encode())
+    read = Observation("observe").read
 
     async def awaited() -> AsyncIterator[tuple[str, Weights]]:
         for pair in pairs(3):
             yield pair
 
     async def taken(done: list[str]) -> list[str]:
-        return [name async for name, _ in apart.digested(awaited(), done.append)]
+        return [name async for name, _ in apart.digested(awaited(), done.append, read=read)]
 
     def plain() -> Iterator[tuple[str, Weights]]:
         yield from reversed(pairs(3))
@@ -235,7 +264,7 @@ def test_weights_that_are_awaited_stay_so(monkeypatch: pytest.MonkeyPatch) -> No
     one: list[str] = []
     other: list[str] = []
     assert asyncio.run(taken(one)) == ["b", "a"]
-    assert [name for name, _ in apart.digested(plain(), other.append)] == ["a", "b"]
+    assert [name for name, _ in apart.digested(plain(), other.append, read=read)] == ["a", "b"]
     assert one == other  # the order is not part of it
 
 

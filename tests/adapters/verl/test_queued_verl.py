@@ -13,6 +13,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
+from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders
 from batchbridge.reading.read import read, read_source
@@ -98,7 +99,7 @@ class Run:
             _get_samples_from_queue=self._samples,
         )
         self.meanwhile: Any = lambda: None
-        self.patches = Patches()
+        self.patches = Patches(Observation("observe"))
         reading = read([*COMMAND], version="0.9.1", dataset_size=12)
         assert reading.spec is not None, reading.findings
         told: dict[str, Any] = {"planned": False, "mode": "observe", "ledger": None, "steps_per_rollout": 2}
@@ -220,7 +221,9 @@ def test_a_completion_begins_once_its_engine_has_all_of_its_weights(run: Run) ->
 @pytest.mark.parametrize(
     ("digest", "said"), [("bent", "did not hand over"), (None, "was given no weights, or not all of them")]
 )
-def test_weights_of_nobody_knows_whom_end_the_run(run: Run, digest: str | None, said: str, late: bool) -> None:
+def test_weights_of_nobody_knows_whom_end_the_observing_and_not_the_run(
+    run: Run, digest: str | None, said: str, late: bool
+) -> None:
     def arrives() -> None:
         run.engines[0].batchbridge_weights.digest = digest
 
@@ -230,9 +233,25 @@ def test_weights_of_nobody_knows_whom_end_the_run(run: Run, digest: str | None, 
         arrives()
     run.generate(0)
     run.generate(1)
-    with pytest.raises(CannotAttach, match=said) as refused:
-        run.take()
-    assert "weights_version" in refused.value.reasons
+    rows = run.take()
+    assert rows is not None
+    assert ROLLOUT not in rows, "the native rollout, without what a worker would take for identified rows"
+    assert (run.patches.observation.why or "").startswith("weights_version: an engine")
+    assert said in (run.patches.observation.why or "")
+    run.generate(2)
+    run.generate(3)
+    assert run.take() is not None
+
+
+def test_an_engine_that_cannot_be_asked_ends_the_observing_and_leaves_samples_that_go_together(run: Run) -> None:
+    run.generate(0)
+    del run.engines[0].batchbridge_weights
+    run.generate(1)
+    assert len({frozenset(sample.non_tensor_batch) for sample in run.queue}) == 1, "verl puts them into one batch"
+    rows = run.take()
+    assert rows is not None
+    assert ROLLOUT not in rows
+    assert "was given no weights" in (run.patches.observation.why or "")
 
 
 def test_a_resumed_run_counts_from_the_hand_over_that_it_goes_on_with(run: Run) -> None:

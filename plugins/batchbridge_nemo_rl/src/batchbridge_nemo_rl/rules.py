@@ -20,10 +20,12 @@ LOADER, DISTILLED = "data.num_prompts_per_dataloader", "on_policy_distillation.e
 
 
 def _world(native: NemoSettings) -> int:
+    """Devices of the cluster that train."""
     return prod(native[key] or 1 for key in CLUSTER) - not_training(native)
 
 
 def _replica(native: NemoSettings) -> int:
+    """Devices that hold one copy of the policy: the product of its parallel sizes."""
     return prod(native[key] for path, key in engine(native).items() if path.startswith("topology."))
 
 

@@ -18,6 +18,7 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge_easyr1.installed import version_in
 from batchbridge_on_cpu.easyr1.scripted import command, environment, prepare
 from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.trajectories import whole
@@ -125,6 +126,13 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     made = finished(place, name)
     assert made is not None
     return made
+
+
+def version_of(checkout: Path) -> str:
+    """The version of a checkout of EasyR1."""
+    found = version_in(checkout / "verl")
+    assert found is not None, f"{checkout} is no checkout of EasyR1"
+    return found
 
 
 def changed(checkout: Path, copy: Path, place: str, name: str) -> Path:

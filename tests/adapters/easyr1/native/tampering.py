@@ -28,6 +28,7 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.probing import TOKENS
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
+from batchbridge.testing.oracle import relative_error
 from batchbridge_easyr1.engine import install, probe, remove
 
 TAMPERED = 3
@@ -155,6 +156,52 @@ def tampered(bench: Bench, name: str, folder: Path) -> dict[str, Any]:
     return {"said": everyone, "updates": bench.updates - before, "recorded": sum(1 for _ in read_steps(ledger))}
 
 
+def unreadable(bench: Bench, place: str, folder: Path) -> dict[str, Any]:
+    """Two native steps that are observed, where one rank, of those that write, does not find a field of the second:
+    how far their gradients are from those of EasyR1 alone, and what the ledger says. place: the function of ours that
+    fails."""
+    spec, config, ledger = spec_of(CASES[0], "token_mean"), bench.config, folder / f"unreadable {place}"
+    samples, members = bench.step(Plan(spec, PROMPTS), 0)
+    share = len(samples) // bench.ranks
+    own, config.global_batch_size_per_device = config.global_batch_size_per_device, share * config.ulysses_size
+    bench.cut("fixed 1")
+    mine = list(range(bench.rank * share, (bench.rank + 1) * share))
+
+    def gradients(before_second: Tamper) -> list[torch.Tensor]:
+        found = []
+        for index in range(2):
+            if index:
+                before_second(bench)
+            # EasyR1 counts rollouts, and each is one step here.
+            bench.send_rows(samples, [(index, *member[1:]) for member in members], mine, index)
+            assert bench.gradient is not None
+            found.append(bench.gradient.clone())
+        return found
+
+    def lacking(*_: Any) -> Any:
+        raise KeyError("a field that is not there")
+
+    def fails(bench: Bench) -> None:
+        layer = bench.worker.batchbridge
+        if layer.exchange.writes and layer.exchange.replica == bench.replicas - 1:
+            setattr(*{"_expected": (layer, "_expected"), "look": (layer._watch, "look")}[place], lacking)
+
+    alone = gradients(lambda _: None)
+    install(bench.worker, bench.orders(spec, CASES[0], mode="observe", ledger=ledger))
+    try:
+        observed = gradients(fails)
+    finally:
+        remove(bench.worker)
+        config.global_batch_size_per_device = own
+    torch.distributed.barrier()
+    steps = read_steps(ledger)
+    return {
+        "apart": max(relative_error(one, other) for one, other in zip(observed, alone, strict=True)),
+        "seen": [step["step"] for step in steps],
+        "incomplete": steps.incomplete,
+    }
+
+
 def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
     """A user's own loss, in place of EasyR1's: PPO's surrogate, averaged in some way. native: gives the metrics,
     which 0.3.2 reads by name."""
@@ -219,8 +266,10 @@ def probed_objectives(bench: Bench) -> list[str]:
 
 def main(folder: Path, settings: str = "{}") -> None:
     bench = Bench(folder, json.loads(settings))
+    unread = {place: unreadable(bench, place, folder) for place in ("_expected", "look")}
     bench.keeps_gradients = False  # there are none where the loss is detached
     found = {
+        "unreadable": unread,
         "version": verl.__version__,
         "probed": probed(bench),
         "failed": probed_objectives(bench),

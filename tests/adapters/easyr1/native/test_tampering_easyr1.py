@@ -29,3 +29,7 @@ def test_a_step_that_is_tampered_with_ends_the_run_on_every_rank_before_its_upda
     measured: tuple[str, dict[str, Any]],
 ) -> None:
     proofs.check_tampering(measured[1], proofs.BENCHES[measured[0]][0])
+
+
+def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(measured: tuple[str, dict[str, Any]]) -> None:
+    proofs.check_unreadable(measured[1])

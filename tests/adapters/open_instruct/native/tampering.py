@@ -30,6 +30,7 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge.running.wrap import unwrap, wrap
+from batchbridge.testing.oracle import relative_error
 from batchbridge_on_cpu.open_instruct.job import Job, prepare
 
 TAMPERED = 3
@@ -158,6 +159,54 @@ def tampered(bench: Bench, mode: Mode, name: str) -> dict[str, Any]:
     return {"said": everyone, "updates": updates, "recorded": sum(1 for _ in read_steps(ledger))}
 
 
+UNREADABLE = ("_known", "look", "_located")
+"""Functions of ours: of a rollout on a learner, of a step there, of a rollout in data preparation."""
+
+
+def unreadable(bench: Bench, place: str) -> dict[str, Any]:
+    """A job that is observed, where a function of ours fails in its second rollout, on the last rank or in the actor:
+    how far its gradients are from those of Open-Instruct alone, and what the ledger says."""
+    ledger = bench.folder / f"unreadable-{place}-{bench.ranks}"
+    if bench.rank == 0:
+        shutil.rmtree(ledger, ignore_errors=True)
+    dist.barrier()
+    found: list[list[torch.Tensor]] = []
+
+    def lacking(*_: Any, **options: Any) -> Any:
+        raise KeyError("a field that is not there")
+
+    def fails_later(native: Callable[..., Any]) -> Callable[..., Any]:
+        calls = itertools.count()
+        return lambda *given: (native if next(calls) < 1 else lacking)(*given)
+
+    for observed in (False, True):
+        with bench.job(settings={"pack_length": PACKS["verify"]}, args={"learning_rate": 0.012}) as job:
+            if observed:
+                wrap(job.learner, mode="observe", ledger=ledger)
+                layer, feed = job.learner.batchbridge_layer, vars(job.actor)["batchbridge"]
+                owner = {"_known": layer, "look": layer._watch, "_located": feed}[place]
+                fails = bench.rank == bench.ranks - 1 or place == "_located"
+                if place == "_located":
+                    feed._located = fails_later(feed._located)
+            for rollout in range(ROLLOUTS):
+                if observed and rollout and fails and place != "_located":
+                    setattr(owner, place, lacking)
+                job.train()
+            job.actor._prep_future.result(timeout=60)
+            dist.barrier()
+            if observed:
+                unwrap(job.learner)
+        found.append(bench.gradients)
+    alone, seen = found
+    steps = read_steps(ledger)
+    return {
+        "steps": [len(alone), len(seen)],
+        "apart": max(relative_error(one, other) for one, other in zip(seen, alone, strict=True)),
+        "seen": [step["step"] for step in steps],
+        "incomplete": steps.incomplete,
+    }
+
+
 def probed(bench: Bench) -> dict[str, list[str]]:
     """Rank 0's reasons against wrapping where the last rank's loss averages otherwise, or its code is another: what one
     rank cannot be made to do, none is."""
@@ -204,6 +253,7 @@ def main(folder: Path) -> None:
     while not (bench.policy / "tokenizer_config.json").exists():
         pass
     measured: dict[str, Any] = {"probed": probed(bench)}
+    measured["unreadable"] = {place: unreadable(bench, place) for place in UNREADABLE}
     measured["tampered"] = {mode: {name: tampered(bench, mode, name) for name in TAMPERS} for mode in PACKS}
     if bench.rank == 0:
         (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")

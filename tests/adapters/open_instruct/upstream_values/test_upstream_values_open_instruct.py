@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchbridge.kit.patches import Patches
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import LossTerm
@@ -20,7 +21,7 @@ from batchbridge.reading.read import read
 from batchbridge_on_cpu.upstream_values import read as record_of
 from batchbridge_on_cpu.upstream_values import unlike_proven
 from batchbridge_open_instruct.candidates import CandidateRollout, PassRate
-from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, PackedCompletion
+from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, KnownPermutations, PackedCompletion
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner
 from batchbridge_open_instruct.writing import denominator
 
@@ -95,7 +96,7 @@ class Listed(list):  # type: ignore[type-arg]
 def feed_of(one: Mapping[str, Any]) -> Any:
     """A feed that observes, its rollout's completions known by their number."""
     made: Any = object.__new__(ActorFeed)
-    made._plan, made._taken = None, ()
+    made._plan, made._taken, made._permutations, made._patches = None, (), [], Patches()
     made._orders = SimpleNamespace(spec=SimpleNamespace(digest=lambda: "spec"))
     made._pieces = [PackedCompletion(0, number, number, 0, 0, 0, 0, 0.0, None) for number in range(len(one["sizes"]))]
     packed = SimpleNamespace(
@@ -128,8 +129,10 @@ def test_ranks_have_the_rows_that_open_instruct_deals_them(one: Mapping[str, Any
     feed, ranks = feed_of(one), one["ranks"]
 
     def native(packed: Any, ranks: int, size: int, pad: int, **more: Any) -> list[Any]:
+        known = KnownPermutations(feed._permutation)
         for _ in range(ranks):
-            np.random.permutation(len(one["rows"]) // ranks)
+            known.random.permutation(len(one["rows"]) // ranks)
+        assert (known.array, known.random.rand) == (np.array, np.random.rand)
         return [SimpleNamespace() for _ in range(ranks)]
 
     feed._native_collate = native

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ["ACCELERATE_USE_CPU"] = "true"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
@@ -151,11 +152,18 @@ def built(folder: Path, case: Case, *, policy: Any = None) -> Any:
     """The trainer of a case, wrapped; its ledger lies in the folder."""
     case = copy.deepcopy(case)  # transformers writes into nested settings
     budget, mode = case.pop("tokens_per_device", None), case.pop("mode", "enforce")
+    strategy = case.pop("strategy", "FULL_SHARD")
     if (padding := case.pop("padding", "padded")) == "free" and policy is not None:
         policy.config._attn_implementation = "sdpa"
     reference = tiny_policy(seed=1) if case.get("beta") and "peft_config" not in case else None
-    trainer = scripted_trainer(folder, reference=reference, policy=policy, **case)
+    with mock.patch.dict(os.environ, {"FSDP_SHARDING_STRATEGY": strategy}):
+        trainer = scripted_trainer(folder, reference=reference, policy=policy, **case)
     return wrap(trainer, tokens_per_device=budget, padding=padding, mode=mode, ledger=folder / "ledger")
+
+
+def fsdp1_units(model: Any) -> list[Any]:
+    """The modules that FSDP1 wraps; none of another model."""
+    return [unit for unit in model.modules() if hasattr(unit, "sharding_strategy")]
 
 
 def measured(
@@ -177,6 +185,7 @@ def measured(
         "wrapped": [kind.__name__ for kind in type(trainer.model_wrapped).__mro__],
         "steps": [steps, plan.total_optimizer_steps if case.get("mode", "enforce") == "enforce" else steps],
         "mesh": [list(one.device_mesh.shape) for one in trainer.model.parameters() if hasattr(one, "device_mesh")][:1],
+        "strategies": sorted({str(unit.sharding_strategy) for unit in fsdp1_units(trainer.model_wrapped)}),
         "waited": captured.waited,
         "parameters": sum(parameter.numel() for parameter in make().parameters()),
     }
@@ -312,13 +321,16 @@ def fsdp1(folder: Path) -> dict[str, Any]:
 
     def sharded(kind: str) -> Case:
         if has(">=5", "transformers"):
-            return {"fsdp": True, "fsdp_config": config | {"reshard_after_forward": kind}}
+            # Accelerate 1.15 reads FSDP1's strategy from here alone, and shards whatever reshard_after_forward says.
+            return {"fsdp": True, "fsdp_config": config, "strategy": kind.upper()}
         return {"fsdp": f"{kind} auto_wrap", "fsdp_config": config}
 
     asked = sharded("full_shard")
     cases = {name: asked | case for name, case in splits().items()}
     cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op", "hybrid_shard")}
     shard_on_the_cpu()
+    # Both ranks are on one node. On nodes of one device FSDP1's hybrid reduces nothing (a run ends in a drift).
+    torch.cpu.device_count = lambda: 2
     named = some(cases, "2x2", "no_shard", "24 tokens, two passes, kl", "24 tokens, without padding, kl")
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:

@@ -78,6 +78,14 @@ def test_every_step_has_the_oracles_gradient(found: Mapping[str, Any], kind: str
     assert min(measured["2x2"]["one swapped"]) > 10, "a negative control"
 
 
+def test_fsdp1s_cases_are_sharded_as_their_names_say(found: Mapping[str, Any]) -> None:
+    ways = {name: case["strategies"] for name, case in cases(found["fsdp1"]).items() if "bf16" not in name}
+    assert "no_shard" in ways
+    for name, strategies in ways.items():
+        way = name if name in ("no_shard", "shard_grad_op", "hybrid_shard") else "full_shard"
+        assert strategies == [f"ShardingStrategy.{way.upper()}"], name
+
+
 @pytest.mark.skipif(not WHOLE, reason="nox -s trl_full")
 def test_in_bf16_the_gradient_is_as_near_to_the_oracle_as_under_ddp(found: Mapping[str, Any]) -> None:
     plain = found["fsdp2"]["bf16 under DDP"]

@@ -14,6 +14,8 @@ import yaml
 
 from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 from batchbridge.running.telling import LOG
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
@@ -48,18 +50,21 @@ def started(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subproc
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
 
-def test_what_the_page_shows_is_what_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_shows_is_what_run_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docs/make_outputs.py` writes it, where TRL is installed."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import make_outputs
 
-    (block,) = [one for one in make_outputs.blocks(ROOT / "docs" / "launch.md") if Path(__file__).name in one.said]
-    ((command, shown),) = block.commands
+    page = ROOT / "docs" / "launch.md"
+    (block,) = [one for one in make_outputs.blocks(page) if one.said.startswith("with: trl ")]
+    ((command, shown, said),) = make_outputs.Reader(ROOT).does(block)
     assert command == "batchbridge run --ledger runs/a -- python train.py"
+    assert make_outputs.fits(shown, said), said
+    assert len([line for line in shown.splitlines() if line.startswith("batchbridge: ")]) >= 6
+
+
+def test_every_patch_is_beside_the_ledger_and_not_on_the_terminal(tmp_path: Path) -> None:
     ran = started(tmp_path, sys.executable, SCRIPT, str(tmp_path), "--my_flag", "3", options=("--ledger", "runs/a"))
-    lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
-    said = "\n".join(lines).replace(str(tmp_path), "/mine")
-    steps = len(list(read_steps(tmp_path / "runs" / "a")))
-    assert make_outputs.fits(shown.replace("4 optimizer steps", f"{steps} optimizer steps"), said), said
     kept = (tmp_path / "runs" / "a" / LOG).read_text(encoding="utf-8")
     assert "training_step: " in kept, "every patch"
     assert "training_step: " not in ran.stderr
@@ -72,6 +77,31 @@ def test_every_process_of_the_command_follows(tmp_path: Path, how: str) -> None:
     ledger = Ledger(tmp_path / "ledger")
     assert [file.headers[0]["mode"] for file in ledger.files] == ["enforce"] * RANKS[how]
     assert len(list(read_steps(tmp_path / "ledger"))) == ledger.stop_step > 0
+
+
+def test_a_rank_that_is_killed_leaves_a_ledger_that_says_how_far_and_a_run_that_goes_on(tmp_path: Path) -> None:
+    """SIGKILL of one of torchrun's ranks, in the middle of the run; then the way that was said."""
+    words = (*COMMANDS["torchrun"], str(tmp_path))
+    ran = started(tmp_path, *words, "--killed", options=("--ledger", "ledger"))
+    assert ran.returncode == 1
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("batchbridge: ")]
+    seen = Ledger(tmp_path / "ledger")
+    total = Plan(Spec.from_dict(seen.headers[0]["spec"]), seen.headers[0]["dataset_size"]).total_optimizer_steps
+    assert 2 <= seen.stop_step <= 3 < total
+    held, far, way = lines[-3:]
+    assert held.startswith(
+        f"batchbridge: {seen.stop_step} optimizer steps held against the plan, of 2 ranks, 0 skipped"
+    )
+    reaches = f"the ledger goes to optimizer step {seen.stop_step - 1} of {total}, counted from 0"
+    assert far == f"batchbridge: the command ended with exit code 1; {reaches}"
+    assert way.startswith("batchbridge: to go on, from the newest checkpoint and in the same ledger: `trainer.train(")
+    assert "batchbridge: the command died of a text that is known; `batchbridge doctor` says of it:" in lines
+    assert any(line.startswith("batchbridge: killed-rank  torch ") for line in lines)
+    assert any("lack of host memory" in line for line in lines)
+
+    again = started(tmp_path, *words, "--resume", options=("--ledger", "ledger"))
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert [step["step"] for step in read_steps(tmp_path / "ledger")] == list(range(total))
 
 
 def test_another_frameworks_configuration_is_what_the_command_means(tmp_path: Path) -> None:

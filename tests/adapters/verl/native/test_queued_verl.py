@@ -167,11 +167,11 @@ def test_weights_that_never_arrived_are_no_version_whatever_says_so(
     )
 
 
-def test_weights_that_were_changed_on_the_way_end_the_run(tampered: Run) -> None:
-    assert tampered.code != 0
-    assert (
-        "weights_version: an engine that generates holds weights that this trainer did not hand over" in tampered.text
-    )
+def test_weights_that_were_changed_on_the_way_end_the_observing_and_not_the_run(tampered: Run) -> None:
+    assert tampered.code == 0, tampered.text[-20000:]
+    said = "weights_version: an engine that generates holds weights that this trainer did not hand over"
+    assert said in tampered.text
+    assert "the run went on" in (read_steps(tampered.ledger).incomplete or "")
 
 
 def test_a_run_that_goes_on_counts_from_the_hand_over_that_was_saved(resumed: Run, record: Callable[..., None]) -> None:
