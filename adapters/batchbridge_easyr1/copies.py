@@ -58,7 +58,7 @@ def _declared(folder: Path) -> dict[str, DeclaredSetting]:
 def kinds_in(copy: OwnCopy) -> dict[str, Kind]:
     """Every key of a copy with what its field takes."""
     known = kinds_of(copy.release)
-    return {key: known[key] if key in known else _kind(one) for key, one in copy.declared.items()}
+    return {key: known[key] if key in known and one.kind != "any" else _kind(one) for key, one in copy.declared.items()}
 
 
 def rows_in(copy: OwnCopy) -> dict[str, Key]:

@@ -16,7 +16,7 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import shown, spec_of
-from batchbridge.kit.versions import newer_version, readable
+from batchbridge.kit.versions import newer_version, read_as_release, readable, release_after
 from batchbridge_open_instruct import TELLS
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
@@ -66,6 +66,8 @@ class OpenInstructAdapter(PackagedAdapter):
             return None
         if asked is not None and readable(asked, tables.NEWEST) != asked:
             found.append(newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version))
+        if asked is not None and (tag := release_after(asked.removeprefix("v"))):
+            found.append(read_as_release("open-instruct", shown(asked), tag, self.codes.unknown_version))
         return checkout
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
@@ -288,7 +290,9 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     if checkout is not None:
         message = f"{script} is not read in open-instruct {version}, only in {known}"
     fix = Fix(f"name a known checkout, if yours has the same defaults, for example {option}")
-    return Finding("BB-OI-002", "error", "config", message, (Where("framework version", shown(version)),), (fix,))
+    return Finding(
+        "BB-OI-002", "error", "config", message, (Where("framework version", shown(version)),), (fix,), undecided=True
+    )
 
 
 def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, elsewhere: Sequence[str]) -> Finding:

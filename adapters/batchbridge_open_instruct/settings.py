@@ -14,7 +14,7 @@ from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, keys_of
 from batchbridge.kit.kinds import one_of, or_null
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
-from batchbridge.kit.versions import holds
+from batchbridge.kit.versions import holds, release_after
 from batchbridge_open_instruct.names import ATTENTION, GRPO_NAMES, NAMES, PPO_NAMES, TYPES
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, SEED, TEXT
 
@@ -194,10 +194,11 @@ LEARNERS: Mapping[str, str] = {PPO: "actor_num_gpus_per_node", GRPO_FAST: NODES,
 
 
 def checkout_of(version: str | None) -> str | None:
-    """The known checkout that `version` names (a date or a tag); None: it is not known."""
+    """The known checkout that `version` names (a date or a tag, or what comes before one); None: it is not known."""
     if version is None:
         return None
-    named = ALIASES.get(version.removeprefix("v"), version)
+    tag = version.removeprefix("v")
+    named = ALIASES.get(release_after(tag) or tag, version)
     parts = named.split(".")
     if len(parts) == 3 and all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
         named = ".".join(str(int(part)) for part in parts)

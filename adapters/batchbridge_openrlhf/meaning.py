@@ -150,6 +150,10 @@ def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
     low, high = settings[names.CLIP_RANGE]
     if low != -high or high < 0:
         found[names.CLIP_RANGE] = f"rewards are clipped to [{low:g}, {high:g}], which is not symmetric"
+    for row in KEYS:  # a copy of one's own takes words that no release has
+        said = settings.get(row.key)
+        if isinstance(row.values, Mapping) and row.key in settings and said not in row.values:
+            found[row.key] = f"{said} is a word that no release takes"
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeCheck, SharedSetting
@@ -14,7 +14,7 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
-from batchbridge_trl import TELLS
+from batchbridge_trl import TELLS, whose_trainer
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import not_judged, recipe_of
@@ -33,6 +33,10 @@ from batchbridge_trl.user_settings import (
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_of, world_size
+
+if TYPE_CHECKING:
+    from batchbridge.kit.own_copy import OwnCopy
+    from batchbridge_trl.own_programs import OwnProgram
 
 
 class TrlAdapter(PackagedAdapter):
@@ -83,6 +87,18 @@ class TrlAdapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
+        if context.copy is not None:
+            from batchbridge_trl.copies import rows_in
+
+            rows = rows_in(context.copy, rows)
+        program, mine = self._own_program(source), frozenset[str]()
+        if program is not None:
+            from batchbridge_trl.copies import with_declared
+
+            mine = frozenset(program.declared.keys() - {key for key, row in rows.items() if not row.fixed})
+            rows = with_declared(rows, program.declared)
+            if source.trainers is None:
+                source = dataclasses.replace(source, trainers=program.trainers)
         refused, bad = [], set[str]()
         alone = source.path is not None and not source.argv and source.construction is None
         of_recipe = {key for key in source.values if isinstance(key, str)} if alone else set[str]()
@@ -111,7 +127,10 @@ class TrlAdapter(PackagedAdapter):
             bad |= {GENERATIONS} - given.keys() if source.record.partial else set()
         if built := source.construction:
             given = {key: value for key, value in given.items() if key in rows or key not in built.fields}
-        own = {key for key in given if key not in rows and key.replace("-", "_") in source.declared}
+        declared = {key for key in given if key not in rows and key.replace("-", "_") in source.declared}
+        own = [key for key in given if key in mine or key in declared]
+        if program is not None and own:
+            found.append(program.note(own))
         given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
@@ -125,6 +144,8 @@ class TrlAdapter(PackagedAdapter):
         parsed = source.path is not None or bool(source.argv) or source.native is not None
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
+            if context.copy is not None and key not in context.copy.declared:
+                return _not_in_the_copy(places[key], near, context.copy.place)
             finding = self._unknown_key(places[key], near, version, given)
             if script:
                 return _perhaps_the_scripts(finding, script)
@@ -163,14 +184,15 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
-        program = str(source.path) if built else program_of(source.argv)
-        start = None if source.native is not None else start_of(source, native, program)
+        started = str(source.path) if built else program_of(source.argv)
+        start = None if source.native is not None else start_of(source, native, started)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        if source.argv or built:
-            from batchbridge_trl.whose_trainer import condition_of
-
-            reading = dataclasses.replace(reading, condition=condition_of(source, program_of(source.argv), native))
+        said = context.framework_version
+        if source.argv or built or program is not None or whose_trainer.is_old_code(said):
+            whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
+            condition = whose_trainer.condition_of(source, whose, native, said)
+            reading = dataclasses.replace(reading, condition=condition)
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -187,6 +209,25 @@ class TrlAdapter(PackagedAdapter):
                 said = f"{type(source.native).__name__}.{key}{entry.note}"
                 provenance[path] = Provenance((key, *entry.others), given[key], "object", said)
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The version whose tables are read: of 0.14, which repeats prompts on each device, the next one's."""
+        old = whose_trainer.is_old_code(context.framework_version)
+        return tables.RELEASES[0] if old else super().readable_version(source, context, found)
+
+    def own_copy(self, source: Source) -> OwnCopy | None:
+        """The user's own copy of TRL, see `copies`."""
+        from batchbridge_trl.copies import own_copy
+
+        return own_copy(source, self.groups)
+
+    def _own_program(self, source: Source) -> OwnProgram | None:
+        """The program of the user's that reads a source, see `own_programs`."""
+        if source.path is None:
+            return None
+        from batchbridge_trl.own_programs import own_program
+
+        return own_program(source)
 
     def settings_schema(self, version: str) -> dict[str, Any]:
         """The JSON Schema of a recipe, see `file_schema`."""
@@ -260,6 +301,14 @@ class TrlAdapter(PackagedAdapter):
         return Finding(
             "BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source, undecided=open_to
         )
+
+
+def _not_in_the_copy(place: Where, near: Sequence[str], copy: str) -> Finding:
+    key = str(place.key)
+    fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
+    fixes.append(Fix(f"remove {key}", {key: None}))
+    message = f"your copy of trl in {copy} has no setting {key}"
+    return Finding("BB-TRL-003", "error", "config", message, (place,), tuple(fixes), source=copy, undecided=True)
 
 
 _DECIDING = frozenset({*FIELDS.values(), "loss_type", "scale_rewards", "importance_sampling_level"})

@@ -9,26 +9,36 @@ from typing import Any
 from batchbridge import Source, Where
 from batchbridge.kit import BuiltTrainer, Condition, parse_scalar
 from batchbridge.kit.known_programs import CountedSizes, KnownProgram, condition, known_program, positive
+from batchbridge.kit.versions import includes
 from batchbridge_trl.recipe import name_of
 from batchbridge_trl.sizes import ACCUMULATION, GENERATIONS, MICRO
 from batchbridge_trl.starting import is_trls, needed
 from batchbridge_trl.world import KEY as WORLD
 
+OLD_CODE = ">=0.14,<0.15"
+"""Versions of TRL that are read as the next release, with sizes of their own."""
 
-def condition_of(source: Source, script: str | None, native: Mapping[str, Any]) -> Condition | None:
+
+def is_old_code(version: str | None) -> bool:
+    """Whether a version is one whose trainer repeats rows itself; see `REPEATS_ROWS`."""
+    return version is not None and includes(OLD_CODE, version)
+
+
+def condition_of(
+    source: Source, script: str | None, native: Mapping[str, Any], version: str | None = None
+) -> Condition | None:
     """The condition that the run of a source rests on; None: TRL's own trainer runs, or none is named.
 
-    script: what its command starts, where that is not TRL's own program.
+    script: what its command starts, where that is not TRL's own program. version: of TRL, where it is said.
     """
-    if script is None and source.construction is None:
+    if script is None and source.construction is None and not is_old_code(version):
         return None
-    if source.trainers is None and (script or "").endswith("open_r1/grpo.py"):
+    if source.trainers is None and (script or "").endswith("open_r1/grpo.py") and not is_old_code(version):
         return None  # Open-R1's own program; a copy that lies here is read
     built = source.trainers or ()
     strange = [one for one in built if not _is_stock(one)]
-    pinned = "" if source.construction is None else source.construction.pins.get("trl", "")
-    if pinned.startswith("0.14.") and not strange:  # older than every release that is known here
-        who, where = f"trl {pinned}", Where(file=None if source.path is None else str(source.path), line=None)
+    if is_old_code(version) and not strange:
+        who, where = f"trl {version}", Where(file=None if source.path is None else str(source.path), line=None)
         return condition("TRL", "GRPOTrainer", who, "it is not read here", REPEATS_ROWS, native, where)
     if source.construction is not None and not strange:
         return None

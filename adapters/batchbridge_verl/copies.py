@@ -8,7 +8,7 @@ from pathlib import Path
 from batchbridge import Source
 from batchbridge.kit.hydra_settings import flag_of
 from batchbridge.kit.key_table import settings_in
-from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy
+from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy, near_folder
 from batchbridge.kit.proven import methods
 from batchbridge_verl.programs import PROGRAM
 from batchbridge_verl.settings import ENGINE, ENGINES, defaults_of
@@ -17,6 +17,8 @@ _RAY, _CORE = "trainer/ppo/ray_trainer.py", "trainer/ppo/core_algos.py"
 _ACTOR, _WORKER, _ENGINE_WORKER = "workers/actor/dp_actor.py", "workers/fsdp_workers.py", "workers/engine_workers.py"
 _V1, _BUFFER = "trainer/ppo/v1/trainer_base.py", "trainer/ppo/v1/replay_buffer.py"
 _TRANSFORMER = "workers/engine/fsdp/transformer_impl.py"
+_BESIDE = (None, "config", "./config")
+"""Folders of configurations, as Hydra's flag says them, that lie beside the program."""
 FACTS = CopyFacts(
     package="verl",
     home="batchbridge_verl",
@@ -69,9 +71,13 @@ def own_copy(source: Source) -> OwnCopy | None:
 
 
 def config_folders(source: Source, folder: Path) -> list[Path]:
-    """The folders of configurations: beside the program where that is the user's own, then the copy's."""
+    """The folders of configurations: the one that the command names, or the one beside the program where that is the
+    user's own; then the copy's."""
     from batchbridge.kit import near_file
 
+    path = flag_of(source.argv, "path")
+    if path not in _BESIDE and (named := near_folder(path, source.path)) is not None:
+        return [named, folder / "trainer" / "config"]
     module = PROGRAM.words_after_entry(source.argv)[0] if source.argv else None
     program = None if module is None else near_file(f"{module.replace('.', '/')}.py", source.path)
     own = [] if program is None else [program.resolve().parent / "config"]
@@ -82,13 +88,15 @@ def names_its_own(source: Source, copy: OwnCopy) -> bool:
     """Whether the configuration that a source's command names is the copy's, or stands beside its program."""
     name, path = flag_of(source.argv, "name"), flag_of(source.argv, "path")
     files = [one / f"{name}.yaml" for one in config_folders(source, copy.folder)]
-    return path in (None, "config", "./config") and (name is None or any(file.is_file() for file in files))
+    near = path in _BESIDE or near_folder(path, source.path) is not None
+    return near and (name is None or any(file.is_file() for file in files))
 
 
 def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
     """Key to default of the configuration that a source starts from."""
     folders = config_folders(source, folder)
-    name = flag_of(source.argv, "name") if flag_of(source.argv, "path") in (None, "config", "./config") else None
+    path = flag_of(source.argv, "path")
+    name = flag_of(source.argv, "name") if path in _BESIDE or near_folder(path, source.path) is not None else None
     if name is None or not any((one / f"{name}.yaml").is_file() for one in folders):
         name = _named_by_main(folder) or "ppo_trainer"
     both = (folder / "trainer" / "config" / "model_engine").is_dir()

@@ -224,7 +224,9 @@ def _fields(
                 nowhere = tuple(key for key in lacking if key not in elsewhere)
                 refused = tuple(key for key in lacking if elsewhere.get(key))
             refused = tuple(dict.fromkeys((*refused, *refused_sizes(adapter, reading))))
-        if reading.keeping(keep).supposed.verdict == "undecided" and reading.native and said["world_size"] is None:
+        differs = reading.copy is not None and bool(reading.copy.differing)  # valid on no number of devices
+        is_open = reading.keeping(keep).supposed.verdict == "undecided" and bool(reading.native) and not differs
+        if is_open and said["world_size"] is None:
             from batchbridge.comparing.releases import example_of, valid_devices
 
             devices = valid_devices(source, reading, keep, **said)

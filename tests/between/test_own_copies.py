@@ -17,6 +17,7 @@ from batchbridge.kit.versions import release_after
 from batchbridge_easyr1.copies import FACTS as EASYR1
 from batchbridge_open_instruct.copies import FACTS as OPEN_INSTRUCT
 from batchbridge_openrlhf.copies import FACTS as OPENRLHF
+from batchbridge_trl.copies import FACTS as TRL
 from batchbridge_verl.copies import FACTS as VERL
 
 VERL_YAML = """
@@ -173,11 +174,18 @@ def test_easyr1s_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:
     assert reading.framework == "easyr1"
     assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
     assert reading.native["data.rollout_batch_size"] == 32
+    config = tmp_path / "verl/trainer/config.py"
+    text = config.read_text(encoding="utf-8").replace(
+        "schedule: list = None", "schedule: list = None\n    val_files: Any = ''"
+    )
+    config.write_text(text, encoding="utf-8")
+    listed = _read(tmp_path, f"{run} data.val_files=[a,b]")  # which the releases declare as text
+    assert not [one for one in listed.findings if one.severity == "error" and not one.undecided]
     wrong = _read(tmp_path, f"{run} worker.own_wait=1 worker.own_weight=much")
     assert _errors(wrong)[:2] == ["BB-EZR1-003 worker.own_wait", "BB-EZR1-006 worker.own_weight"]
 
 
-def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path) -> None:
+def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(
         tmp_path,
         {
@@ -186,13 +194,18 @@ def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path) -> None:
             'parser.add_argument("--rollout_batch_size", type=int, default=96)\n'
             'parser.add_argument("--train_batch_size", type=int, default=96)\n'
             'parser.add_argument("--own_bonus", type=float, default=0.5)\n'
-            'parser.add_argument("--own_switch", action="store_true")\n',
+            'parser.add_argument("--own_switch", action="store_true")\n'
+            'parser.add_argument("--policy_loss_type", type=str, choices=["ppo", "mine"], default="ppo")\n',
         },
     )
     run = "python3 -m openrlhf.cli.train_ppo_ray --own_bonus 0.1 --own_switch"
     reading = _read(tmp_path, run)
     assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
     assert reading.native["rollout_batch_size"] == 96
+    _known_as(monkeypatch, OPENRLHF, tmp_path / "openrlhf", "0.9.0")
+    own = _read(tmp_path, f"{run} --policy_loss_type mine")
+    said = [one.message for one in own.findings if one.code == "BB-ORL-009"]
+    assert [message.partition(":")[0] for message in said] == ["mine is a word that no release takes"]
     wrong = _read(tmp_path, f"{run} --micro_train_batch_size 2")
     assert "BB-ORL-003 micro_train_batch_size" in _errors(wrong)
 
@@ -319,7 +332,7 @@ def test_options_are_declared_by_the_calls_that_add_them(tmp_path: Path) -> None
     assert found["m"].choices == ("a", "b")
 
 
-@pytest.mark.parametrize("facts", [VERL, EASYR1, OPENRLHF, OPEN_INSTRUCT], ids=lambda facts: facts.home)
+@pytest.mark.parametrize("facts", [VERL, EASYR1, OPENRLHF, OPEN_INSTRUCT, TRL], ids=lambda facts: facts.home)
 def test_every_deciding_function_is_on_record_in_a_release(facts: CopyFacts) -> None:
     known = own_copy.recorded_forms(facts.home)
     assert set(known) == {f"{file}: {name}" for file, names in facts.functions.items() for name in names}

@@ -167,11 +167,24 @@ def test_a_checkout_is_known_by_its_files(
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"), [("0.8.0.dev0", "undecided"), ("main", "undecided"), ("0.3.0", "invalid")]
+    ("framework", "version"),
+    [
+        *(("verl", version) for version in ("0.8.0.dev0", "0.8.0.dev", "main", "0.3.0")),
+        *(("easyr1", "0.2.0"), ("openrlhf", "0.6.2"), ("trl", "0.13.0"), ("open_instruct", "0.3.3.dev0")),
+    ],
 )
-def test_what_is_no_release_leaves_the_verdict_open(recipe: Path, version: str, verdict: str) -> None:
-    found = batchbridge.check({"data.train_batch_size": 64}, framework="verl", version=version, world_size=8)
-    assert found.verdict == verdict
+def test_the_text_of_a_version_alone_makes_nothing_invalid(recipe: Path, framework: str, version: str) -> None:
+    run = "python open_instruct/grpo_fast.py" if framework == "open_instruct" else {}
+    Path("run.sh").write_text(f"{run}\n")
+    found = batchbridge.check("run.sh" if run else {}, framework=framework, version=version, world_size=8)
+    assert found.verdict == "undecided"
+
+
+def test_a_version_before_a_tag_of_open_instruct_is_read_as_it_with_a_warning() -> None:
+    Path("run.sh").write_text("python open_instruct/grpo_fast.py\n")
+    before, tag = (batchbridge.read("run.sh", version=version) for version in ("0.2.0.dev0", "0.2.0"))
+    assert before.spec == tag.spec is not None
+    assert [one.severity for one in before.findings if one.code == "BB-OI-002"] == ["warning"]
 
 
 def test_a_pin_that_nobody_knows_decides_nothing(recipe: Path) -> None:

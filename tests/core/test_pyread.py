@@ -202,7 +202,7 @@ def test_settings_that_a_command_line_parser_makes_are_marked() -> None:
 def test_a_notebook_has_cells_with_lines_of_their_own() -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# Title"]},
-        {"cell_type": "code", "source": ["!pip install trl==0.14.0 \\\n", "  vllm\n", "G = 4"]},
+        {"cell_type": "code", "source": ["!pip install --upgrade \\\n", "  trl==0.14.0 \\\n", "  vllm\n", "G = 4"]},
         {"cell_type": "code", "source": "%%bash\nls"},
         {"cell_type": "code", "source": "if True: broken("},
         {"cell_type": "code", "source": ["from trl import GRPOConfig\n", "GRPOConfig(\n", "  num_generations=G)"]},

@@ -86,7 +86,8 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
         return None
     lacking = [undeclared(adapter, reading) for _, reading in asked]
     nowhere = tuple(key for key in lacking[-1] if all(key in keys for keys in lacking))
-    asked = [(version, _perhaps_of_a_copy(adapter, reading, nowhere)) for version, reading in asked]
+    refused = _refused_everywhere(adapter, [reading for _, reading in asked]) if nowhere else frozenset[str]()
+    asked = [(version, _perhaps_of_a_copy(adapter, reading, nowhere, refused)) for version, reading in asked]
     readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     spans: list[ReleaseSpan] = []
     before: Reading | None = None
@@ -117,14 +118,32 @@ def _declared(adapter: Adapter, reading: Reading) -> int:
     return sum(key in reading.native for key in reading.given) - lacking
 
 
-def _perhaps_of_a_copy(adapter: Adapter, reading: Reading, nowhere: Sequence[str]) -> Reading:
+def _refused_everywhere(adapter: Adapter, readings: Sequence[Reading]) -> frozenset[str]:
+    """The keys whose value every release refuses that has the key."""
+    wrong = [
+        {str(place.key) for one in _coded(reading, adapter.mistyped) for place in one.where} for reading in readings
+    ]
+    lacking = [{*undeclared(adapter, reading)} for reading in readings]
+    return frozenset(
+        key for key in set().union(*wrong) if all(key in a or key in b for a, b in zip(wrong, lacking, strict=True))
+    )
+
+
+def _coded(reading: Reading, codes: Sequence[str]) -> list[Finding]:
+    return [one for one in reading.findings if one.code in codes and one.severity == "error"]
+
+
+def _perhaps_of_a_copy(adapter: Adapter, reading: Reading, nowhere: Sequence[str], refused: frozenset[str]) -> Reading:
     """A reading in which a key that no release declares is no certain error: whoever names no version may have a copy
-    that declares it."""
+    that declares it. refused: keys whose value no release takes, which such a copy may take, too."""
     own, found = set(nowhere), []
     for one in reading.findings:
         keys = {str(place.key) for place in one.where if place.key is not None}
-        if one.code in adapter.undeclared and one.severity == "error" and keys and keys <= own:
+        if one in _coded(reading, adapter.undeclared) and keys and keys <= own:
             message = f"{one.message}, nor has any other release; a copy of your own may"
+            one = replace(one, message=message, undecided=True)
+        elif own and one in _coded(reading, adapter.mistyped) and keys and keys <= refused:
+            message = f"{one.message}, by every release that has it; your own copy, with {nowhere[0]}, may take it"
             one = replace(one, message=message, undecided=True)
         found.append(one)
     return replace(reading, findings=tuple(found))
@@ -142,8 +161,7 @@ def example_of(source: object, reading: Reading, devices: Sequence[int], **said:
     if not devices:
         return None
     size = min(devices, key=lambda one: (abs(one - USUAL_DEVICES), one))
-    asked = {**said, "framework": reading.framework, "version": reading.framework_version, "world_size": size}
-    found = read(source, **asked)
+    found = read(source, **{**_asked_again(reading, said), "world_size": size})
     return found if found.spec is not None else None
 
 
@@ -189,13 +207,19 @@ def _with_note(found: ReleaseVerdicts) -> Reading:
 def valid_devices(source: object, reading: Reading, keep: KeepFinding = None, **said: Any) -> tuple[int, ...]:
     """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
     where something else than the world size is missing."""
-    asked = {**said, "framework": reading.framework, "version": reading.framework_version}
+    asked = _asked_again(reading, said)
     verdicts: dict[int, Verdict] = {}
     for size in range(1, MOST_DEVICES + 1):
         verdicts[size] = read(source, **{**asked, "world_size": size}).keeping(keep).supposed.verdict
         if size == 8 and set(verdicts.values()) == {"undecided"}:
             break
     return tuple(size for size, verdict in verdicts.items() if verdict == "valid")
+
+
+def _asked_again(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `read` by which a source is read as before: by its copy of the framework where it has one."""
+    version = None if reading.copy is not None else reading.framework_version
+    return {**said, "framework": reading.framework, "version": version}
 
 
 def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:

@@ -73,6 +73,8 @@ class Adapter(ABC):
     undeclared: tuple[str, ...] = ()
     """Finding codes that say a key is none of the version's settings, whether the framework refuses or drops it: the
     release that declares the most of a file's keys is the one that it is shown under where nobody names one."""
+    mistyped: tuple[str, ...] = ()
+    """Finding codes that say a value is none that its key takes."""
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""

@@ -51,12 +51,15 @@ class OwnCopy:
             text = f"the settings of your copy in {self.place} are not read: {self.unread}; {self.release}'s are taken"
             yield Finding("BB039", "error", "config", text, (Where(None, None, self.place),), undecided=True)
         if self.differing:
-            functions = dict.fromkeys(name for names in self.differing.values() for name in names)
             numbers = ", ".join(self.differing)
-            text = f"{numbers}: as {framework} {self.release} would; your {_named(functions)} "
-            text += f"{'differs' if len(functions) == 1 else 'differ'} here"
+            text = f"{numbers}: as {framework} {self.release} would; {self.changed(*self.differing)} here"
             fix = Fix("compare these functions with the release's; batchbridge run measures what is trained")
             yield Finding("BB039", "error", "config", text, (Where(None, None, self.place),), (fix,), undecided=True)
+
+    def changed(self, *numbers: str) -> str:
+        """`your fit differs`, of the functions that decide one of these numbers; empty: none differs."""
+        found = dict.fromkeys(name for one in numbers for name in self.differing.get(one, ()))
+        return f"your {_named(found)} {'differs' if len(found) == 1 else 'differ'}" if found else ""
 
     def opened(self, finding: Finding) -> Finding:
         """A finding of the release's rules, left undecided where it is an error and the copy's code differs from the

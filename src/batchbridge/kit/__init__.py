@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.reading.files import near_file as near_file
     from batchbridge.reading.launchers import launched_world_size as launched_world_size
     from batchbridge.reading.python import python_text as python_text
+    from batchbridge.reading.python import trainers_of as trainers_of
     from batchbridge.rules.nearest_numbers import LARGEST as LARGEST
     from batchbridge.rules.nearest_numbers import Variable as Variable
     from batchbridge.rules.nearest_numbers import divisors as divisors

@@ -7,7 +7,7 @@ constant is `OPEN`: it is declared, and what it is, only running the code would 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -204,7 +204,8 @@ def _imported(root: Path, file: Path, node: ast.stmt, name: str) -> Path | None:
 def _module(root: Path, file: Path, node: ast.ImportFrom) -> Path | None:
     """The file of the module that names are imported from; None where it is outside the root."""
     parts = (node.module or "").split(".") if node.module else []
-    bases: Sequence[Path] = [file.parents[node.level - 1]] if node.level else [root, file.parent]
+    above = (folder for folder in file.parents if folder.is_relative_to(root))
+    bases: Iterable[Path] = (file.parents[node.level - 1],) if node.level else (*above, root, root / "src")
     for base in bases:
         path = base.joinpath(*parts)
         for found in (path.with_suffix(".py") if parts else path / "__init__.py", path / "__init__.py"):

@@ -76,6 +76,11 @@ class FramedAdapter(Adapter):
         """The code of an unknown key."""
         return (self.codes.unknown_key,)
 
+    @property
+    def mistyped(self) -> tuple[str, ...]:  # type: ignore[override]  # an adapter's own codes
+        """The code of a value that its key does not take."""
+        return (self.codes.wrong_value,)
+
     def is_configuration(self, native: object) -> bool:
         """Whether an object is a configuration of the framework's."""
         return False

@@ -21,8 +21,8 @@ from batchbridge.frozen import dataclass
 LEVELS = 8
 """Folders that are searched: the script's, and those above it, to the root of its repository."""
 _NAMED_IN_SCRIPT = re.compile(
-    r"""PYTHONPATH=["']?([^\s"';]+)|pip3?\s+install\s+(?:[^\s;&|]+\s+)*?(?:-e|--editable)\s+["']?([^\s"';&|]+)"""
-    r"""|^\s*cd\s+["']?([^\s"';&|]+)""",
+    r"""PYTHONPATH=([^\s;]+)|pip3?\s+install\s+(?:[^\s;&|]+\s+)*?(?:-e|--editable)\s+([^\s;&|]+)"""
+    r"""|^\s*cd\s+([^\s;&|]+)""",
     re.MULTILINE,
 )
 _PINNED = ("requirements.txt", "requirements-dev.txt", "setup.sh", "install.sh", ".gitmodules")
@@ -93,10 +93,32 @@ def _named_folders(file: Path) -> Iterator[str]:
     if file.suffix == ".txt":
         yield from re.findall(r"^-e\s+(\S+)", text, re.MULTILINE)
     for match in _NAMED_IN_SCRIPT.finditer(text):
-        for path in str(next(filter(None, match.groups()))).split(":"):
-            path = re.sub(r"^(\$\{?PWD\}?|\$\(pwd\))/?", "", path)
-            if path and "$" not in path and not path.startswith(("/", "~", "git+", "http")):
-                yield path.partition("[")[0]
+        said = re.sub("[\"']", "", str(next(filter(None, match.groups()))))
+        for path in said.split(":"):
+            path = re.sub(r"^(\$\{?PWD\}?|\$\(pwd\))/?", "", path).partition("[")[0]
+            if path and not path.startswith(("git+", "http")):
+                yield from ends_of(path)
+
+
+def ends_of(path: str) -> Iterator[str]:
+    """The ends of a path that a repository may have: all of a relative one; of one that is another machine's, or that
+    begins with a placeholder or a variable, what stands behind that, at most three folders."""
+    if not path.startswith(("/", "~", "<")) and "$" not in path:
+        yield path
+        return
+    parts = re.sub(r"^.*(\$\{?\w+\}?|\$\([^)]*\)|<[^>]*>)", "", path).strip("/").split("/")
+    yield from ("/".join(parts[at:]) for at in range(max(0, len(parts) - 3), len(parts)) if parts[at:] != [""])
+
+
+def near_folder(path: str, beside: Path | None) -> Path | None:
+    """The folder that a path of another machine's may name here: the nearest one above a script that has its end."""
+    for folder in () if beside is None else beside.resolve().parents[:LEVELS]:
+        for end in ends_of(path):
+            if (folder / end).is_dir():
+                return folder / end
+        if (folder / ".git").exists():
+            return None
+    return None
 
 
 def _is_copy(folder: Path, facts: CopyFacts) -> bool:

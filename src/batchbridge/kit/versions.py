@@ -97,14 +97,14 @@ _DEVELOPED = -(10**9)
 @lru_cache(maxsize=1024)
 def _release(version: str) -> _Release | None:
     """A version that is numbers alone, or a post- or development release of such a one; None for any other."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:\.(post|dev)([0-9]{1,9}))?", version)
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:\.(post|dev)([0-9]{0,9}))?", version)
     if found is None:
         return None
     numbers = [int(part) for part in found[1].split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
     rank = {"dev": _DEVELOPED, "post": 1}.get(found[2])
-    return tuple(numbers), 0 if rank is None else rank + int(found[3])
+    return tuple(numbers), 0 if rank is None else rank + int(found[3] or 0)
 
 
 def is_release(version: str) -> bool:
@@ -172,5 +172,5 @@ def unknown_version(
         f"{project} {version} is {what}; known are {known}",
         where=(Where("framework version", version),),
         fixes=(Fix(f"name {named}, the newest being {newest}"),),
-        undecided=not release,
+        undecided=True,  # what it would do with these settings is not known, and its text is no error of theirs
     )

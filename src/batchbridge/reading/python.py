@@ -192,6 +192,11 @@ def started(
     return StartedProgram(sources, _trainers(program), program.declared)
 
 
+def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
+    """The trainers that a program builds, whatever stands behind it; None where it cannot be read."""
+    return started(file, (), None, {}, {}).trainers
+
+
 def python_text(path: Path) -> str:
     """The Python text of a program, or of a notebook's cells. Raises `OSError` and `ValueError`."""
     text = path.read_text(encoding="utf-8")

@@ -63,7 +63,7 @@ def test_keys_that_trl_has_dropped_are_findings_and_the_batch_is_still_read():
 
 
 def test_a_trl_that_is_not_known_fails_closed():
-    reading = OpenR1Adapter().read(load_source(RECIPES["qwen"]), Context(framework_version="0.14.0", world_size=8))
+    reading = OpenR1Adapter().read(load_source(RECIPES["qwen"]), Context(framework_version="0.13.0", world_size=8))
     assert [finding.code for finding in reading.findings] == ["BB-TRL-002"]
 
 

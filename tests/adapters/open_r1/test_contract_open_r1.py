@@ -120,7 +120,7 @@ REFUSED_CASES = {
 class TestOpenR1(AdapterContract):
     adapter_class = OpenR1Adapter
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
-    unknown_version = "0.14.0"
+    unknown_version = "0.13.0"
     written_version = "1.16.0"
     codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)

@@ -25,7 +25,7 @@ from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl import declared
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import TRL_GROUPS
-from batchbridge_trl.sizes import FIELDS
+from batchbridge_trl.sizes import ACCUMULATION, FIELDS, GENERATIONS, MICRO
 
 ARTICLE = {
     "per_device_train_batch_size": 4,
@@ -177,10 +177,22 @@ def test_an_unknown_key_leaves_the_batch_readable():
 
 
 def test_an_unknown_version_fails_closed_and_names_the_known_ones():
-    reading = read(ARTICLE, version="0.14.0")
+    reading = read(ARTICLE, version="0.13.0")
     assert reading.spec is None
     assert codes(reading) == ["BB-TRL-002"]
+    assert reading.findings[0].undecided  # its text alone is no error of the settings
     assert ">=0.15" in reading.findings[0].message
+
+
+@pytest.mark.parametrize(("micro", "accumulation", "group", "world"), [(1, 1, 2, 4), (4, 2, 8, 3)])
+def test_under_0_14_each_device_repeats_its_prompts_and_the_answer_is_conditional(micro, accumulation, group, world):
+    settings = {MICRO: micro, ACCUMULATION: accumulation, GENERATIONS: group}
+    reading = read(settings, world=world, version="0.14.0")
+    prompts = micro * accumulation * world
+    sizes = reading.condition.sizes
+    assert (sizes.prompts, sizes.per_prompt, sizes.step) == (prompts, group, prompts * group)
+    assert reading.condition.supposed.startswith("trl 0.14.0 trains as")
+    assert read(settings, world=world, version="0.15.0").condition is None
 
 
 def test_a_newer_version_is_read_as_the_newest_with_a_warning():

@@ -179,7 +179,7 @@ REFUSED_CASES = {
 class TestTrl(AdapterContract):
     adapter_class = TrlAdapter
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
-    unknown_version = "0.14.0"
+    unknown_version = "0.13.0"
     written_version = VERSION
     meanings = (
         (
@@ -308,7 +308,7 @@ class TestTrl(AdapterContract):
         invalid("misspelt key", {"num_generation": 6}, "BB-TRL-003"),
         invalid("removed key", {"max_prompt_length": 512}, "BB-TRL-003"),
         invalid("wrong kind", {"num_generations": "six"}, "BB-TRL-004"),
-        invalid("unknown version", {}, "BB-TRL-002", version="0.14.0"),
+        invalid("unknown version", {}, "BB-TRL-002", version="0.13.0"),
         invalid("whole micro-batches, 0.15", {"num_generations": 8}, "BB-TRL-021", version="0.15.2"),
         invalid("whole micro-batches, 0.16", {"num_generations": 8}, "BB-TRL-021", version="0.16.1"),
         invalid("whole windows, 0.17", {"num_generations": 7}, "BB-TRL-021", version="0.17.0"),

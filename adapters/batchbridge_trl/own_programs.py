@@ -1,0 +1,93 @@
+"""The program that a recipe or a command is read by, where it lies in the user's repository, and what it declares.
+
+Open-R1's `src/open_r1/grpo.py` and what was made of it: a script that hands dataclasses to TrlParser, its own
+`GRPOConfig` among them, which is derived from TRL's. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from batchbridge import Finding, Source, Where
+from batchbridge.kit import BuiltTrainer, near_file, trainers_of
+from batchbridge.kit.declared_settings import DeclaredSetting, classes_parsed, declared_fields
+from batchbridge_trl.user_settings import program_of
+
+LEVELS = 8
+"""Folders that are searched for the program of a recipe: its own, and those above it, to the root of its repository."""
+PLACES = ("src/open_r1/grpo.py", "open_r1/grpo.py", "src/*/grpo.py")
+"""Places of a recipe's program: Open-R1's own, and that of what was made of it."""
+SHOWN = 4
+
+
+class OwnProgram(NamedTuple):
+    """A program of the user's repository that parses dataclasses. place: its file, for a person. declared: the fields
+    that classes of the repository declare, TRL's own not among them."""
+
+    file: Path
+    place: str
+    declared: dict[str, DeclaredSetting]
+
+    @property
+    def trainers(self) -> tuple[BuiltTrainer, ...] | None:
+        """The trainers that it builds; None: it is not read."""
+        return trainers_of(self.file)
+
+    def note(self, keys: Sequence[str]) -> Finding:
+        """The note that settings are its own."""
+        named = ", ".join(keys[:SHOWN]) + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")
+        count = f"{len(keys)} {'setting' if len(keys) == 1 else 'settings'}"
+        return Finding(
+            *("BB038", "note", "config", f"{self.place}, your program: {count} of its own, not judged: {named}"),
+            (Where(None, None, self.place),),
+        )
+
+
+def own_program(source: Source) -> OwnProgram | None:
+    """The program that reads a source; None where it is not here, or parses no dataclass.
+
+    Of a recipe alone the one that lies where Open-R1 has it.
+    """
+    if source.construction is not None or source.native is not None or source.record is not None:
+        return None
+    for file in _candidates(source):
+        names = classes_parsed(file)
+        if names and any("GRPO" in name for name in names):
+            return OwnProgram(file, _place(file), _declared(file, names))
+    return None
+
+
+def _candidates(source: Source) -> Iterator[Path]:
+    if source.argv:
+        program = program_of(source.argv) or ""
+        found = near_file(program, source.path) or near_file(f"{program.replace('.', '/')}.py", source.path)
+        yield from () if found is None else (found,)
+    elif source.path is not None:
+        for folder in source.path.resolve().parents[:LEVELS]:
+            for place in PLACES:
+                yield from sorted(folder.glob(place))
+            if (folder / ".git").exists():
+                return
+
+
+def _declared(file: Path, names: Iterable[str]) -> dict[str, DeclaredSetting]:
+    found: dict[str, DeclaredSetting] = {}
+    root = _root(file)
+    for name in names:
+        found |= declared_fields(root, file, name, nested=False)
+    return found
+
+
+def _root(file: Path) -> Path:
+    """The folder that a program's modules are imported from: its package's, or its repository's."""
+    folders = file.resolve().parents[:LEVELS]
+    whole = next((folder for folder in folders if (folder / ".git").exists()), None)
+    inside = next((folder for folder in folders if not (folder / "__init__.py").exists()), folders[0])
+    return whole or inside
+
+
+def _place(file: Path) -> str:
+    here = Path.cwd()
+    return (file.relative_to(here) if file.is_relative_to(here) else file).as_posix()
