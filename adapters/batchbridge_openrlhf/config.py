@@ -18,7 +18,7 @@ from batchbridge.kit.versions import installed
 from batchbridge_openrlhf import TELLS
 from batchbridge_openrlhf import settings as tables
 from batchbridge_openrlhf.facts import OpenRlhfFacts
-from batchbridge_openrlhf.meaning import inexpressible, meaning
+from batchbridge_openrlhf.meaning import TYPES, inexpressible, meaning
 from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import sizes_of
 from batchbridge_openrlhf.user_options import (
@@ -122,7 +122,7 @@ class OpenRlhfAdapter(PackagedAdapter):
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:
-                later.append(_unknown(name, place, near.get(name, ()), names, title))
+                later.append(_unknown(name, given, near.get(name, ()), names, title))
                 continue
             if name in source.unknown and name in idle:
                 continue
@@ -244,7 +244,8 @@ def _abbreviated(given: CommandLine) -> Iterator[Finding]:
         yield Finding("BB-ORL-008", "note", "config", message, (Where(name),), (Fix(f"write --{name}"),))
 
 
-def _unknown(name: str, place: Where, near: Sequence[str], here: Mapping[str, str], title: str) -> Finding:
+def _unknown(name: str, given: CommandLine, near: Sequence[str], here: Mapping[str, str], title: str) -> Finding:
+    place = given.places[name]
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
     message = f"{title} has no option {name}"
     if spelled:
@@ -252,8 +253,23 @@ def _unknown(name: str, place: Where, near: Sequence[str], here: Mapping[str, st
     elif elsewhere := tables.releases_with(name):
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
     fixes = [Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near]
+    if (told := _correction_of_today(given.values)) and name in told and tables.LEVEL in here:
+        words = " ".join(f"--{key} {value}" for key, value in told.items() if value is not None)
+        fixes.append(Fix(f"write {words}", told))
     fixes.append(Fix(f"remove {name}", {name: None}))
     return _finding("BB-ORL-003", message, place, fixes, UNRECOGNIZED)
+
+
+def _correction_of_today(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options of 0.11.2 that mean the sampler's correction of the options of before, and None for each of these;
+    None where they turn none on, or one that no version knew."""
+    old = {name: tables.spellings().get(name, frozenset()) & set(tables.CORRECTION_BEFORE) for name in given}
+    said = {identity: given[name] for name, identities in old.items() for identity in identities}
+    parts = TYPES.get(str(said.get(tables.CORRECTION_TYPE) or "tis"))
+    if tables.CORRECTION not in said or parts is None:
+        return None
+    today = zip((tables.LEVEL, tables.MODE, tables.GATING), parts, strict=True)
+    return {name: None for name, identities in old.items() if identities} | dict(today)
 
 
 def _world_notes(facts: OpenRlhfFacts, places: Mapping[str, Where]) -> Iterator[Finding]:

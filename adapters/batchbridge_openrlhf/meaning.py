@@ -350,10 +350,10 @@ def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
             return None
         mode, gating = settings[names.MODE], settings[names.GATING]
         word = CORRECTION_WORDS.get((level, mode, gating), f"{level}_{gating}_{mode}")
-    elif not settings["algo.advantage.is_correction_enable"]:
+    elif not settings[names.CORRECTION]:
         return None
     else:
-        kind = "icepop" if settings["use_icepop"] else settings["algo.advantage.is_correction_type"]
+        kind = "icepop" if settings["use_icepop"] else settings[names.CORRECTION_TYPE]
         word = CORRECTION_WORDS[TYPES[kind]]
     bounds = threshold if isinstance(threshold, tuple) else (threshold,)
     low, high = bounds if len(bounds) == 2 else (0.0, bounds[-1])
@@ -363,7 +363,7 @@ def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
 def correction_key(version: str) -> str:
     """The option that turns a correction on."""
     new = holds(">=0.11.2", version)
-    return names.LEVEL if new else "algo.advantage.is_correction_enable"
+    return names.LEVEL if new else names.CORRECTION
 
 
 def precision(settings: Mapping[str, Any], version: str) -> str | None:

@@ -43,6 +43,11 @@ ESTIMATOR, FREEZING, SCHEDULE = "algo.advantage.estimator", "critic.freezing_ste
 LEVEL, MODE, GATING, THRESHOLD = (
     f"algo.advantage.is_correction_{part}" for part in ("level", "mode", "gating", "threshold")
 )
+CORRECTION, CORRECTION_TYPE = CORRECTION_BEFORE = (
+    "algo.advantage.is_correction_enable",
+    "algo.advantage.is_correction_type",
+)
+"""The options of the sampler's correction before 0.11.2."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,8 @@ ABSENT: dict[str, tuple[Any, str]] = {
     "actor.adam.eps": (1e-08, "openrlhf before 0.10.2 DeepspeedStrategy.create_optimizer: FusedAdam's own default"),
     "actor.optim": ("adam", "openrlhf before 0.10.2 DeepspeedStrategy.create_optimizer: FusedAdam"),
     "algo.kl.unbiased_gradient": (False, "openrlhf before 0.11.1 compute_approx_kl"),
-    "algo.advantage.is_correction_enable": (False, "openrlhf before 0.8.9 PolicyLoss"),
-    "algo.advantage.is_correction_type": ("tis", "openrlhf before 0.9.3 PolicyLoss"),
+    CORRECTION: (False, "openrlhf before 0.8.9 PolicyLoss"),
+    CORRECTION_TYPE: ("tis", "openrlhf before 0.9.3 PolicyLoss"),
     "algo.advantage.is_correction_level": ("off", "openrlhf before 0.11.2 PolicyLoss"),
     "data.max_images_per_prompt": (0, "openrlhf before 0.10.0: text only"),
     "use_icepop": (False, "openrlhf 0.9.1 and 0.9.2 only"),
@@ -124,7 +129,6 @@ ABSENT: dict[str, tuple[Any, str]] = {
 _ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _EXPERTS = ("eager", "batched_mm", "grouped_mm", "deepgemm")
 _GATINGS = ("ratio", "binary_kl", "tv")
-_TYPE = "algo.advantage.is_correction_type"
 OPTIONS: tuple[Option, ...] = (
     Option("ref.num_nodes", "ref_num_nodes", "int", 1),
     Option("ref.num_gpus_per_node", "ref_num_gpus_per_node", "int", 8),
@@ -310,10 +314,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("generate_max_len", "generate_max_len", "int", 1024, "<0.9.8"),
     Option("ptx_coef", "ptx_coef", "float", 0.05, "<0.10.2"),
     Option("perf", "perf", "flag", False, "<0.10.2"),
-    Option("algo.advantage.is_correction_enable", "enable_vllm_is_correction", "flag", False, ">=0.8.9,<0.11.2"),
+    Option(CORRECTION, "enable_vllm_is_correction", "flag", False, ">=0.8.9,<0.11.2"),
     Option("use_icepop", "use_icepop", "flag", False, ">=0.9.1,<0.9.3"),
-    Option(_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.3,<0.9.4", ("tis", "icepop", "mis")),
-    Option(_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.4,<0.11.2", ("tis", "icepop", "seq-mask-tis")),
+    Option(CORRECTION_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.3,<0.9.4", ("tis", "icepop", "mis")),
+    Option(
+        CORRECTION_TYPE, "vllm_is_correction_type", "str", "tis", ">=0.9.4,<0.11.2", ("tis", "icepop", "seq-mask-tis")
+    ),
 )
 """Source of every row: `SOURCE`. The default run name, which holds the time of day, is left unset here."""
 

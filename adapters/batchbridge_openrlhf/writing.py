@@ -260,9 +260,9 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
     if holds("<0.9.1", version):
         values[names.THRESHOLD] = bounds[-1]
     if problems.fits(bool(kinds), path, f"not in openrlhf {version}", (None,)):
-        values["algo.advantage.is_correction_enable"] = True
+        values[names.CORRECTION] = True
         early = kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version)
-        values |= {"use_icepop": True} if early else {"algo.advantage.is_correction_type": kinds[0]}
+        values |= {"use_icepop": True} if early else {names.CORRECTION_TYPE: kinds[0]}
 
 
 def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:

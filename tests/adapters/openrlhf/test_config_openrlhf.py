@@ -285,6 +285,25 @@ def test_an_option_of_other_versions_is_said_to_be_one():
     assert "exists in 0.10.2 to 0.11.1" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [(None, "token clip ratio"), ("icepop", "token mask ratio"), ("seq-mask-tis", "seq mask ratio")],
+)
+def test_a_correction_of_before_is_told_in_the_options_of_today(kind, parts):
+    given = {
+        "algo.advantage.is_correction_enable": True,
+        **({"algo.advantage.is_correction_type": kind} if kind else {}),
+    }
+    told = dict(zip(["level", "mode", "gating"], parts.split(), strict=True))
+    today = {f"algo.advantage.is_correction_{part}": value for part, value in told.items()}
+    unknown = [finding for finding in read({**SIZES, **given}).findings if finding.code == "BB-ORL-003"]
+    assert len(unknown) == len(given)
+    for finding in unknown:
+        assert finding.fixes[0].changes == {**today, **dict.fromkeys(given)}
+    before = read({**SIZES, **given}, version="0.11.1").spec
+    assert read({**SIZES, **today}).spec.objective == before.objective
+
+
 def test_without_a_version_the_releases_that_know_the_options_are_named(monkeypatch):
     monkeypatch.setattr("batchbridge_openrlhf.config.installed", lambda distribution: None)
     (finding,) = read({"use_dynamic_batch": True, "prompt_max_len": 8}, version=None).findings
