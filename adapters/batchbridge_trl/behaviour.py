@@ -11,16 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import count, cycle, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
 from batchbridge.kit.native_steps import PromptAndSample
-from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_trl.epochs import EpochLength, sampler_of
 from batchbridge_trl.rules import TrlFacts, defects, facts_of
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config
+
+if TYPE_CHECKING:
+    from batchbridge.kit.torch_random import TorchGenerator
 
 
 class TrlDenominator(NamedTuple):
@@ -232,6 +234,8 @@ def _epochs(
     facts: TrlFacts, found: EpochLength, tokens: Mapping[PromptAndSample, int]
 ) -> Iterator[Iterator[_MicroStep]]:
     """The micro-steps of each epoch, epoch after epoch without end."""
+    from batchbridge.kit.torch_random import TorchGenerator  # a check of settings asks for no order
+
     assert facts.rollout is not None
     sizes, size = facts.sizes, facts.rollout.completions
     generator = TorchGenerator(facts.native["seed"])

@@ -14,10 +14,10 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
-from batchbridge_trl import TELLS, whose_trainer
+from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import not_judged, recipe_of
+from batchbridge_trl.recipe import not_judged, programs_near, recipe_of
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import SettingGroup, settings_of, versions_of
@@ -189,7 +189,9 @@ class TrlAdapter(PackagedAdapter):
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         said = context.framework_version
-        if source.argv or built or program is not None or whose_trainer.is_old_code(said):
+        if source.argv or built or program is not None or tables.is_old_code(said):
+            from batchbridge_trl import whose_trainer
+
             whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
             condition = whose_trainer.condition_of(source, whose, native, said)
             reading = dataclasses.replace(reading, condition=condition)
@@ -212,7 +214,7 @@ class TrlAdapter(PackagedAdapter):
 
     def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read: of 0.14, which repeats prompts on each device, the next one's."""
-        old = whose_trainer.is_old_code(context.framework_version)
+        old = tables.is_old_code(context.framework_version)
         return tables.RELEASES[0] if old else super().readable_version(source, context, found)
 
     def own_copy(self, source: Source) -> OwnCopy | None:
@@ -223,7 +225,7 @@ class TrlAdapter(PackagedAdapter):
 
     def _own_program(self, source: Source) -> OwnProgram | None:
         """The program of the user's that reads a source, see `own_programs`."""
-        if source.path is None:
+        if source.path is None or not (source.argv or any(programs_near(source.path))):
             return None
         from batchbridge_trl.own_programs import own_program
 

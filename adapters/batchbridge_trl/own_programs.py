@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge import Finding, Source, Where
-from batchbridge.kit import BuiltTrainer, near_file, trainers_of
-from batchbridge.kit.declared_settings import DeclaredSetting, classes_parsed, declared_fields
-from batchbridge_trl.user_settings import program_of
+from batchbridge.kit import near_file
+from batchbridge_trl.recipe import LEVELS, programs_near
 
-LEVELS = 8
-"""Folders that are searched for the program of a recipe: its own, and those above it, to the root of its repository."""
-PLACES = ("src/open_r1/grpo.py", "open_r1/grpo.py", "src/*/grpo.py")
-"""Places of a recipe's program: Open-R1's own, and that of what was made of it."""
+if TYPE_CHECKING:
+    from batchbridge.kit import BuiltTrainer
+    from batchbridge.kit.declared_settings import DeclaredSetting
+
 SHOWN = 4
 
 
@@ -33,6 +32,8 @@ class OwnProgram(NamedTuple):
     @property
     def trainers(self) -> tuple[BuiltTrainer, ...] | None:
         """The trainers that it builds; None: it is not read."""
+        from batchbridge.kit import trainers_of
+
         return trainers_of(self.file)
 
     def note(self, keys: Sequence[str]) -> Finding:
@@ -53,6 +54,8 @@ def own_program(source: Source) -> OwnProgram | None:
     if source.construction is not None or source.native is not None or source.record is not None:
         return None
     for file in _candidates(source):
+        from batchbridge.kit.declared_settings import classes_parsed  # most recipes have no program beside them
+
         names = classes_parsed(file)
         if names and any("GRPO" in name for name in names):
             return OwnProgram(file, _place(file), _declared(file, names))
@@ -61,18 +64,18 @@ def own_program(source: Source) -> OwnProgram | None:
 
 def _candidates(source: Source) -> Iterator[Path]:
     if source.argv:
+        from batchbridge_trl.user_settings import program_of
+
         program = program_of(source.argv) or ""
         found = near_file(program, source.path) or near_file(f"{program.replace('.', '/')}.py", source.path)
         yield from () if found is None else (found,)
     elif source.path is not None:
-        for folder in source.path.resolve().parents[:LEVELS]:
-            for place in PLACES:
-                yield from sorted(folder.glob(place))
-            if (folder / ".git").exists():
-                return
+        yield from programs_near(source.path)
 
 
 def _declared(file: Path, names: Iterable[str]) -> dict[str, DeclaredSetting]:
+    from batchbridge.kit.declared_settings import declared_fields
+
     found: dict[str, DeclaredSetting] = {}
     root = _root(file)
     for name in names:

@@ -6,7 +6,8 @@ Source: trl 1.16.0 TrlParser.parse_args_and_config: the file's values become arg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
 from batchbridge.kit import load_source, near_file
@@ -21,6 +22,19 @@ _OF_GRPO = frozenset(
         *("max_completion_length", "reward_funcs", "reward_weights", "epsilon", "use_vllm"),
     }
 )
+LEVELS = 8
+"""Folders that are searched for the program of a recipe: its own, and those above it, to the root of its repository."""
+PLACES = ("src/open_r1/grpo.py", "open_r1/grpo.py", "src/*/grpo.py")
+"""Places of a recipe's program: Open-R1's own, and that of what was made of it."""
+
+
+def programs_near(recipe: Path) -> Iterator[Path]:
+    """The files that stand where the program of a recipe does, from the recipe's folder upwards."""
+    for folder in recipe.resolve().parents[:LEVELS]:
+        for place in PLACES:
+            yield from sorted(folder.glob(place))
+        if (folder / ".git").exists():
+            return
 
 
 def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:

@@ -30,6 +30,7 @@ from batchbridge.kit.parser_kinds import (
     passes_unchecked,
 )
 from batchbridge.kit.versions import holds as holds
+from batchbridge.kit.versions import includes
 from batchbridge_trl.settings_transformers import TRAINING_ARGUMENTS as TRAINING_ARGUMENTS
 from batchbridge_trl.settings_transformers import TRANSFORMERS as TRANSFORMERS
 from batchbridge_trl.tables import RemovedKey, SettingGroup, fixed_before
@@ -50,6 +51,13 @@ RELEASES = (
     *("1.14.0", "1.14.1", "1.14.2", "1.15.0", NEWEST),
 )
 """Every release that the rows are complete for."""
+OLD_CODE = ">=0.14,<0.15"
+"""Versions of TRL that are read as the next release, with sizes of their own."""
+
+
+def is_old_code(version: str | None) -> bool:
+    """Whether a version is one whose trainer repeats rows itself; see `whose_trainer.REPEATS_ROWS`."""
+    return version is not None and includes(OLD_CODE, version)
 
 
 def transformers_of(version: str) -> str:

@@ -9,19 +9,11 @@ from typing import Any
 from batchbridge import Source, Where
 from batchbridge.kit import BuiltTrainer, Condition, parse_scalar
 from batchbridge.kit.known_programs import CountedSizes, KnownProgram, condition, known_program, positive
-from batchbridge.kit.versions import includes
 from batchbridge_trl.recipe import name_of
+from batchbridge_trl.settings import is_old_code
 from batchbridge_trl.sizes import ACCUMULATION, GENERATIONS, MICRO
 from batchbridge_trl.starting import is_trls, needed
 from batchbridge_trl.world import KEY as WORLD
-
-OLD_CODE = ">=0.14,<0.15"
-"""Versions of TRL that are read as the next release, with sizes of their own."""
-
-
-def is_old_code(version: str | None) -> bool:
-    """Whether a version is one whose trainer repeats rows itself; see `REPEATS_ROWS`."""
-    return version is not None and includes(OLD_CODE, version)
 
 
 def condition_of(

@@ -253,7 +253,7 @@ def test_rows_constants_and_what_is_derived_make_the_spec() -> None:
         ({**WHOLE, "steps": 3}, ON_TWO, ["BB-TOY-006"], True),
         ({**WHOLE, "batch": 7}, ON_TWO, ["BB-TOY-010"], False),
         (WHOLE, Context(world_size=2), ["BB-TOY-001"], True),
-        (WHOLE, Context(framework_version="0.5", world_size=2), ["BB-TOY-002"], False),
+        (WHOLE, Context(framework_version="0.5", world_size=2), ["BB-TOY-002"], True),
     ],
     ids=["no devices", "two numbers", "one number twice", "its own", "open", "a rule", "no version", "unknown version"],
 )

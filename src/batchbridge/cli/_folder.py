@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from batchbridge.cli._progress import progress
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 
 if TYPE_CHECKING:
@@ -81,6 +80,8 @@ def _trains(file: Path) -> bool:
 
 def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
     """The results of `one`, which can be pickled, for each file, in order: of many files in several processes."""
+    from batchbridge.cli._progress import progress  # a single file needs none
+
     processes = min(os.cpu_count() or 1, MOST_PROCESSES)
     if len(files) < MANY or processes == 1:
         yield from progress(map(one, files), len(files), "checked")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ import click
 
 from batchbridge.cli import _folder
 from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
-from batchbridge.cli._progress import progress
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import FindingSelection, exit_code
 from batchbridge.cli._tables import coloured
@@ -95,7 +94,7 @@ def command(
             dropped |= codes if said_of.word != "skipped" else set()
         files = []
     inputs: list[str | None] = [*files] if named else [None]
-    for file in progress(inputs, len(inputs), "checked"):
+    for file in inputs if len(inputs) == 1 else _counted(inputs):
         found, code, codes = counting(file, "write" if fix and not diff else "show" if diff else "")
         opened.append(_folder.line(found))
         if lines is not None:
@@ -198,6 +197,12 @@ def _with_native(found: Check) -> Check:
         return found
     said = native_findings(adapter, found.reading)
     return replace(found, reading=replace(found.reading, findings=(*found.reading.findings, *said)))
+
+
+def _counted(inputs: Sequence[str | None]) -> Iterator[str | None]:
+    from batchbridge.cli._progress import progress  # a single file needs none
+
+    return progress(inputs, len(inputs), "checked")
 
 
 def _line_of(counting: _Counting, file: str) -> tuple[_folder.FileVerdict, int, set[str]]:

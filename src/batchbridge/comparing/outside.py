@@ -255,7 +255,7 @@ def _accepted(
 
 
 def _settings(reports: Iterable[OutsideReport]) -> dict[str, Any]:
-    """What reports write, with what comes with it."""
+    """The settings that reports write, with those that come along."""
     found: dict[str, Any] = {}
     for report in reports:
         found |= {report.target_key: report.target, **report.also}

@@ -63,7 +63,8 @@ PROBLEMS: Mapping[str, str] = {
     "BB037": "why the framework's own constructor was not asked, or was asked otherwise (a note)",
     "BB038": (
         "no version was named: the copy of the framework that lies beside the configuration is the yardstick,"
-        " with its own settings and defaults (a note)"
+        " with its own settings and defaults; or the program of a TRL recipe (`src/open_r1/grpo.py`) declares settings"
+        " of its own, which are not judged (a note)"
     ),
     "BB039": (
         "functions of that copy that decide a number of the run are those of no known release, or its "

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, get_args
+from typing import Any, ClassVar, Literal, NoReturn, get_args
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, NativeRow, Reading, Source, Written
@@ -41,12 +41,14 @@ class ValidCase:
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidCase:
-    """A configuration that is an error. codes: findings that must be among those of `read` and `check`."""
+    """A configuration that is an error. codes: findings that must be among those of `read` and `check`. verdict:
+    `undecided` where what is wrong, a version that is not known, decides nothing about the settings."""
 
     name: str
     source: Source
     context: Context
     codes: tuple[str, ...]
+    verdict: Literal["invalid", "undecided"] = "invalid"
 
 
 class Laws:

@@ -23,7 +23,7 @@ class FindingLaws(Laws):
         _, findings = self._judge(invalid_case.source, invalid_case.context)
         codes = {finding.code for finding in findings}
         assert set(invalid_case.codes) <= codes, f"expected {invalid_case.codes}, found {sorted(codes)}"
-        assert verdict(findings) == "invalid", f"verdict {verdict(findings)}"
+        assert verdict(findings) == invalid_case.verdict, f"verdict {verdict(findings)}"
         if is_mapping(invalid_case.source):
             in_a_file = {one.code for one in self._judge(as_file(invalid_case.source), invalid_case.context)[1]}
             assert in_a_file == codes, f"in a file {sorted(in_a_file)}, and else {sorted(codes)}"

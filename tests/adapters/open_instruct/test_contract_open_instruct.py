@@ -342,6 +342,7 @@ class TestGrpo(AdapterContract):
             source=Source(values=OLD_SIZES),
             context=GRPO,
             codes=("BB-OI-002",),
+            verdict="undecided",
         ),
     )
 

@@ -138,8 +138,9 @@ def valid(name, values, *, spec=None, **said):
     return ValidCase(name=name, source=Source(values={**SIZES, **values}), context=context(**said), spec=spec)
 
 
-def invalid(name, values, *codes, **said):
-    return InvalidCase(name=name, source=Source(values={**SIZES, **values}), context=context(**said), codes=codes)
+def invalid(name, values, *codes, verdict="invalid", **said):
+    source = Source(values={**SIZES, **values})
+    return InvalidCase(name=name, source=source, context=context(**said), codes=codes, verdict=verdict)
 
 
 MODEL = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct"}
@@ -308,7 +309,7 @@ class TestTrl(AdapterContract):
         invalid("misspelt key", {"num_generation": 6}, "BB-TRL-003"),
         invalid("removed key", {"max_prompt_length": 512}, "BB-TRL-003"),
         invalid("wrong kind", {"num_generations": "six"}, "BB-TRL-004"),
-        invalid("unknown version", {}, "BB-TRL-002", version="0.13.0"),
+        invalid("unknown version", {}, "BB-TRL-002", verdict="undecided", version="0.13.0"),
         invalid("whole micro-batches, 0.15", {"num_generations": 8}, "BB-TRL-021", version="0.15.2"),
         invalid("whole micro-batches, 0.16", {"num_generations": 8}, "BB-TRL-021", version="0.16.1"),
         invalid("whole windows, 0.17", {"num_generations": 7}, "BB-TRL-021", version="0.17.0"),

@@ -156,7 +156,7 @@ def test_a_command_is_recognised_by_its_recipe_and_one_that_tunes_on_texts_is_no
     sft = {"model_name_or_path": "m", "learning_rate": 1e-5, "per_device_train_batch_size": 8, "num_train_epochs": 1}
     more = {"gradient_accumulation_steps": 2, "max_steps": 10, "per_device_eval_batch_size": 8, "packing": True}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**sft, **more}))
-    assert [found.code for found in check(file, version="1.16.0", world_size=1).findings] == ["BB010"]
+    assert [found.code for found in check(file, version="1.16.0", world_size=1).findings] == ["BB042"]
 
 
 def test_a_script_that_cannot_be_read_or_builds_no_trainer_is_not_known(tmp_path: Path) -> None:

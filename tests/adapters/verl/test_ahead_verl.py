@@ -41,9 +41,10 @@ def codes(reading: Any) -> list[str]:
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.9.1"])
 def test_a_rollout_is_what_the_trainer_takes_from_the_queue_at_once(version: str) -> None:
-    reading = read(version=version)
+    reading = read("rollout.total_rollout_steps=12800", version=version)
     assert codes(reading) == ["BB-VERL-094"]
     assert reading.verdict == "undecided"
+    assert read(version=version).verdict == "invalid", "100 prompts by default, of which no rollout of 128 is filled"
     spec = reading.spec
     assert (spec.rollout.prompts_per_rollout, spec.rollout.completions_per_prompt) == (128, 16)
     assert (spec.optimizer_step.completions_per_step, spec.topology.world_size) == (512, 8)
