@@ -147,7 +147,8 @@ class StepLog:
 
     def clear(self) -> None:
         """Forgets the current step."""
-        self.parts, self.silent, self.exchanged, self._watch.idle = [], [], [], False
+        self.parts, self.silent, self.exchanged = [], [], []
+        self._watch.forget_step()
 
     def open(self, step: int) -> None:
         """Starts (or continues) the ledger at a step. Collective. Raises `LedgerError` where it cannot."""

@@ -146,6 +146,12 @@ class TrlStepProbe:
         """DeepSpeed's engine, which sums up gradients and updates by itself; None without one, and before training."""
         return getattr(getattr(self._trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
+    def forget_step(self) -> None:
+        """Forgets the current step, and an update in it that raised and that someone went on from."""
+        self.idle = False
+        if isinstance(self._handle, BeforeStep):
+            self._handle.restart()
+
     def end(self) -> None:
         """The end of training: the hooks are taken off."""
         for hook in (self._handle, self._witness):

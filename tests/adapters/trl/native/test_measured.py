@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -168,6 +169,26 @@ def test_an_optimizer_that_calls_its_base_trains_to_its_end(trainer: Callable[..
     built.optimizer = StepOfItsBase(built.model.parameters(), lr=0.05)
     found = tampering.stopped(wrap(built))
     assert found["detail"] == "trained to its end"
+
+
+class StepTriedTwice(torch.optim.SGD):
+    """An optimizer that tries its base's step once more where that raised, as it does the first time."""
+
+    tried = False
+
+    def step(self, closure: Any = None) -> Any:
+        if not self.tried:
+            self.tried = True
+            with contextlib.suppress(ZeroDivisionError):
+                super().step(lambda: 1 / 0)
+        return super().step(closure)
+
+
+def test_a_step_that_raised_and_was_tried_again_leaves_the_next_ones_looked_at(trainer: Callable[..., Any]) -> None:
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)  # its step has hooks from now on
+    built = trainer(**tampering.RUN)
+    built.optimizer = StepTriedTwice(built.model.parameters(), lr=0.05)
+    assert tampering.stopped(wrap(built))["detail"] == "trained to its end"
 
 
 def test_an_optimizer_of_another_model_ends_the_run_before_its_first_update(trainer: Callable[..., Any]) -> None:
