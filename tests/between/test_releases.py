@@ -180,7 +180,7 @@ def test_the_text_of_a_version_alone_makes_nothing_invalid(recipe: Path, framewo
     assert found.verdict == "undecided"
 
 
-def test_a_version_before_a_tag_of_open_instruct_is_read_as_it_with_a_warning() -> None:
+def test_a_version_before_a_tag_of_open_instruct_is_read_as_it_with_a_warning(recipe: Path) -> None:
     Path("run.sh").write_text("python open_instruct/grpo_fast.py\n")
     before, tag = (batchbridge.read("run.sh", version=version) for version in ("0.2.0.dev0", "0.2.0"))
     assert before.spec == tag.spec is not None
