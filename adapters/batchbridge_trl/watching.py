@@ -24,6 +24,7 @@ from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_o
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.sharded import ShardedWeight, smallest_weight
+from batchbridge.kit.step_probe import clipping_factor, whole_norm
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.loss_terms import CONTROLLER, LossTerms
@@ -166,15 +167,13 @@ class TrlStepProbe:
                 self.engine.get_global_grad_norm()
             )  # it has clipped already; before 1.8 Accelerate does not hand it on
         elif norm is not None:
-            # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
-            limit = float(max_norm)
-            self._clipping = min(1.0, limit / (float(_whole(norm)) + 1e-6)) if math.isfinite(limit) else 1.0
-        self.gradient_norm = None if norm is None else float(_whole(norm))
+            self._clipping = clipping_factor(norm, max_norm)
+        self.gradient_norm = None if norm is None else float(whole_norm(norm))
         return norm
 
     def _norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = self._native_norm(model, grad_norm=grad_norm)
-        self.gradient_norm = None if norm is None else float(_whole(norm))
+        self.gradient_norm = None if norm is None else float(whole_norm(norm))
         return norm
 
     def objection(self) -> str | None:
@@ -192,11 +191,6 @@ class TrlStepProbe:
             found = weight.grad if self.engine is None else whole_gradient(weight)
         factor = self._witness.compare(found)
         return beside or factor.objection(clipping / self._trainer.accelerator.num_processes)
-
-
-def _whole(norm: Any) -> Any:
-    """A norm that FSDP2 may hold in parts. Collective where it does."""
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:

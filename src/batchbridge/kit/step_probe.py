@@ -48,10 +48,8 @@ class StepProbe:
             self._patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=MEASURED)
 
     def clipped(self, norm: Any, limit: Any) -> None:
-        """Notes the factor that a gradient of this norm was clipped by. Source: torch.nn.utils.clip_grad_norm_ and
-        FSDP's own, whose factor has this epsilon."""
-        most = float(limit)
-        self._clipping = min(1.0, most / (float(whole_norm(norm)) + 1e-6)) if math.isfinite(most) else 1.0
+        """Notes the factor that a gradient of this norm was clipped by."""
+        self._clipping = clipping_factor(norm, limit)
 
     def weight_objections(self, expected: float) -> list[str]:
         """Objections to what the optimizer finds of the watched weight: `expected` times the factor of clipping should
@@ -66,6 +64,13 @@ class StepProbe:
         self._clipping = 1.0
         if self._weight is not None:
             self._weight.witness.drop()
+
+
+def clipping_factor(norm: Any, limit: Any) -> float:
+    """The factor that a gradient of this norm is clipped by. Collective where the norm is in parts. Source:
+    torch.nn.utils.clip_grad_norm_ and FSDP's own, whose factor has this epsilon."""
+    most = float(limit)
+    return min(1.0, most / (float(whole_norm(norm)) + 1e-6)) if math.isfinite(most) else 1.0
 
 
 def whole_norm(norm: Any) -> Any:
