@@ -117,11 +117,8 @@ def _like(reading: Reading) -> Iterator[str]:
         yield one_line(f"so counted, and right if {', '.join(reading.loose[:2])} says nothing of them")
     if copy is None or reading.spec is None or (condition is not None and condition.otherwise):
         return
-    named = dict.fromkeys(name for number in SIZES_OF_COPIES for name in copy.differing.get(number, ()))
-    if named:
-        functions = ", ".join([*named][:2]) + (f" and {len(named) - 2} more" if len(named) > 2 else "")
-        verb = "differs" if len(named) == 1 else "differ"
-        yield one_line(f"as {reading.framework} {copy.release} would count them; your {functions} {verb} here")
+    if changed := copy.changed(*SIZES_OF_COPIES):
+        yield one_line(f"as {reading.framework} {copy.release} would count them; {changed} here")
 
 
 SIZES_OF_COPIES = ("rollout size", "step size", "passes")
