@@ -122,6 +122,7 @@ ROOMS = (
     "batchbridge.running",
     "batchbridge.kit",
     "batchbridge.comparing",
+    "batchbridge.common_texts",
     "batchbridge.diagnosis",
     "batchbridge.testing",
     "batchbridge.rule_page",
