@@ -119,10 +119,12 @@ class OpenRlhfAdapter(PackagedAdapter):
         parsed = decided = not given.ambiguous and all(one.name in idle for one in given.refused)
         later = [*strays(given, self.codes, tables.SOURCE), *_abbreviated(given)]
         near = suggested_keys((name for name in given.values if name not in options), options, 0.8, taken=given.values)
+        today = _correction_of_today(given.values) if tables.LEVEL in names else {}
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:
-                later.append(_unknown(name, given, near.get(name, ()), names, title))
+                told = today if name in today else {}
+                later.append(_unknown(name, place, near.get(name, ()), names, title, told))
                 continue
             if name in source.unknown and name in idle:
                 continue
@@ -244,8 +246,11 @@ def _abbreviated(given: CommandLine) -> Iterator[Finding]:
         yield Finding("BB-ORL-008", "note", "config", message, (Where(name),), (Fix(f"write --{name}"),))
 
 
-def _unknown(name: str, given: CommandLine, near: Sequence[str], here: Mapping[str, str], title: str) -> Finding:
-    place = given.places[name]
+def _unknown(
+    name: str, place: Where, near: Sequence[str], here: Mapping[str, str], title: str, today: Mapping[str, Any]
+) -> Finding:
+    """The finding about an option that is none. near: options of similar names. here: identity to the version's name.
+    today: the changes that say the same now, where it is known what it meant."""
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
     message = f"{title} has no option {name}"
     if spelled:
@@ -253,21 +258,21 @@ def _unknown(name: str, given: CommandLine, near: Sequence[str], here: Mapping[s
     elif elsewhere := tables.releases_with(name):
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
     fixes = [Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near]
-    if (told := _correction_of_today(given.values)) and name in told and tables.LEVEL in here:
-        words = " ".join(f"--{key} {value}" for key, value in told.items() if value is not None)
-        fixes.append(Fix(f"write {words}", told))
+    if today:
+        words = " ".join(f"--{key} {value}" for key, value in today.items() if value is not None)
+        fixes.append(Fix(f"write {words}", today))
     fixes.append(Fix(f"remove {name}", {name: None}))
     return _finding("BB-ORL-003", message, place, fixes, UNRECOGNIZED)
 
 
-def _correction_of_today(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def _correction_of_today(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of 0.11.2 that mean the sampler's correction of the options of before, and None for each of these;
-    None where they turn none on, or one that no version knew."""
+    empty where they turn none on, or one that no version knew."""
     old = {name: tables.spellings().get(name, frozenset()) & set(tables.CORRECTION_BEFORE) for name in given}
     said = {identity: given[name] for name, identities in old.items() for identity in identities}
     parts = TYPES.get(str(said.get(tables.CORRECTION_TYPE) or "tis"))
     if tables.CORRECTION not in said or parts is None:
-        return None
+        return {}
     today = zip((tables.LEVEL, tables.MODE, tables.GATING), parts, strict=True)
     return {name: None for name, identities in old.items() if identities} | dict(today)
 
