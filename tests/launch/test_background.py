@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -96,7 +97,9 @@ def test_what_goes_on_without_a_trainer_is_named_and_told_as_native(run: Run, tm
 def test_ctrl_c_ends_the_waiting_and_not_what_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("nohup sleep 60 > log 2>&1 &\necho $! > pid\n")
     words = [sys.executable, "-m", "batchbridge", "run", "--", "bash", "job.sh"]
-    ran = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    # Whoever runs these tests in the background ignores Ctrl-C, and so would this process.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    ran = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     assert ran.stderr is not None
     said = ""
     while "waiting for a trainer" not in said:
