@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from batchbridge.reading.arguments import near_file
 
 _METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO|RL(?=Trainer)"
 _BUILT = re.compile(rf"(?<!class )\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
@@ -43,3 +47,14 @@ def starts_training(words: Iterable[str]) -> bool:
         return False
     named = any(_WORD.search(word) for word in programs)
     return named or any(option in _OPTIONS for option in options)
+
+
+def program_trains(argv: Sequence[str], file: str) -> bool:
+    """Whether a command's own Python program is here, and trains by rewards."""
+    module = next((behind for word, behind in pairwise(argv[:4]) if word == "-m"), None)
+    named = next((word for word in argv[:4] if word.endswith(".py")), module and f"{module.replace('.', '/')}.py")
+    program = None if named is None else near_file(named, Path(file))
+    try:
+        return program is not None and trains_by_rewards(program.read_text(encoding="utf-8")[:1_000_000])
+    except (OSError, ValueError):
+        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -365,28 +364,15 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
     code = "BB010"
-    from batchbridge.reading.looks import starts_training
+    from batchbridge.reading.looks import program_trains, starts_training
 
-    looks = next((one for one in script.commands if starts_training(one.argv) or _trains(one.argv, file)), None)
+    looks = next((one for one in script.commands if starts_training(one.argv) or program_trains(one.argv, file)), None)
     if looks is not None:
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
         message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
     return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
-
-
-def _trains(argv: Sequence[str], file: str) -> bool:
-    """Whether a command's own Python program is here, and trains by rewards."""
-    from batchbridge.reading.looks import trains_by_rewards
-
-    module = next((behind for word, behind in pairwise(argv[:4]) if word == "-m"), None)
-    named = next((word for word in argv[:4] if word.endswith(".py")), module and f"{module.replace('.', '/')}.py")
-    program = None if named is None else near_file(named, Path(file))
-    try:
-        return program is not None and trains_by_rewards(program.read_text(encoding="utf-8")[:1_000_000])
-    except (OSError, ValueError):
-        return False
 
 
 def _several(found: list[Candidate], file: str) -> Finding:
