@@ -123,8 +123,8 @@ class OpenRlhfAdapter(PackagedAdapter):
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:
-                told = today if name in today else {}
-                later.append(_unknown(name, place, near.get(name, ()), names, title, told))
+                now = today if name in today else {}
+                later.append(_unknown(name, place, near.get(name, ()), names, title, now))
                 continue
             if name in source.unknown and name in idle:
                 continue
