@@ -41,8 +41,10 @@ def test_no_output_has_a_key(text: str, version: str, form: tuple[str, ...], tmp
 
 
 def test_what_only_looks_alike_is_shown() -> None:
-    for text in ("data.prompt_key = question", "max_token = 16384", "project = my-first-run-2026", "tokens: 128"):
+    same = ("data.prompt_key = question", "max_token = 16384", "project = my-first-run-2026", "tokens: 128")
+    for text in (*same, "data.input_key = problem_statement_v2_long", "label_key = answers/level_5/2024-11-28"):
         assert without_secrets(text) == text
+    assert masked({"data.input_key": "problem_statement_v2_long"}) == {"data.input_key": "problem_statement_v2_long"}
     assert masked({"prompt_key": "question", "seed": 7}) == {"prompt_key": "question", "seed": 7}
 
 
@@ -51,5 +53,11 @@ def test_a_key_is_hidden_by_the_name_before_it() -> None:
         without_secrets(f"  +trainer.wandb_api_key = {KEY}, seed = 7")
         == f"  +trainer.wandb_api_key = {MASKED}, seed = 7"
     )
+    for one in (
+        "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567",
+        "sk-proj-a1B2c3D4e5F6g7H8i9J0",
+        "0f9e8d7c6b5a49382716fedcba987654",
+    ):
+        assert without_secrets(f"api_key = {one}") == f"api_key = {MASKED}"
     assert masked({"key": "use_wandb", "value": KEY}) == {"key": "use_wandb", "value": MASKED}
     assert masked({"left_behind": {"hf_token": KEY}}) == {"left_behind": {"hf_token": MASKED}}

@@ -11,8 +11,10 @@ from typing import Any
 
 NAMED = re.compile(r"(?i)(^|[._-])(use_wandb|key|token|secret|password|passwd|credentials?)$")
 """Ends of the names of settings that hold such values."""
-LONG = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[A-Za-z0-9_\-+/=.]{16,}")
-"""The form of such a value: `prompt_key = question` and `max_token = 16384` are none."""
+_RUN = r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12}"
+LONG = re.compile(rf"(?=[_\-+/=.A-Za-z0-9]*?{_RUN})[A-Za-z0-9_\-+/=.]{{16,}}")
+"""The form of such a value, which has twelve letters and digits without a word's end among them: names of columns
+(`prompt_key = problem_statement_v2_long`) and numbers (`max_token = 16384`) are none."""
 MASKED = "(hidden)"
 _SAID = re.compile(
     r"(?i)(?P<said>(?:^|[\s'\"(,+~-])[\w.-]*(?:use_wandb|key|token|secret|password|passwd|credentials?)['\"]?"
